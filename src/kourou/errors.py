@@ -1,0 +1,306 @@
+"""Every exception this package raises, and nothing else.
+
+One module, one tree, by who is at fault:
+
+    UsageError       the caller's mistake
+    ProtocolError    the peer's bytes break the protocol: close the connection
+    TransportError   the network failed: the same call may succeed later
+    RemoteError      the peer answered, and not with SUCCESS
+    StoreError       a file of the store cannot be read or written as it must
+    InternalError    a bug of ours
+
+The edges (broker reply, exit code of the command line) map from this tree.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KourouError(Exception):
+    """Base of every error raised by this package.
+
+    Attributes:
+        retriable: the same call may succeed later without any change.
+        refresh_route: the caller's route data is stale; fetch it before retrying.
+    """
+
+    retriable: ClassVar[bool] = False
+    refresh_route: ClassVar[bool] = False
+
+
+class UsageError(KourouError):
+    """The caller asked for something that can never work."""
+
+
+class ConfigError(UsageError, ValueError):
+    """A configuration key is unknown, or a value is out of its range."""
+
+
+class InvalidMessageError(UsageError, ValueError):
+    """A message breaks a limit or lacks what it must have."""
+
+
+class InvalidTopicError(UsageError, ValueError):
+    """A topic name is empty, too long, reserved or has a forbidden character."""
+
+
+class InvalidGroupError(UsageError, ValueError):
+    """A group name is empty, too long, reserved or already taken in this process."""
+
+
+class FilterSyntaxError(UsageError, ValueError):
+    """A subscription expression does not parse.
+
+    Attributes:
+        position: index of the first character that does not fit.
+    """
+
+    def __init__(self, reason: str, position: int = 0) -> None:
+        super().__init__(f"{reason} (at character {position})")
+        self.position = position
+
+
+class ClosedError(UsageError):
+    """An operation on something that was closed or never started."""
+
+
+class ProtocolError(KourouError):
+    """The peer sent bytes that break the protocol; the connection must be closed."""
+
+
+class FrameTooLargeError(ProtocolError):
+    """A frame announced more bytes than we accept.
+
+    Attributes:
+        size: the announced size in bytes.
+        limit: the largest size we accept, in bytes.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"frame of {size} bytes exceeds the limit of {limit} bytes")
+        self.size = size
+        self.limit = limit
+
+
+class MalformedFrameError(ProtocolError):
+    """A frame's sizes contradict each other."""
+
+
+class MalformedHeaderError(ProtocolError):
+    """A header is not what its serialization says, or a field has a bad value."""
+
+
+class MalformedBodyError(ProtocolError):
+    """A request or response body does not parse."""
+
+
+class MalformedMessageError(ProtocolError):
+    """A stored or sent message record does not parse."""
+
+
+class TransportError(KourouError):
+    """The network failed before an answer came."""
+
+    retriable = True
+
+
+class ConnectFailedError(TransportError):
+    """No connection to the address could be made."""
+
+    refresh_route = True
+
+
+class ConnectionLostError(TransportError):
+    """The connection closed while an answer was awaited; the request may have been served."""
+
+    refresh_route = True
+
+
+class RequestTimeoutError(TransportError, TimeoutError):
+    """No answer came in time; the request may have been served."""
+
+
+class TooManyRequestsError(TransportError):
+    """A client-side limit on requests in flight was reached."""
+
+
+class NoRouteError(TransportError):
+    """No name server knows a broker that serves the topic."""
+
+    refresh_route = True
+
+
+class RemoteError(KourouError):
+    """The peer answered with a response code other than SUCCESS.
+
+    Subclasses name the code they stand for in the class statement, so a code
+    with two classes is a bug found at import:
+
+        class TopicNotFoundError(RemoteError, code=17): ...
+    """
+
+    _by_code: ClassVar[dict[int, type[RemoteError]]] = {}
+    code: int
+
+    def __init_subclass__(cls, *, code: int | None = None) -> None:
+        super().__init_subclass__()
+        if code is None:
+            return
+        if code in RemoteError._by_code:
+            raise TypeError(f"code {code} is already {RemoteError._by_code[code].__name__}")
+        RemoteError._by_code[code] = cls
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(f"code {code}: {remark}")
+        self.code = code
+        self.remark = remark
+
+    @staticmethod
+    def from_response(code: int, remark: str | None) -> RemoteError:
+        """Return the error for a response code; a bare RemoteError if the code has no class."""
+        return RemoteError._by_code.get(code, RemoteError)(code, remark or "")
+
+
+class RemoteSystemError(RemoteError, code=1):
+    """The peer failed inside (SYSTEM_ERROR)."""
+
+    retriable = True
+
+
+class SystemBusyError(RemoteError, code=2):
+    """The peer sheds load (SYSTEM_BUSY)."""
+
+    retriable = True
+
+
+class RequestNotSupportedError(RemoteError, code=3):
+    """The peer does not know the request, or serves it not yet (REQUEST_CODE_NOT_SUPPORTED)."""
+
+
+class FlushDiskTimeoutError(RemoteError, code=10):
+    """Stored in memory; the sync did not end in time (FLUSH_DISK_TIMEOUT)."""
+
+    retriable = True
+
+
+class MessageIllegalError(RemoteError, code=13):
+    """The broker refused the message for what it holds (MESSAGE_ILLEGAL)."""
+
+
+class ServiceNotAvailableError(RemoteError, code=14):
+    """The broker does not take writes: full disk, failed sync or shutdown."""
+
+    retriable = True
+
+
+class NoPermissionError(RemoteError, code=16):
+    """The topic, the group or the broker does not allow it (NO_PERMISSION)."""
+
+    refresh_route = True
+
+
+class TopicNotFoundError(RemoteError, code=17):
+    """The peer does not know the topic (TOPIC_NOT_EXIST)."""
+
+    refresh_route = True
+
+
+class QueryNotFoundError(RemoteError, code=22):
+    """Nothing is stored under what was asked for (QUERY_NOT_FOUND)."""
+
+
+class SubscriptionParseError(RemoteError, code=23):
+    """The broker could not parse the subscription (SUBSCRIPTION_PARSE_FAILED)."""
+
+
+class SubscriptionNotFoundError(RemoteError, code=24):
+    """The group did not register this subscription by a heartbeat (SUBSCRIPTION_NOT_EXIST)."""
+
+    retriable = True
+
+
+class SubscriptionNotLatestError(RemoteError, code=25):
+    """The broker holds an older subscription; the next heartbeat heals it."""
+
+    retriable = True
+
+
+class GroupNotFoundError(RemoteError, code=26):
+    """The broker does not know the group (SUBSCRIPTION_GROUP_NOT_EXIST)."""
+
+
+class InvalidParameterError(RemoteError, code=29):
+    """A name, a queue id or a limit is out of range (INVALID_PARAMETER)."""
+
+
+class ConsumerNotOnlineError(RemoteError, code=206):
+    """No consumer of the group is connected (CONSUMER_NOT_ONLINE)."""
+
+
+class FlowControlError(RemoteError, code=215):
+    """The broker asks to come back a little later (FLOW_CONTROL)."""
+
+    retriable = True
+
+
+class GoAwayError(RemoteError, code=1500):
+    """The server is shutting down (GO_AWAY)."""
+
+    retriable = True
+    refresh_route = True
+
+
+class StoreError(KourouError):
+    """A file of the store cannot be read or written as it must."""
+
+
+class CorruptRecordError(StoreError):
+    """Bytes in a store file are not what was written.
+
+    Attributes:
+        file: name of the file below the store's root.
+        offset: byte in that file where the bad record begins.
+        reason: what does not fit.
+    """
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(f"{file} at byte {offset}: {reason}")
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class StoreConfigError(StoreError):
+    """The store was made with other sizes than it is asked to open with."""
+
+
+class StoreLockedError(StoreError):
+    """Another process, or another store in this one, has the directory open."""
+
+
+class StoreFullError(StoreError):
+    """Too little space is left on the file system of the store.
+
+    Attributes:
+        free_bytes: what was free.
+        needed_bytes: what must be free for writes to be taken.
+        path: the store's root.
+    """
+
+    def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
+        super().__init__(
+            f"{path} has {free_bytes} bytes free, writes need {needed_bytes}: "
+            "make room, or move the store; reads go on"
+        )
+        self.path = path
+        self.free_bytes = free_bytes
+        self.needed_bytes = needed_bytes
+
+
+class StoreReadOnlyError(StoreError):
+    """A sync or a write failed, so the store takes no more writes until it is reopened."""
+
+
+class InternalError(KourouError):
+    """A bug of ours; please report it with the text and the traceback."""

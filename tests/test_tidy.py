@@ -1,0 +1,48 @@
+"""Properties of the source text that no linter checks: sizes, names, one error tree."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 50
+HOMELESS = {"base", "common", "helpers", "impl", "manager", "misc", "service", "util", "utils"}
+LEFTOVERS = ("FIXME", "TO" + "DO", "XX" + "X ")
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many lines the function has, its docstring not counted."""
+    assert function.end_lineno is not None
+    doc = ast.get_docstring(function, clean=False)
+    return function.end_lineno - function.lineno + 1 - (doc.count("\n") + 1 if doc else 0)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_module_is_tidy(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    errors = [
+        n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name.endswith("Error")
+    ]
+
+    assert ast.get_docstring(tree), "the first line says what the module is for"
+    assert not HOMELESS & set(path.stem.split("_")), "name the concept, not the drawer"
+    assert path.name == "errors.py" or text.count("\n") <= MODULE_LINES_MAX, "split by concept"
+    assert not [f.name for f in functions if body_lines(f) > FUNCTION_LINES_MAX], "too long"
+    assert not errors or path.name == "errors.py" or "testing" in path.parts, errors
+    assert not [word for word in LEFTOVERS if word in text], "leftover marker"
+
+
+def test_only_the_clock_asks_what_time_it_is() -> None:
+    for path in MODULES:
+        if path.name == "clock.py":
+            continue
+        text = path.read_text(encoding="utf-8")
+        assert "time.time(" not in text, f"{path} must take a Clock"
+        assert "time.sleep(" not in text, f"{path} must wait on something"
