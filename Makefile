@@ -1,0 +1,53 @@
+# Everything a newcomer or a machine runs. Each target sets up what it needs; nothing is installed outside .venv and var/.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+SEED ?= 1
+
+.PHONY: help setup demo demo-fast test check format bench interop crash lock clean
+
+help: ## what can be run here
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## a virtual environment with the locked dependencies, Java for Spark included
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Kourou needs Python 3.11 or later; $$($(PYTHON) --version) found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "Python's venv module is missing (on Debian: apt install python3-venv)"; exit 1; }
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+demo: $(READY) ## the main job on a year of flights: broker, live consumers, kill -9, Spark (3 minutes)
+	$(BIN)/python examples/flights/demo.py
+
+demo-fast: $(READY) ## the same with 20,000 flights
+	$(BIN)/python examples/flights/demo.py --fast
+
+test: $(READY) ## every test that needs nothing but this tree
+	$(BIN)/pytest
+
+check: $(READY) ## lint, types, layers, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests examples bench docs *.md
+
+format: $(READY) ## rewrite the source as the formatter wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## short benchmarks, beside the Java broker where Maven and Go are (docs/performance.md)
+	$(BIN)/python -m bench
+
+interop: $(READY) ## the official Java client and the Java broker 5.5.0 against ours (needs a JDK 17 and Maven)
+	$(BIN)/pytest tests/interop -p no:randomly
+
+lock: pyproject.toml ## write requirements.lock anew (needs uv)
+	uv pip compile --quiet pyproject.toml --extra spark --extra java --extra fast --group test --group lint --group demo \
+	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
+
+clean: ## remove what the targets above made
+	rm -rf .venv var dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

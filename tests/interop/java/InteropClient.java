@@ -1,0 +1,168 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * The official Java client, driven from the interop tests. One command a process; each line it
+ * prints is one fact, its words divided by blanks.
+ *
+ *   produce NAMESRV TOPIC COUNT     sends COUNT messages: single, asynchronous, one-way and batched in turn
+ *   send-error NAMESRV TOPIC KIND   sends one message that must be refused, prints what the client raised
+ *   consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS
+ *                                   push-consumes; each message's first FAILURES deliveries ask for a retry
+ *   pull NAMESRV GROUP TOPIC EXPECTED SECONDS
+ *                                   consumes with the lite pull consumer
+ */
+public final class InteropClient {
+    private InteropClient() { }
+
+    public static void main(String[] args) throws Exception {
+        switch (args[0]) {
+            case "produce": produce(args[1], args[2], Integer.parseInt(args[3])); break;
+            case "send-error": sendError(args[1], args[2], args[3]); break;
+            case "consume":
+                consume(args[1], args[2], args[3], args[4], Integer.parseInt(args[5]),
+                    Integer.parseInt(args[6]), Integer.parseInt(args[7]));
+                break;
+            case "pull":
+                pull(args[1], args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5]));
+                break;
+            default: throw new IllegalArgumentException(args[0]);
+        }
+        System.exit(0);
+    }
+
+    private static DefaultMQProducer producer(String namesrv) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("interop-java-producer");
+        producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(10000);
+        producer.start();
+        return producer;
+    }
+
+    private static Message message(String topic, int number) {
+        // Every eighth body is long enough for the client to compress it.
+        String body = "java-" + number + (number % 8 == 0 ? "-" + "x".repeat(5000) : "");
+        Message message = new Message(topic, number % 2 == 0 ? "even" : "odd", "key-" + number,
+            body.getBytes(StandardCharsets.UTF_8));
+        message.putUserProperty("number", Integer.toString(number));
+        message.putUserProperty("language", "J\u00e4v\u00e4 \u2615");
+        return message;
+    }
+
+    private static void produce(String namesrv, String topic, int count) throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        CountDownLatch asynchronous = new CountDownLatch((count + 3) / 4);
+        List<Message> batch = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            Message message = message(topic, number);
+            switch (number % 4) {
+                case 0:
+                    producer.send(message, new SendCallback() {
+                        @Override public void onSuccess(SendResult result) {
+                            report(result);
+                            asynchronous.countDown();
+                        }
+                        @Override public void onException(Throwable error) {
+                            System.out.println("failed " + error);
+                        }
+                    });
+                    break;
+                case 1: report(producer.send(message)); break;
+                case 2: producer.sendOneway(message); System.out.println("oneway"); break;
+                default: batch.add(message);
+            }
+        }
+        if (!batch.isEmpty()) {
+            report(producer.send(batch));
+        }
+        asynchronous.await(30, TimeUnit.SECONDS);
+        Thread.sleep(500); // one-way requests are answered by nothing that could be awaited
+        producer.shutdown();
+    }
+
+    private static synchronized void report(SendResult result) {
+        System.out.println("sent " + result.getSendStatus() + " " + result.getMsgId() + " "
+            + result.getMessageQueue().getQueueId() + " " + result.getQueueOffset());
+    }
+
+    private static void sendError(String namesrv, String topic, String kind) throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        producer.setRetryTimesWhenSendFailed(0);
+        Message message = message(topic, 1);
+        if (kind.equals("transaction")) {
+            message.putUserProperty("probe", "1");
+            org.apache.rocketmq.common.message.MessageAccessor.putProperty(message, "TRAN_MSG", "true");
+        } else if (kind.equals("timer")) {
+            message.setDelayTimeMs(60000);
+        }
+        try {
+            report(producer.send(message));
+        } catch (org.apache.rocketmq.client.exception.MQBrokerException error) {
+            System.out.println("refused " + error.getResponseCode());
+        }
+        producer.shutdown();
+    }
+
+    private static void consume(String namesrv, String group, String topic, String tags,
+            int expected, int failures, int seconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, tags);
+        CountDownLatch done = new CountDownLatch(expected);
+        Map<String, AtomicInteger> deliveries = new ConcurrentHashMap<>();
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            MessageExt message = messages.get(0);
+            int delivery = deliveries.computeIfAbsent(message.getKeys(), key -> new AtomicInteger()).incrementAndGet();
+            print(message, delivery);
+            if (delivery <= failures) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            done.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        System.out.println("done " + done.await(seconds, TimeUnit.SECONDS));
+        consumer.shutdown();
+    }
+
+    private static void pull(String namesrv, String group, String topic, int expected, int seconds) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        int seen = 0;
+        long deadline = System.currentTimeMillis() + seconds * 1000L;
+        while (seen < expected && System.currentTimeMillis() < deadline) {
+            for (MessageExt message : consumer.poll(1000)) {
+                print(message, 1);
+                seen++;
+            }
+        }
+        System.out.println("done " + (seen >= expected));
+        consumer.shutdown();
+    }
+
+    private static synchronized void print(MessageExt message, int delivery) {
+        System.out.println("got " + message.getKeys() + " " + delivery + " " + message.getReconsumeTimes() + " "
+            + message.getTags() + " " + message.getTopic() + " " + message.getBody().length + " "
+            + message.getUserProperty("number"));
+    }
+}
