@@ -46,15 +46,30 @@ def class_path() -> str:
         raise RuntimeError("the interop tests need a JDK 17 (javac) and Maven (mvn) on the PATH")
     if not (library / ".whole").exists():
         subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(SOURCE / "pom.xml"), "dependency:copy-dependencies"]
-            + [f"-DoutputDirectory={library}", "-DincludeScope=runtime"],
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(SOURCE / "pom.xml"),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={library}",
+                "-DincludeScope=runtime",
+            ],
             check=True,
         )
         (library / ".whole").touch()
     classes.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        ["javac", "-nowarn", "-cp", f"{library}/*", "-d", str(classes)]
-        + [str(SOURCE / "InteropClient.java")],
+        [
+            "javac",
+            "-nowarn",
+            "-cp",
+            f"{library}/*",
+            "-d",
+            str(classes),
+            str(SOURCE / "InteropClient.java"),
+        ],
         check=True,
     )
     return f"{classes}:{library}/*"
@@ -112,8 +127,17 @@ def start_java(jars: str, home: Path) -> JavaServer:
         with (home / f"{conf}.log").open("wb") as log:
             processes.append(
                 subprocess.Popen(
-                    ["java", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}", "-cp", jars]
-                    + [main, "-c", str(home / conf)],
+                    [
+                        "java",
+                        f"-Xms{heap}",
+                        f"-Xmx{heap}",
+                        f"-Duser.home={home}",
+                        "-cp",
+                        jars,
+                        main,
+                        "-c",
+                        str(home / conf),
+                    ],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "ROCKETMQ_HOME": str(home)},
