@@ -108,7 +108,9 @@ class JavaServer:
                 process.wait()
 
 
-def start_java(jars: str, home: Path) -> JavaServer:
+def start_java(
+    jars: str, home: Path, *, flush: str = "SYNC_FLUSH", heap: str = "512m"
+) -> JavaServer:
     """Start a Java name server and broker below `home`; return when both answer."""
     namesrv_port, broker_port = free_port(), free_broker_port()
     home.mkdir(parents=True, exist_ok=True)
@@ -116,21 +118,21 @@ def start_java(jars: str, home: Path) -> JavaServer:
     (home / "broker.conf").write_text(
         "brokerClusterName=DefaultCluster\nbrokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
         f"listenPort={broker_port}\nnamesrvAddr=127.0.0.1:{namesrv_port}\n"
-        f"storePathRootDir={home}/store\nflushDiskType=SYNC_FLUSH\n"
+        f"storePathRootDir={home}/store\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
     )
     processes = []
-    for heap, main, conf, port in (
+    for memory, main, conf, port in (
         ("128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "namesrv.conf", namesrv_port),
-        ("512m", "org.apache.rocketmq.broker.BrokerStartup", "broker.conf", broker_port),
+        (heap, "org.apache.rocketmq.broker.BrokerStartup", "broker.conf", broker_port),
     ):
         with (home / f"{conf}.log").open("wb") as log:
             processes.append(
                 subprocess.Popen(
                     [
                         "java",
-                        f"-Xms{heap}",
-                        f"-Xmx{heap}",
+                        f"-Xms{memory}",
+                        f"-Xmx{memory}",
                         f"-Duser.home={home}",
                         "-cp",
                         jars,
