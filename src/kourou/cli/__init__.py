@@ -1,0 +1,1 @@
+"""The command line: `kourou serve`, and commands to send, receive and look."""

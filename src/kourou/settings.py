@@ -1,0 +1,371 @@
+"""Fill a config dataclass from a file, the environment and command-line flags; later wins.
+
+Every source names a field in its own way; `flush_disk_type` with the key `flushDiskType` is
+
+    file, .toml         flush_disk_type = "SYNC_FLUSH", or flushDiskType
+    file, any other     flushDiskType=SYNC_FLUSH, or flush_disk_type   (java.util.Properties)
+    environment         KOUROU_BROKER_FLUSH_DISK_TYPE=SYNC_FLUSH       (prefix KOUROU_BROKER_)
+    flags               {"flush_disk_type": "SYNC_FLUSH"}              (None: not given)
+
+A field's metadata says what is not the same as its name: `{"key": "flushDiskType"}` is RocketMQ's
+key (default: the name in camel case), `{"live": True}` allows a change at run time. A field that is
+a config dataclass itself is filled from the same flat names. Whether a value is in range is the
+dataclass's to check, in `__post_init__`; the error then gains the source of the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import re
+import tomllib
+import types
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from kourou.errors import ConfigError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_UNITS_BYTES: Final = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
+_SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]iB)")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_BLANKS: Final = " \t\f"
+_PROPERTY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slot:
+    """One field of the config, or of a config inside it."""
+
+    path: tuple[str, ...]
+    """Field names from the outermost dataclass inwards."""
+    kind: Any
+    key: str
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Setting:
+    """One value as a source gave it."""
+
+    key: str
+    value: object
+    source: str
+
+
+def load(
+    cls: type[T],
+    *,
+    path: Path | None = None,
+    environ: Mapping[str, str],
+    prefix: str,
+    flags: Mapping[str, object],
+    defaults: Mapping[str, object] = types.MappingProxyType({}),
+    text: str | None = None,
+    unserved: frozenset[str] = frozenset(),
+) -> T:
+    """Return a `cls` filled from its defaults, the file, `environ` and `flags`; later wins.
+
+    Args:
+        cls: a keyword-only dataclass. Its fields are int, bool, str, Path, an Enum, a tuple of str
+            (separated by ';'), any of these or None (set by an empty text), or such a dataclass.
+        path: the config file; its suffix `.toml` makes it TOML.
+        environ: only names that begin with `prefix` are looked at.
+        prefix: with its last underscore, as `KOUROU_BROKER_`.
+        flags: by field name; None means not given.
+        defaults: by field name; they stand in for the defaults of `cls` itself.
+        text: the file's content, in place of reading `path`.
+        unserved: keys that RocketMQ knows and `cls` lacks: each is logged once, by name, as a
+            warning, and ignored.
+
+    Raises:
+        ConfigError: a key is unknown (the text names the nearest known one), a value does not
+            parse or is refused by `cls`, or the file cannot be read. The text names the source.
+    """
+    slots = list(_slots(cls, ()))
+    chosen: dict[str, _Setting] = {}
+    for layer in (
+        _from_flags(slots, defaults, "the defaults"),
+        _from_file(slots, path, text, unserved),
+        _from_environment(slots, environ, prefix),
+        _from_flags(slots, flags, "the command line"),
+    ):
+        chosen.update(layer)
+    values = {slot.path: _convert(slot, chosen[slot.name]) for slot in slots if slot.name in chosen}
+    try:
+        return _build(cls, (), values)
+    except ConfigError as error:
+        raise ConfigError(_with_sources(str(error), slots, chosen)) from None
+
+
+def wire_keys(cls: type[Any]) -> dict[str, str]:
+    """Return RocketMQ's key -> field name, for every field of `cls` and the configs inside it."""
+    return {slot.key: slot.name for slot in _slots(cls, ())}
+
+
+def camel_case(name: str) -> str:
+    """Return `long_polling_enable` as `longPollingEnable`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    r"""Return key -> value of a Java properties text; of a key given twice, the last value.
+
+    Values lose trailing blanks, which Java keeps and then fails to read as a number.
+
+    Raises:
+        ConfigError: a `\u` is not followed by four hexadecimal digits.
+
+    Source: java.util.Properties.load.
+    """
+    pairs = {}
+    for line in _logical_lines(text):
+        match = _PROPERTY.fullmatch(line)
+        assert match is not None, "the pattern takes any text"
+        key, value = (_unescape(part, source) for part in match.groups())
+        pairs[key] = value.rstrip(_BLANKS)
+    return pairs
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield the lines that are no comments, each with the lines that continue it."""
+    line = ""
+    continues = False
+    for natural in re.split(r"\r\n|\n|\r", text):
+        piece = natural.lstrip(_BLANKS)
+        if not continues and piece.startswith(("#", "!")):
+            continue
+        backslashes = len(piece) - len(piece.rstrip("\\"))
+        continues = backslashes % 2 == 1
+        line += piece[:-1] if continues else piece
+        if line and not continues:
+            yield line
+            line = ""
+    if line:
+        yield line
+
+
+def _unescape(text: str, source: str) -> str:
+    """Resolve the backslashes of a key or value."""
+
+    def resolve(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if escaped == "u":
+            raise ConfigError(f"{source}: \\u in {text!r} lacks its four hexadecimal digits")
+        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPED.get(escaped, escaped)
+
+    return _ESCAPE.sub(resolve, text)
+
+
+def _slots(cls: type[Any], above: tuple[str, ...]) -> Iterator[_Slot]:
+    """Yield the plain fields of `cls`, and those of the dataclasses among its fields."""
+    kinds = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kind = kinds[field.name]
+        path = (*above, field.name)
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            yield from _slots(kind, path)
+        elif field.init:
+            yield _Slot(path, kind, field.metadata.get("key") or camel_case(field.name))
+
+
+def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> T:
+    """Make a `cls`, whose fields lie below `at` in `values`, from the inside out."""
+    kinds = get_type_hints(cls)
+    arguments: dict[str, object] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # cls is a dataclass, by contract
+        path = (*at, field.name)
+        if path in values:
+            arguments[field.name] = values[path]
+        elif any(given[: len(path)] == path for given in values):
+            arguments[field.name] = _build(kinds[field.name], path, values)
+    return cls(**arguments)
+
+
+def _from_file(
+    slots: list[_Slot], path: Path | None, text: str | None, unserved: frozenset[str]
+) -> dict[str, _Setting]:
+    """Return what the file sets, by field name."""
+    if path is None and text is None:
+        return {}
+    source = "the config text" if path is None else str(path)
+    content = _read(path) if text is None and path is not None else text or ""
+    if path is not None and path.suffix == ".toml":
+        pairs = _parse_toml(content, source)
+    else:
+        pairs = dict[str, object](parse_properties(content, source))
+    names = {slot.key: slot.name for slot in slots} | {slot.name: slot.name for slot in slots}
+    found: dict[str, _Setting] = {}
+    for key, value in pairs.items():
+        name = names.get(key)
+        if name is None:
+            if key not in unserved:
+                raise ConfigError(_unknown(key, source, list(names)))
+            log.warning("setting.ignored key=%s source=%s reason=not_served", key, source)
+        elif name in found:
+            raise ConfigError(
+                f"{source}: {found[name].key} and {key} are two names of one setting; keep one"
+            )
+        else:
+            found[name] = _Setting(key, value, source)
+    return found
+
+
+def _from_environment(
+    slots: list[_Slot], environ: Mapping[str, str], prefix: str
+) -> dict[str, _Setting]:
+    """Return what the environment sets, by field name."""
+    names = {prefix + slot.name.upper(): slot.name for slot in slots}
+    found = {}
+    for variable, value in environ.items():
+        if not variable.startswith(prefix):
+            continue
+        if variable not in names:
+            raise ConfigError(_unknown(variable, "the environment", list(names)))
+        found[names[variable]] = _Setting(variable, value, "the environment")
+    return found
+
+
+def _from_flags(
+    slots: list[_Slot], flags: Mapping[str, object], source: str
+) -> dict[str, _Setting]:
+    """Return what the flags set, by field name."""
+    known = {slot.name for slot in slots}
+    found = {}
+    for name, value in flags.items():
+        if name not in known:
+            raise ConfigError(_unknown(name, source, sorted(known)))
+        if value is not None:
+            found[name] = _Setting(name, value, source)
+    return found
+
+
+def _read(path: Path) -> str:
+    """Return the file's text: UTF-8, or Latin-1 as Java reads a properties file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if path.suffix == ".toml":
+            raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
+        return data.decode("latin-1")
+
+
+def _parse_toml(text: str, source: str) -> dict[str, object]:
+    """Return the top-level keys of a TOML text."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from error
+
+
+def _unknown(key: str, source: str, known: list[str]) -> str:
+    """Return the refusal of an unknown key, with the nearest known one where one is near."""
+    # Of two names of one setting the one in the key's own style is named: it comes last here.
+    known = sorted(known, key=lambda name: ("_" in name) == ("_" in key))
+    plain = {name.replace("_", "").lower(): name for name in known}
+    near = difflib.get_close_matches(key.replace("_", "").lower(), plain, n=1)
+    hint = f"; did you mean {plain[near[0]]}?" if near else ""
+    return f"{source}: unknown setting {key}{hint}"
+
+
+def _convert(slot: _Slot, setting: _Setting) -> object:
+    """Return the setting's value as the slot's type.
+
+    Raises:
+        ConfigError: it cannot be one; the text says what is allowed.
+    """
+    kind, optional = _without_none(slot.kind)
+    value = setting.value
+    if optional and isinstance(value, str) and not value.strip():
+        return None
+    try:
+        return _as_kind(kind, value, is_size=slot.name.endswith("_bytes"))
+    except ValueError as error:
+        raise ConfigError(f"{setting.source}: {setting.key} = {value!r} is not {error}") from None
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401  # a type form, as typing gives it
+    """Return the type without `| None`, and whether it had it."""
+    if get_origin(kind) in (types.UnionType, Union):
+        rest = [member for member in get_args(kind) if member is not types.NoneType]
+        assert len(rest) == 1, f"a setting has one type, not {kind}"
+        return rest[0], True
+    return kind, False
+
+
+def _as_kind(kind: Any, value: object, *, is_size: bool) -> object:  # noqa: ANN401
+    """Return `value` as a `kind`; ValueError's text says what was expected."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _as_enum(kind, value)
+    if get_origin(kind) is tuple:
+        return _as_names(value)
+    if kind is bool:
+        return _as_bool(value)
+    if kind is int:
+        return _as_int(value, is_size=is_size)
+    assert kind in (str, Path), f"no setting has the type {kind}"
+    if not isinstance(value, str | Path):
+        raise ValueError("text")  # noqa: TRY004  # one error type for every bad value
+    return kind(value)
+
+
+def _as_bool(value: object) -> bool:
+    # Only the two words that Java and TOML agree on: Java reads "yes" and "1" as false.
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in ("true", "false"):
+        raise ValueError("true or false")
+    return word == "true"
+
+
+def _as_int(value: object, *, is_size: bool) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    word = value.strip() if isinstance(value, str) else ""
+    if _INTEGER.fullmatch(word):
+        return int(word)
+    size = _SIZE.fullmatch(word) if is_size else None
+    if size is None:
+        raise ValueError("bytes, as 65536 or 64 MiB" if is_size else "a whole number")
+    return int(size[1]) * _UNITS_BYTES[size[2]]
+
+
+def _as_enum(kind: type[Enum], value: object) -> Enum:
+    for member in kind:
+        if value in (member, member.value, member.name):
+            return member
+    raise ValueError("one of " + ", ".join(str(member.value) for member in kind))
+
+
+def _as_names(value: object) -> tuple[str, ...]:
+    words = value.split(";") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise ValueError("a list of names, separated by ';'")
+    return tuple(word.strip() for word in words if word.strip())
+
+
+def _with_sources(text: str, slots: list[_Slot], chosen: Mapping[str, _Setting]) -> str:
+    """Add to a refusal by `__post_init__` where the values that it names come from."""
+    words = set(re.findall(r"\w+", text))
+    sources = [
+        f"{chosen[slot.name].key} is from {chosen[slot.name].source}"
+        for slot in slots
+        if slot.name in chosen and {slot.name, slot.key} & words
+    ]
+    return f"{text} ({'; '.join(dict.fromkeys(sources))})" if sources else text
