@@ -1,0 +1,1 @@
+"""Which messages a subscription takes; pure decisions over tags."""

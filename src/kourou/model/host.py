@@ -1,0 +1,41 @@
+"""Hosts: the (address text, port) pairs of messages, and their packed bytes.
+
+An address is IPv4 (4 bytes) or IPv6 (16 bytes); host names never occur here. An IPv4 address
+that a dual-stack socket reports as IPv6 (`::ffff:10.0.0.1`) is packed as IPv4, as Java does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+from kourou.errors import InvalidMessageError
+
+Host = tuple[str, int]
+"""Address text (IPv4 or IPv6, no brackets) and port."""
+
+# Both directions are asked once a message for a handful of peers: the caches are bounded so that
+# a scan of addresses costs their rebuilding and nothing else.
+_CACHED_ADDRESSES_MAX = 4096
+
+
+@lru_cache(maxsize=_CACHED_ADDRESSES_MAX)
+def pack_address(text: str) -> bytes:
+    """Return the 4 or 16 bytes of an address.
+
+    Raises:
+        InvalidMessageError: the text is no IP address.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise InvalidMessageError(f"{text!r} is not an IP address") from None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.packed
+    return address.packed
+
+
+@lru_cache(maxsize=_CACHED_ADDRESSES_MAX)
+def unpack_address(packed: bytes) -> str:
+    """Return the text of 4 (IPv4) or 16 (IPv6) address bytes."""
+    return str(ipaddress.ip_address(packed))

@@ -1,0 +1,111 @@
+"""Message ids: where a message is stored, and the unique id its producer gave it.
+
+    offset message id    address (4 or 16), port int32, physical offset int64
+    unique id            address (4 or 16), low 16 bits of the process id, salt 4 bytes,
+                         milliseconds since the month began int32, counter 16 bits
+
+Both are written as upper-case hexadecimal, 32 characters with an IPv4 address and 56 with an
+IPv6 one; big-endian throughout.
+
+Source: MessageDecoder.createMessageId, UtilAll, MessageClientIDSetter.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from kourou.errors import InvalidMessageError
+from kourou.model.host import Host, pack_address, unpack_address
+
+_PORT_AND_OFFSET: Final = struct.Struct(">iq")
+_PID_AND_SALT: Final = struct.Struct(">HI")
+_TIME_AND_COUNTER: Final = struct.Struct(">iH")
+_TEXT_SIZES: Final = (32, 56)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def encode_offset_msg_id(host: Host, physical_offset: int) -> str:
+    """Return the id of the message at a byte of the commit log of the broker at `host`."""
+    address, port = host
+    return (pack_address(address) + _PORT_AND_OFFSET.pack(port, physical_offset)).hex().upper()
+
+
+def decode_offset_msg_id(text: str) -> tuple[Host, int]:
+    """Return the broker's host and the physical offset that an id names.
+
+    Raises:
+        InvalidMessageError: the text is not 32 or 56 hexadecimal characters.
+    """
+    packed = _from_hex(text, "offset message id")
+    port, physical_offset = _PORT_AND_OFFSET.unpack_from(packed, len(packed) - 12)
+    return (unpack_address(packed[:-12]), port), physical_offset
+
+
+class UniqueId(NamedTuple):
+    """The parts of a unique id; `month_ms` counts from the start of an unnamed month."""
+
+    address: str
+    pid: int
+    salt: int
+    month_ms: int
+    counter: int
+
+
+def decode_unique_id(text: str) -> UniqueId:
+    """Return the parts of a unique id.
+
+    Raises:
+        InvalidMessageError: the text is not 32 or 56 hexadecimal characters.
+    """
+    packed = _from_hex(text, "unique id")
+    pid, salt = _PID_AND_SALT.unpack_from(packed, len(packed) - 12)
+    month_ms, counter = _TIME_AND_COUNTER.unpack_from(packed, len(packed) - 6)
+    return UniqueId(unpack_address(packed[:-12]), pid, salt, month_ms, counter)
+
+
+class UniqueIds:
+    """Makes unique ids for one process.
+
+    Two processes differ by address, process id and salt; within one, ids repeat only if more
+    than 65,536 are made in one millisecond. The month begins in UTC, where Java takes local
+    time: a reader that guesses the time of birth from the id can be off by the zone's offset.
+    """
+
+    def __init__(self, ip: str, pid: int, salt: int) -> None:
+        self._prefix = pack_address(ip) + _PID_AND_SALT.pack(pid & 0xFFFF, salt & 0xFFFF_FFFF)
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+        self._counter = 0
+
+    def next(self, now_ms: int) -> str:
+        """Return a new id, made at epoch millisecond `now_ms`."""
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._enter_month(now_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        suffix = _TIME_AND_COUNTER.pack(now_ms - self._month_start_ms, counter)
+        return (self._prefix + suffix).hex().upper()
+
+    def _enter_month(self, now_ms: int) -> None:
+        now = _EPOCH + timedelta(milliseconds=now_ms)
+        start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        # Any day of the next month, 32 days on, leads to its first.
+        end = (start + timedelta(days=32)).replace(day=1)
+        self._month_start_ms = (start - _EPOCH) // _MILLISECOND
+        self._month_end_ms = (end - _EPOCH) // _MILLISECOND
+
+
+def _from_hex(text: str, kind: str) -> bytes:
+    try:
+        packed = bytes.fromhex(text)
+    except ValueError:
+        packed = b""
+    # bytes.fromhex skips blanks, so the text's own length is what has to fit.
+    if len(text) not in _TEXT_SIZES or len(packed) * 2 != len(text):
+        raise InvalidMessageError(
+            f"{text!r} is no {kind}: expected 32 or 56 hexadecimal characters"
+        )
+    return packed
