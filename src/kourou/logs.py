@@ -1,0 +1,115 @@
+"""The one place where log output is configured: lines for a terminal, JSON otherwise, on stderr.
+
+An entry is an event and its values, `log.info("topic.created name=%s queues=%d", name, queues)`:
+
+    12:03:04.125 INFO    broker.topics     topic.created name=orders queues=8
+    {"at":"2025-01-02T12:03:04.125Z","level":"info","logger":"kourou.broker.topics",
+     "event":"topic.created","name":"orders","queues":8}                      (on one line)
+
+The JSON's members after `event` are read off the template, so that they keep their types. An entry
+that is not of this form, as those of other libraries, has its whole text as `message` instead.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, TextIO
+
+
+class Level(Enum):
+    """The least severe entries that are written; each includes those below it."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+_PACKAGE: Final = "kourou"
+_TEMPLATE: Final = re.compile(r"([a-z0-9_]+(?:\.[a-z0-9_]+)+)((?: [a-z0-9_]+=%[a-z])*)")
+_VALUE: Final = re.compile(r" ([a-z0-9_]+)=%[a-z]")
+_TAKEN: Final = frozenset({"at", "level", "logger", "event", "exception"})
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def configure(level: Level, stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
+    """Send this package's entries from `level` up, and everyone's warnings, to `stream`.
+
+    Called again, it replaces what it did before. Handlers of others stay.
+
+    Args:
+        level: of this package's own entries.
+        stream: stderr unless given.
+        as_json: unless given, whether `stream` is no terminal.
+    """
+    target = sys.stderr if stream is None else stream
+    is_json = not target.isatty() if as_json is None else as_json
+    handler = _Handler(target)
+    handler.setFormatter(JsonFormatter() if is_json else LineFormatter())
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger(_PACKAGE).setLevel(level.name)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, so that `configure` can tell it from the handlers of others."""
+
+
+class LineFormatter(logging.Formatter):
+    """One line an entry for people, in local time; a traceback follows below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone()
+        name = record.name.removeprefix(_PACKAGE + ".")
+        # A value may hold what a peer sent: no entry may forge a second line or drive the terminal.
+        message = _CONTROL.sub(_escaped, record.getMessage())
+        line = f"{at:%H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {name:<17} {message}"
+        for text in _traceback(self, record):
+            line += "\n" + "\n".join(_CONTROL.sub(_escaped, row) for row in text.split("\n"))
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object an entry, on one line, in UTC."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, tz=UTC)
+        entry: dict[str, object] = {
+            "at": f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        entry |= _members(record)
+        for text in _traceback(self, record):
+            entry["exception"] = text
+        return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _members(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the entry's event and values, or its text as `message`."""
+    template = _TEMPLATE.fullmatch(str(record.msg))
+    if template is None:
+        return {"message": record.getMessage()}
+    names = _VALUE.findall(template[2])
+    args = record.args if isinstance(record.args, tuple) else ()
+    if len(names) != len(args) or _TAKEN.intersection(names):
+        return {"message": record.getMessage()}
+    return {"event": template[1], **dict(zip(names, args, strict=True))}
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """Return the record's traceback, if it has one."""
+    return [formatter.formatException(record.exc_info)] if record.exc_info else []
+
+
+def _escaped(match: re.Match[str]) -> str:
+    r"""Return a control character as `\x1b`."""
+    return f"\\x{ord(match[0]):02x}"
