@@ -61,8 +61,33 @@ class FilterSyntaxError(UsageError, ValueError):
         self.position = position
 
 
+class ListenFailedError(UsageError):
+    """A server could not open its port.
+
+    Attributes:
+        address: what it was asked to listen on, as `host:port`.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot listen on {address}: {reason}")
+        self.address = address
+
+
+class AddressInUseError(ListenFailedError):
+    """Another process, or another server in this one, has the port."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            address, "the port is taken: stop the server that has it, or choose another port"
+        )
+
+
 class ClosedError(UsageError):
     """An operation on something that was closed or never started."""
+
+
+class JavaNotFoundError(UsageError):
+    """Spark was asked for on a machine without a Java that it runs on."""
 
 
 class ProtocolError(KourouError):

