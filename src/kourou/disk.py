@@ -1,0 +1,388 @@
+"""The only module that touches the operating system's files.
+
+Everything above asks a `Disk`; `OsDisk` is the real one, `kourou.testing.disk.SimDisk` forgets
+what was not synced when it crashes. Both are held to tests/contracts/test_disk.py.
+
+Names are '/'-separated and relative to the disk's root. Every OSError passes through unchanged:
+who asked knows whether a missing file or a full disk is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kourou.errors import StoreLockedError
+
+Buffer = bytes | bytearray | memoryview
+
+_IOV_MAX = 1024
+"""Buffers that one pwritev takes (IOV_MAX of Linux and macOS)."""
+
+_LOCK_TEXT = b"lock"
+
+
+class Disk(Protocol):
+    """Positioned operations on named files. Offsets and sizes in bytes.
+
+    Nothing is durable before `sync` (contents and size) and `sync_directory` (names) return.
+    """
+
+    root: str
+    """Where the files are, for messages only."""
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is a file or directory of that name."""
+
+    def size(self, name: str) -> int:
+        """Return the size of the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes at `offset`; fewer at the end of the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
+        """Return what `read` would, or None if that might wait for the device."""
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers one after the other at `offset`, creating the file if need be.
+
+        Raises:
+            OSError: any part of the buffers may have been written.
+        """
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut the file to `size`, or extend it by zeros that take no space; creates the file."""
+
+    def sync(self, name: str) -> None:
+        """Make every earlier write to the file durable; safe beside writes on another thread.
+
+        Raises:
+            OSError: what was not durable before may never become so, even if a later call
+                succeeds.
+        """
+
+    def sync_directory(self, name: str) -> None:
+        """Make every earlier creation, rename and removal in the directory durable."""
+
+    def forget(self, name: str) -> None:
+        """Drop what is cached of the file and not waiting to be written.
+
+        The next read asks the device. After a failed `sync` the cache may hold, as clean,
+        what the device never got.
+        """
+
+    def make_directory(self, name: str) -> None:
+        """Create the directory and its parents, if they do not exist."""
+
+    def list(self, name: str) -> list[str]:
+        """Return the sorted names in the directory; none if there is no directory."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the file another name in the same directory, replacing what had it."""
+
+    def unlink(self, name: str) -> None:
+        """Remove the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    def remove_directory(self, name: str) -> None:
+        """Remove an empty directory."""
+
+    def modified_at_ms(self, name: str) -> int:
+        """Return when the file was last written, in epoch milliseconds."""
+
+    def free_bytes(self) -> int:
+        """Return how many bytes the file system would still take."""
+
+    def lock(self, name: str) -> Callable[[], None]:
+        """Lock the file against other processes and other holders in this one.
+
+        Returns:
+            What gives the lock back; calling it twice does no harm.
+
+        Raises:
+            StoreLockedError: someone has it.
+        """
+
+    def close(self) -> None:
+        """Let go of open files. Nothing is synced."""
+
+
+def replace(disk: Disk, name: str, data: bytes, *, backup: str | None) -> None:
+    """Make `data` the durable contents of the file; a crash leaves the old or the new, whole.
+
+    With `backup` the old contents stay under that name, as RocketMQ keeps its `.bak` files. Then a
+    crash between the two renames leaves no file `name`, and its reader must take the backup.
+    """
+    temporary = f"{name}.tmp"
+    disk.truncate(temporary, 0)
+    disk.write(temporary, 0, [data])
+    disk.sync(temporary)
+    if backup is not None and disk.exists(name):
+        disk.rename(name, backup)
+    disk.rename(temporary, name)
+    disk.sync_directory(name.rpartition("/")[0])
+
+
+class _OpenFile:
+    """A descriptor that some threads may be using."""
+
+    __slots__ = ("fd", "is_cached", "is_writable", "users")
+
+    def __init__(self, fd: int, *, is_writable: bool) -> None:
+        self.fd = fd
+        self.is_writable = is_writable
+        self.users = 1
+        self.is_cached = True
+
+
+class OsDisk:
+    """A directory of a local file system.
+
+    At most `open_files_max` descriptors stay open (a store of 5,000 topics has 40,000 files), the
+    least recently used are closed first; one in use by another thread is closed when that is done.
+    Linux keeps a writeback error for the next descriptor's sync, so that closing one hides none.
+    """
+
+    def __init__(self, root: Path, *, open_files_max: int = 512) -> None:
+        self.root = str(root)
+        self._open_files_max = open_files_max
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def exists(self, name: str) -> bool:
+        return Path(self._path(name)).exists()
+
+    def size(self, name: str) -> int:
+        return Path(self._path(name)).stat().st_size
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        file = self._acquire(name, for_writing=False)
+        try:
+            data = os.pread(file.fd, size, offset)
+            # A regular file is read short at its end only, or beyond 2 GiB a call.
+            while 0 < len(data) < size:
+                more = os.pread(file.fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        finally:
+            self._release(file)
+
+    def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
+        if not hasattr(os, "RWF_NOWAIT"):
+            return None
+        file = self._acquire(name, for_writing=False)
+        try:
+            buffer = bytearray(size)
+            count = os.preadv(file.fd, [buffer], offset, os.RWF_NOWAIT)
+            if count < size and offset + count < os.fstat(file.fd).st_size:
+                return None
+            return bytes(memoryview(buffer)[:count])
+        except OSError as error:
+            # Cold pages; or a file system that cannot tell, where only a thread may read.
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        finally:
+            self._release(file)
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        file = self._acquire(name, for_writing=True)
+        try:
+            for at in range(0, len(buffers), _IOV_MAX):
+                some = buffers[at : at + _IOV_MAX]
+                size = sum(map(len, some))
+                written = os.pwritev(file.fd, some, offset)
+                if written < size:
+                    _write_rest(file.fd, offset, b"".join(some), written)
+                offset += size
+        finally:
+            self._release(file)
+
+    def truncate(self, name: str, size: int) -> None:
+        file = self._acquire(name, for_writing=True)
+        try:
+            os.ftruncate(file.fd, size)
+        finally:
+            self._release(file)
+
+    def sync(self, name: str) -> None:
+        file = self._acquire(name, for_writing=False)
+        try:
+            _sync_descriptor(file.fd)
+        finally:
+            self._release(file)
+
+    def sync_directory(self, name: str) -> None:
+        fd = os.open(self._path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def forget(self, name: str) -> None:
+        if not hasattr(os, "posix_fadvise"):
+            return
+        file = self._acquire(name, for_writing=False)
+        try:
+            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._release(file)
+
+    def make_directory(self, name: str) -> None:
+        Path(self._path(name)).mkdir(parents=True, exist_ok=True)
+
+    def list(self, name: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._path(name)))  # noqa: PTH208 - names, not paths
+        except FileNotFoundError:
+            return []
+
+    def rename(self, old: str, new: str) -> None:
+        self._drop(old)
+        self._drop(new)
+        Path(self._path(old)).replace(self._path(new))
+
+    def unlink(self, name: str) -> None:
+        self._drop(name)
+        Path(self._path(name)).unlink()
+
+    def remove_directory(self, name: str) -> None:
+        Path(self._path(name)).rmdir()
+
+    def modified_at_ms(self, name: str) -> int:
+        return Path(self._path(name)).stat().st_mtime_ns // 1_000_000
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, name: str) -> Callable[[], None]:
+        return _LOCKS.acquire(self._path(name))
+
+    def close(self) -> None:
+        with self._mutex:
+            for name in list(self._files):
+                self._evict(name)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def _acquire(self, name: str, *, for_writing: bool) -> _OpenFile:
+        """Return the open file, pinned until `_release`; only writers create it."""
+        with self._mutex:
+            file = self._files.get(name)
+            if file is not None and (file.is_writable or not for_writing):
+                self._files.move_to_end(name)
+                file.users += 1
+                return file
+            path = self._path(name)
+            _LOCKS.refuse(path)
+            flags = os.O_RDWR | os.O_CREAT if for_writing else os.O_RDONLY
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            if file is not None:
+                self._evict(name)
+            file = self._files[name] = _OpenFile(fd, is_writable=for_writing)
+            if len(self._files) > self._open_files_max:
+                self._evict(next(iter(self._files)))
+            return file
+
+    def _release(self, file: _OpenFile) -> None:
+        with self._mutex:
+            file.users -= 1
+            if not file.users and not file.is_cached:
+                os.close(file.fd)
+
+    def _drop(self, name: str) -> None:
+        with self._mutex:
+            if name in self._files:
+                self._evict(name)
+
+    def _evict(self, name: str) -> None:
+        file = self._files.pop(name)
+        file.is_cached = False
+        if not file.users:
+            os.close(file.fd)
+
+
+def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
+    """Finish a short write: the next call either goes on or tells why not (ENOSPC)."""
+    rest = memoryview(data)[written:]
+    while rest:
+        count = os.pwrite(fd, rest, offset + len(data) - len(rest))
+        rest = rest[count:]
+
+
+def _sync_descriptor(fd: int) -> None:
+    """Make the file's contents durable, past the drive's cache where the system allows it."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS: its fsync stops at the drive's cache
+    else:
+        os.fdatasync(fd)
+
+
+class _Locks:
+    """Who holds which lock file in this process.
+
+    The lock is an fcntl record lock on byte 0, as Java's FileChannel.tryLock(0, 1, false) takes it.
+    Such locks belong to the process: a second taker in the same process would get it too, and
+    closing *any* descriptor of the file gives it up. Hence the registry, asked before opening.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, object] = {}
+        self._mutex = threading.Lock()
+
+    def acquire(self, path: str) -> Callable[[], None]:
+        real = os.path.realpath(path)
+        with self._mutex:
+            if real in self._held:
+                raise StoreLockedError(f"{path} is locked by another store of this process")
+            fd = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                os.pwrite(fd, _LOCK_TEXT, 0)
+            except (BlockingIOError, PermissionError):  # POSIX leaves the choice to the system
+                os.close(fd)
+                raise StoreLockedError(
+                    f"{path} is locked by another process: stop that broker, or use another store"
+                ) from None
+            except OSError:
+                os.close(fd)
+                raise
+            holder = self._held[real] = object()
+
+        def unlock() -> None:
+            with self._mutex:
+                if self._held.get(real) is holder:
+                    del self._held[real]
+                    os.close(fd)
+
+        return unlock
+
+    def refuse(self, path: str) -> None:
+        """Raise if opening and closing the file would give up a lock that is held."""
+        if self._held and os.path.realpath(path) in self._held:
+            raise StoreLockedError(f"{path} is a lock in use: opening it would release it")
+
+
+_LOCKS = _Locks()
+"""Of the process, because the operating system's locks are."""

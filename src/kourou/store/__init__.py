@@ -1,0 +1,1 @@
+"""The storage engine: RocketMQ's files, synchronous, without network, threads or clock."""

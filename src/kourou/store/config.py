@@ -1,0 +1,92 @@
+"""The store's options: sizes of its files, limits of reads, and when it refuses writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.errors import ConfigError
+from kourou.model.delay import DELAY_LEVELS_MS
+
+_MIB: Final = 1024 * 1024
+_ENTRY_BYTES: Final = 20
+_SEGMENT_BYTES_MIN: Final = 4096
+_FREE_BYTES_MIN: Final = 512 * _MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig:
+    """What a store is told when it is opened.
+
+    The two file sizes are fixed when a store is made, and recorded in it. Java must be given the
+    same ones to open it.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    commitlog_segment_bytes: int = field(
+        default=64 * _MIB, metadata={"key": "mappedFileSizeCommitLog"}
+    )
+    """Bytes of one commit log file, 4 KiB at least; Java's default is 1 GiB. No record may be
+    larger than this less 8. The files are sparse: an empty one takes no space."""
+    consumequeue_file_bytes: int = field(
+        default=300_000 * _ENTRY_BYTES, metadata={"key": "mappedFileSizeConsumeQueue"}
+    )
+    """Bytes of one consume queue file, a multiple of 20; sparse too."""
+    free_bytes_min: int = 0
+    """Sends are refused while the file system has less free. 0 takes two segments, but 512 MiB at
+    least."""
+    queue_tail_bytes_max: int = 64 * 1024
+    """Entries of one consume queue that wait in memory for the next flush. More are written at
+    once. What a crash takes of them is made again from the commit log."""
+    queue_sync_interval_ms: int = field(
+        default=60_000, metadata={"key": "flushConsumeQueueThoroughInterval"}
+    )
+    """How often consume queues are synced, so that recovery need not start further back."""
+    queue_files_per_sync: int = 8
+    """Consume queue files that one such sync takes, so that it never holds up sends for long."""
+    scan_bytes_max: int = field(default=16_000, metadata={"key": "maxFilterMessageSize"})
+    """Consume queue bytes that one read looks through for messages that pass the filter."""
+    resident_bytes: int = 0
+    """Bytes behind the log's end that count as in memory; reads of older messages keep the two
+    limits below. 0: everything counts as in memory."""
+    cold_get_bytes_max: int = field(
+        default=64 * 1024, metadata={"key": "maxTransferBytesOnMessageInDisk"}
+    )
+    """Most bytes of one read of older messages; a single larger message is still handed out."""
+    cold_get_messages_max: int = field(
+        default=8, metadata={"key": "maxTransferCountOnMessageInDisk"}
+    )
+    """Most messages of one read of older messages."""
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    """How long each delay level waits, level 1 first; a delayed message's queue entry holds when
+    it is due."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("commitlog_segment_bytes", _SEGMENT_BYTES_MIN),
+            ("consumequeue_file_bytes", _ENTRY_BYTES),
+            ("free_bytes_min", 0),
+            ("queue_tail_bytes_max", _ENTRY_BYTES),
+            ("queue_sync_interval_ms", 1),
+            ("queue_files_per_sync", 1),
+            ("scan_bytes_max", _ENTRY_BYTES),
+            ("resident_bytes", 0),
+            ("cold_get_bytes_max", 1),
+            ("cold_get_messages_max", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be {least} at least")
+        if self.consumequeue_file_bytes % _ENTRY_BYTES:
+            raise ConfigError(
+                f"consumequeue_file_bytes is {self.consumequeue_file_bytes}; "
+                f"it must be a multiple of {_ENTRY_BYTES}, the size of an entry"
+            )
+        if not self.delay_levels_ms:
+            raise ConfigError("delay_levels_ms is empty; at least one level is needed")
+
+    @property
+    def free_bytes_needed(self) -> int:
+        """Bytes that must be free on the file system for sends to be taken."""
+        return self.free_bytes_min or max(2 * self.commitlog_segment_bytes, _FREE_BYTES_MIN)
