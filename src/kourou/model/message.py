@@ -82,12 +82,12 @@ class Message:
         return properties
 
 
-def _check_int32(name: str, value: int) -> None:
+def _check_int32(name: str, value: object) -> None:
     if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
         raise InvalidMessageError(f"{name} {value!r} is not a 32-bit integer")
 
 
-def _check_text(what: str, text: str) -> None:
+def _check_text(what: str, text: object) -> None:
     if not isinstance(text, str):
         raise InvalidMessageError(f"{what} is a str, not {type(text).__name__}")
     if not text:
@@ -96,7 +96,7 @@ def _check_text(what: str, text: str) -> None:
         raise InvalidMessageError(f"{what} {text!r} has \\x02, which ends a property")
 
 
-def _check_property(name: str, value: str) -> None:
+def _check_property(name: str, value: object) -> None:
     _check_text("a property name", name)
     if "\x01" in name:
         raise InvalidMessageError(f"property name {name!r} has \\x01, which ends a name")

@@ -1,6 +1,6 @@
-"""Property names that the system gives meaning, and the property text both ways.
+r"""Property names that the system gives meaning, and the property text both ways.
 
-The text is `name \\x01 value \\x02`, repeated, the last \\x02 included; nothing is escaped.
+The text is `name \x01 value \x02`, repeated, the last \x02 included; nothing is escaped.
 
 Source: MessageConst.java, MessageDecoder.messageProperties2String and string2messageProperties.
 """

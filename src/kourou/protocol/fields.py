@@ -1,0 +1,138 @@
+"""Header values: a dataclass on our side, a map of texts (`extFields`) on the wire.
+
+A header class is a dataclass. A field's name on the wire is its own in camelCase, or
+`field(metadata={"wire": "a"})`. Its type is one of
+
+    str     text
+    Int     32-bit integer (Java's int)
+    Long    64-bit integer (Java's long)
+    bool    "true" or "false"; any other text is false, in any case, as Java reads it
+
+or one of these with `| None`. A field without a default is required. None is left out of the
+map; unknown names in a map are ignored.
+
+Source: RemotingCommand.makeCustomHeaderToNet and decodeCommandCustomHeader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+
+from kourou.errors import MalformedHeaderError
+
+HeaderT = TypeVar("HeaderT")
+
+Int = Annotated[int, 32]
+"""A 32-bit integer: more on the wire is malformed, since Java's int cannot hold it."""
+Long = Annotated[int, 64]
+"""A 64-bit integer."""
+
+# 19 digits hold every 64-bit integer, and int() of a text this short is cheap.
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+
+class _Field(NamedTuple):
+    name: str
+    wire: str
+    parse: Callable[[str], object]
+    is_required: bool
+
+
+def encode_fields(header: object) -> dict[str, str]:
+    """Return the header's fields as texts, in the order of the class; None is left out."""
+    fields: dict[str, str] = {}
+    for name, wire, _, _ in _plan(type(header)):
+        value = getattr(header, name)
+        if value is None:
+            continue
+        if value is True:
+            fields[wire] = "true"
+        elif value is False:
+            fields[wire] = "false"
+        else:
+            fields[wire] = str(value)
+    return fields
+
+
+def decode_fields(header_class: type[HeaderT], fields: Mapping[str, str]) -> HeaderT:
+    """Return a `header_class` made of the texts.
+
+    Raises:
+        MalformedHeaderError: a required field is missing, or a number does not parse or fit.
+    """
+    values: dict[str, Any] = {}
+    for name, wire, parse, is_required in _plan(header_class):
+        text = fields.get(wire)
+        if text is not None:
+            try:
+                values[name] = parse(text)
+            except ValueError as error:
+                raise MalformedHeaderError(f"field {wire} ({name}): {error}") from None
+        elif is_required:
+            raise MalformedHeaderError(f"field {wire} ({name}) is missing")
+    return header_class(**values)
+
+
+def _plan(header_class: type) -> tuple[_Field, ...]:
+    """Return how to read and write each field; found out once a class."""
+    plan = _PLANS.get(header_class)
+    if plan is None:
+        plan = _PLANS[header_class] = _make_plan(header_class)
+    return plan
+
+
+def _make_plan(header_class: type) -> tuple[_Field, ...]:
+    hints = get_type_hints(header_class, include_extras=True)
+    return tuple(
+        _Field(
+            field.name,
+            field.metadata.get("wire") or _camel_case(field.name),
+            _parser(hints[field.name]),
+            field.default is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(header_class)
+    )
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _parser(hint: object) -> Callable[[str], object]:
+    # Of `X | None` the first member is X; Annotated has its arguments too, so ask for it first.
+    kind = hint if hint in _PARSERS else get_args(hint)[0]
+    return _PARSERS[kind]
+
+
+def _parse_bool(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _parse_int(text: str) -> int:
+    value = _parse_long(text)
+    if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
+        raise ValueError(f"{text} does not fit 32 bits")
+    return value
+
+
+def _parse_long(text: str) -> int:
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is not an integer")
+    value = int(text)
+    if not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+        raise ValueError(f"{text} does not fit 64 bits")
+    return value
+
+
+_PARSERS: Final[dict[object, Callable[[str], object]]] = {
+    str: str,
+    bool: _parse_bool,
+    Int: _parse_int,
+    Long: _parse_long,
+}
+
+_PLANS: Final[dict[type, tuple[_Field, ...]]] = {}

@@ -1,0 +1,214 @@
+"""Frames: one command as bytes.
+
+A frame on the wire, all integers big-endian:
+
+    offset  size  field
+    0       4     frame_size      bytes that follow this field
+    4       1     serialize type  0 JSON, 1 ROCKETMQ (binary)
+    5       3     header size
+    8       h     header
+    8 + h   b     body            b = frame_size - 4 - h
+
+Cutting a stream into frames is the connection's: `frame_size` tells it how far to read. The
+answer to a request is written as JSON whatever the request's type was, as Java does.
+
+Source: RemotingCommand.encode and decode, NettyDecoder.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from kourou.errors import FrameTooLargeError, MalformedFrameError, MalformedHeaderError
+from kourou.protocol.codes import LanguageCode, language_of
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+
+FRAME_SIZE_MAX: Final = 16 * 1024 * 1024 - 4
+"""Largest `frame_size` in bytes: Java's frameMaxLength, which counts the 4 bytes of the field."""
+
+FRAME_SIZE_MIN: Final = 4
+"""A frame holds at least its type and header size."""
+
+_JSON: Final = 0
+_ROCKETMQ: Final = 1
+_HEADER_SIZE_MASK: Final = 0x00FF_FFFF
+_INT32_MIN: Final = -0x8000_0000
+_INT32_MAX: Final = 0x7FFF_FFFF
+_SIZE: Final = struct.Struct(">I")
+_SIZES: Final = struct.Struct(">II")
+
+_Int32 = Annotated[int, msgspec.Meta(ge=_INT32_MIN, le=_INT32_MAX)]
+
+
+class _JsonHeader(msgspec.Struct):
+    """The JSON header; fields in the order Java writes them, which is alphabetical.
+
+    The defaults are what Java takes for a missing member.
+    """
+
+    code: _Int32 = 0
+    extFields: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET  # noqa: N815 - wire name
+    flag: _Int32 = 0
+    language: str = "JAVA"
+    opaque: _Int32 = 0
+    remark: str | msgspec.UnsetType | None = msgspec.UNSET
+    serializeTypeCurrentRPC: str | None = "JSON"  # noqa: N815 - wire name
+    version: _Int32 = 0
+
+
+_encode_header: Final = msgspec.json.Encoder().encode
+_decode_header: Final = msgspec.json.Decoder(_JsonHeader).decode
+_decode_json: Final = msgspec.json.Decoder().decode
+
+
+def frame_size(
+    buffer: bytes | bytearray | memoryview, at: int = 0, *, limit: int = FRAME_SIZE_MAX
+) -> int:
+    """Return the length field at byte `at` of `buffer`, which holds at least 4 bytes from there.
+
+    Called before the frame is buffered, so that a hostile size costs nothing.
+
+    Raises:
+        FrameTooLargeError: the frame exceeds `limit` bytes; negative sizes (Java's int) do too.
+        MalformedFrameError: the size leaves no room for type and header size.
+    """
+    size: int = _SIZE.unpack_from(buffer, at)[0]
+    if size > limit:
+        raise FrameTooLargeError(size, limit)
+    if size < FRAME_SIZE_MIN:
+        raise MalformedFrameError(f"frame_size {size} leaves no room for the header size")
+    return size
+
+
+def encode_frame(command: RemotingCommand) -> bytes:
+    """Return the whole frame, length field included, with a JSON header.
+
+    Raises:
+        FrameTooLargeError: header and body exceed `FRAME_SIZE_MAX`.
+        MalformedHeaderError: a text is not valid Unicode (a lone surrogate).
+    """
+    # Java's clients read the fields of some answers, and its brokers those of some requests,
+    # without asking whether there are any: so a request always has the member, even empty.
+    has_fields = command.ext_fields or not command.flag & FLAG_RESPONSE
+    header = _JsonHeader(
+        command.code,
+        command.ext_fields if has_fields else msgspec.UNSET,
+        command.flag,
+        command.language.name,
+        command.opaque,
+        msgspec.UNSET if command.remark is None else command.remark,
+        "JSON",
+        command.version,
+    )
+    try:
+        header_bytes = _encode_header(header)
+    except UnicodeEncodeError as error:
+        raise MalformedHeaderError(f"a header text is not valid Unicode: {error}") from None
+    header_size = len(header_bytes)
+    size = FRAME_SIZE_MIN + header_size + len(command.body)
+    # Also keeps the header within its 3 bytes: the limits differ by 4 and the frame has 4 more.
+    if size > FRAME_SIZE_MAX:
+        raise FrameTooLargeError(size, FRAME_SIZE_MAX)
+    return b"".join((_SIZES.pack(size, header_size), header_bytes, command.body))
+
+
+def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
+    """Return the command of `data`, which is a frame without its length field.
+
+    The body is copied, so `data` may be a view of a buffer that is used again.
+
+    Raises:
+        MalformedFrameError: the header size exceeds the data, or the type is unknown.
+        MalformedHeaderError: the header is not a JSON object of the known members' types, or it
+            is of the type ROCKETMQ, which is not served yet.
+    """
+    if len(data) < FRAME_SIZE_MIN:
+        raise MalformedFrameError(f"a frame of {len(data)} bytes has no header size")
+    tagged_size: int = _SIZE.unpack_from(data)[0]
+    header_end = FRAME_SIZE_MIN + (tagged_size & _HEADER_SIZE_MASK)
+    if header_end > len(data):
+        raise MalformedFrameError(
+            f"header of {header_end - FRAME_SIZE_MIN} bytes in a frame of {len(data)}"
+        )
+    serialize_type = tagged_size >> 24
+    if serialize_type == _ROCKETMQ:
+        raise MalformedHeaderError(
+            "binary headers (ROCKETMQ) are not served yet: set rocketmq.serialize.type to JSON"
+        )
+    if serialize_type != _JSON:
+        raise MalformedFrameError(f"serialize type {serialize_type} is unknown")
+    header = memoryview(data)[FRAME_SIZE_MIN:header_end]
+    body = bytes(data[header_end:])
+    try:
+        fields = _decode_header(header)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # The typed path is strict; what it refuses may still be what Java accepts.
+        return _decode_tolerant(header, body)
+    return RemotingCommand(
+        fields.code,
+        fields.extFields or {},
+        body,
+        fields.opaque,
+        fields.flag,
+        language_of(fields.language),
+        fields.version,
+        None if fields.remark is msgspec.UNSET else fields.remark,
+    )
+
+
+def _decode_tolerant(header: memoryview, body: bytes) -> RemotingCommand:
+    """Decode a header whose members have other JSON types than we write."""
+    try:
+        members = _decode_json(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedHeaderError(f"the header is not JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise MalformedHeaderError(f"the header is a JSON {type(members).__name__}, not an object")
+    remark = members.get("remark")
+    return RemotingCommand(
+        _integer(members, "code"),
+        _texts(members.get("extFields")),
+        body,
+        _integer(members, "opaque"),
+        _integer(members, "flag"),
+        _language(members.get("language", "JAVA")),
+        _integer(members, "version"),
+        None if remark is None else _text(remark),
+    )
+
+
+def _integer(members: dict[str, Any], name: str) -> int:
+    value = members.get(name)
+    if value is None:
+        return 0
+    # The length bounds int()'s work; eleven characters hold every 32-bit integer.
+    if isinstance(value, str) and len(value) <= 11:
+        try:
+            value = int(value)
+        except ValueError:
+            pass
+    if type(value) is not int or not _INT32_MIN <= value <= _INT32_MAX:
+        raise MalformedHeaderError(f"member {name}: {str(value)[:40]!r} is not a 32-bit integer")
+    return value
+
+
+def _texts(fields: object) -> dict[str, str]:
+    if fields is None:
+        return {}
+    if not isinstance(fields, dict):
+        raise MalformedHeaderError(f"extFields is a JSON {type(fields).__name__}, not an object")
+    return {name: _text(value) for name, value in fields.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    """Return a text as it is, and any other JSON value as its JSON text (`true`, `1.5`)."""
+    return value if isinstance(value, str) else _encode_header(value).decode()
+
+
+def _language(value: object) -> LanguageCode:
+    if isinstance(value, str) or type(value) is int:
+        return language_of(value)
+    return LanguageCode.OTHER

@@ -1,0 +1,40 @@
+"""The two hashes that bytes on disk and on the wire depend on."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+try:
+    from isal.isal_zlib import crc32 as _crc32
+except ImportError:
+    from zlib import crc32 as _crc32
+
+# Tags and keys repeat: the hash of one is asked once a message.
+_CACHED_TEXTS_MAX: Final = 8192
+
+
+@lru_cache(maxsize=_CACHED_TEXTS_MAX)
+def java_string_hash(text: str) -> int:
+    """Return Java's String.hashCode: over UTF-16 units, a signed 32-bit number."""
+    value = 0
+    # "surrogatepass" since a Java string may hold half a pair.
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+        value = (31 * value + unit) & 0xFFFF_FFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """Return what a consume queue stores of a tag; 0 for none.
+
+    Source: MessageExtBrokerInner.tagsString2tagsCode.
+    """
+    return java_string_hash(tags) if tags else 0
+
+
+def crc32(data: bytes | bytearray | memoryview) -> int:
+    """Return the CRC-32 (IEEE) without its top bit, as records store it.
+
+    Source: UtilAll.crc32.
+    """
+    return _crc32(data) & 0x7FFF_FFFF

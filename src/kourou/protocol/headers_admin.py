@@ -1,0 +1,118 @@
+"""Headers of administration: codes 17, 21, 201, 202, 207, 208, 215, 351 and 352.
+
+Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kourou.protocol.fields import Int
+from kourou.protocol.headers_send import RpcHeader, TopicHeader
+
+
+@dataclass(slots=True)
+class CreateTopicRequestHeader(TopicHeader):
+    """UPDATE_AND_CREATE_TOPIC (17).
+
+    Attributes:
+        default_topic: carried, without effect.
+        perm: PERM_* bits of `kourou.model.topic`.
+        attributes: changes, `+key=value,-key`.
+    """
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    topic_filter_type: str
+    topic_sys_flag: Int | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
+
+
+@dataclass(slots=True)
+class DeleteTopicRequestHeader(TopicHeader):
+    """DELETE_TOPIC_IN_BROKER (215)."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class GetTopicConfigRequestHeader(TopicHeader):
+    """GET_TOPIC_CONFIG (351); a body answers."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class GetTopicStatsInfoRequestHeader(TopicHeader):
+    """GET_TOPIC_STATS_INFO (202); a body answers."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class GetAllTopicConfigRequestHeader:
+    """GET_ALL_TOPIC_CONFIG (21): all, or the page that begins at `topic_seq`; a body answers.
+
+    Attributes:
+        data_version: the version that the pages before were of; another one starts again at 0.
+    """
+
+    topic_seq: Int | None = None
+    data_version: str | None = None
+    max_topic_num: Int | None = None
+
+
+@dataclass(slots=True)
+class GetAllTopicConfigResponseHeader:
+    """How many topics there are on all pages."""
+
+    total_topic_num: Int | None = None
+
+
+@dataclass(slots=True)
+class GetConsumeStatsRequestHeader(TopicHeader):
+    """GET_CONSUME_STATS (208); a body answers.
+
+    Attributes:
+        topic_list: names, each followed by `;`.
+    """
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
+@dataclass(slots=True)
+class GetAllSubscriptionGroupRequestHeader:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all, or a page as of 21; a body answers."""
+
+    group_seq: Int | None = None
+    data_version: str | None = None
+    max_group_num: Int | None = None
+
+
+@dataclass(slots=True)
+class GetAllSubscriptionGroupResponseHeader:
+    """How many groups there are on all pages."""
+
+    total_group_num: Int | None = None
+
+
+@dataclass(slots=True)
+class DeleteSubscriptionGroupRequestHeader(RpcHeader):
+    """DELETE_SUBSCRIPTIONGROUP (207), with the group's offsets if `clean_offset`."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+@dataclass(slots=True)
+class GetSubscriptionGroupConfigRequestHeader(RpcHeader):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352); a body answers."""
+
+    group: str
