@@ -1,0 +1,99 @@
+"""The open connections of one server or one pool, and the sweep that ends those that hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from kourou.remoting.connection import Connection, Request
+from kourou.remoting.frame_buffer import PartialFrames
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.log_rate import LogRate
+
+
+class Connections:
+    """Makes connections, knows those that are open, and bounds what they take together.
+
+    One timer looks at the ages of all of them. It runs only while there are any.
+    """
+
+    def __init__(
+        self,
+        dispatch: Callable[[Request], None],
+        limits: ConnectionLimits,
+        *,
+        is_accepting: bool,
+        on_closed: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._dispatch = dispatch
+        self._limits = limits
+        self._is_accepting = is_accepting
+        self._on_closed = on_closed
+        self._partials = PartialFrames(limits.partial_bytes_total_max)
+        self._warnings = LogRate()
+        self._open: dict[Connection, None] = {}  # a dict for its order: a seed repeats a run
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._open))
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes held of frames that are not whole yet."""
+        return self._partials.total_bytes
+
+    def make(self) -> Connection:
+        """Return a new connection, which counts from when it is connected."""
+        return Connection(
+            self._dispatch,
+            self._limits,
+            self._partials,
+            self._warnings,
+            self._add,
+            is_accepted=self._is_accepting,
+        )
+
+    async def close(self, reason: str) -> None:
+        """Close all and return when they have ended, within `drain_timeout_ms`."""
+        for connection in self:
+            connection.close(reason)
+        await self._emptied.wait()
+
+    def abort(self, reason: str) -> None:
+        """Close all at once, queued output lost."""
+        for connection in self:
+            connection.abort(reason)
+
+    def _add(self, connection: Connection) -> None:
+        connection.on_closed.append(self._remove)
+        self._open[connection] = None
+        self._emptied.clear()
+        if self._is_accepting and len(self._open) > self._limits.connections_max:
+            connection.drop(f"{self._limits.connections_max} connections are open already")
+        elif self._timer is None:
+            self._schedule_sweep()
+
+    def _remove(self, connection: Connection) -> None:
+        del self._open[connection]
+        if not self._open:
+            self._emptied.set()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        if self._on_closed is not None:
+            self._on_closed(connection)
+
+    def _schedule_sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._limits.sweep_interval_ms / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for connection in self:
+            connection.check_ages(now_s)
+        self._schedule_sweep()

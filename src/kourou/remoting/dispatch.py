@@ -1,0 +1,63 @@
+"""From a request to its handler, and from a handler's error to the answer.
+
+what happens                answer
+no handler for the code     3, ` request type N not supported`
+RemoteError                 its code and remark
+ProtocolError, UsageError   1 and its text: the peer's fault
+anything else               1 and its text; the traceback is logged: ours
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from kourou.errors import ProtocolError, RemoteError, UsageError
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.remoting.connection import Request
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], RemotingCommand | None]
+"""Serves a request: returns the answer, or None when it will call `Request.reply` later.
+
+It runs on the event loop and must not block.
+"""
+
+
+class Dispatcher:
+    """Calls the handler of each request."""
+
+    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+        self._handlers = handlers
+
+    def __call__(self, request: Request) -> None:
+        command = request.command
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            text = f" request type {command.code} not supported"
+            request.reply(response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text))
+            return
+        try:
+            answer = handler(request)
+        except Exception as error:  # noqa: BLE001 - one request's failure must not touch others
+            reply_error(request, error)
+            return
+        if answer is not None:
+            request.reply(answer)
+
+
+def reply_error(request: Request, error: Exception) -> None:
+    """Answer `request` with what `error` means to the peer; log it if it is a fault of ours.
+
+    For handlers that reply later; what others raise comes here by itself.
+    """
+    code: int = ResponseCode.SYSTEM_ERROR
+    text = str(error)
+    if isinstance(error, RemoteError):
+        code, text = error.code, error.remark
+    elif not isinstance(error, ProtocolError | UsageError):
+        text = f"{type(error).__name__}: {error}"
+        log.error("request.failed code=%d", request.command.code, exc_info=error)
+    request.reply(response(request.command, code, text))

@@ -1,0 +1,75 @@
+"""Every bound of a connection, with its default and its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from kourou.errors import ConfigError
+from kourou.protocol.frame import FRAME_SIZE_MAX
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """Bounds of the connections of one server or one pool. All are at least 1.
+
+    Raises:
+        ConfigError: a bound is below 1, or two of them contradict each other.
+    """
+
+    frame_bytes_max: int = FRAME_SIZE_MAX
+    """Largest frame taken, in bytes after the length field. A larger one is refused as soon as its
+    length field is read, and the connection closed."""
+
+    output_bytes_max: int = 64 * _MIB
+    """Bytes that may wait for one peer to read them. A peer that lets more gather is closed."""
+
+    output_pause_bytes: int = 4 * _MIB
+    """Bytes that may wait for one peer before it is asked to be patient: a server takes no more
+    requests from it, a client's own requests wait."""
+
+    partial_bytes_total_max: int = 256 * _MIB
+    """Bytes of frames not whole yet, over all connections. Above it, the connection that has been
+    sending its frame for the longest time is closed."""
+
+    frame_timeout_ms: int = 30_000
+    """Time in ms from the first byte of a frame to its last. A peer that needs longer is closed."""
+
+    idle_timeout_ms: int = 120_000
+    """Time in ms without a byte in either direction, after which a connection is closed; RocketMQ's
+    serverChannelMaxIdleTimeSeconds and clientChannelMaxIdleTimeSeconds."""
+
+    pending_requests_max: int = 65_535
+    """Requests to one peer that wait for an answer; RocketMQ's clientAsyncSemaphoreValue."""
+
+    unanswered_requests_max: int = 65_535
+    """Requests from one peer that we have not answered; one more is answered SYSTEM_BUSY."""
+
+    connections_max: int = 10_000
+    """Connections of one server; one more is closed at once."""
+
+    connect_timeout_ms: int = 3_000
+    """Time in ms for a connection to be made; RocketMQ's connectTimeoutMillis."""
+
+    drain_timeout_ms: int = 1_000
+    """Time in ms that output already queued has to leave when we close a connection."""
+
+    sweep_interval_ms: int = 1_000
+    """Time in ms between two looks at the ages of connections and frames: how late they may end."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ConfigError(f"{field.name} is {getattr(self, field.name)}: must be above 0")
+        if self.frame_bytes_max > FRAME_SIZE_MAX:
+            raise ConfigError(
+                f"frame_bytes_max is {self.frame_bytes_max}: peers take at most {FRAME_SIZE_MAX}"
+            )
+        for name in ("output_bytes_max", "partial_bytes_total_max"):
+            if getattr(self, name) < self.frame_bytes_max + 4:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}: one frame of {self.frame_bytes_max} bytes "
+                    "and its length field must fit"
+                )

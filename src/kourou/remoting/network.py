@@ -1,0 +1,148 @@
+"""What servers and clients ask of a network, and TCP.
+
+Everything above names a `Network`, so that a test can run a whole cluster in memory
+(`kourou.testing.network.MemoryNetwork`). One contract suite holds both to the same behaviour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
+
+Address = tuple[str, int]
+"""Host (a name, an IPv4 or an IPv6 address without brackets) and port."""
+
+ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+
+BACKLOG: Final = 1024
+"""Connections that may wait to be accepted, as RocketMQ's serverSocketBacklog."""
+
+_PORT_MAX: Final = 65_535
+
+
+class Listener(Protocol):
+    """A port that accepts connections."""
+
+    @property
+    def address(self) -> Address:
+        """What is listened on, with the port that was really given when 0 was asked."""
+
+    def close(self) -> None:
+        """Accept no more; connections already accepted live on. Closing twice is harmless."""
+
+
+class Network(Protocol):
+    """How bytes get from one address to another."""
+
+    async def listen(self, address: Address, factory: ProtocolFactory) -> Listener:
+        """Accept connections, each served by a protocol that `factory` makes.
+
+        Port 0 asks for any free port.
+
+        Raises:
+            AddressInUseError: somebody listens there already.
+            ListenFailedError: the address is not this machine's, or is not permitted.
+        """
+
+    async def connect(
+        self, address: Address, factory: ProtocolFactory, timeout_s: float
+    ) -> asyncio.BufferedProtocol:
+        """Connect, and return the protocol that `factory` made once it is connected.
+
+        Cancelling leaves no connection behind.
+
+        Raises:
+            ConnectFailedError: refused, unreachable, unknown host, or not within `timeout_s`.
+        """
+
+
+class TcpNetwork:
+    """TCP, through the running event loop. asyncio and uvloop set TCP_NODELAY by themselves."""
+
+    async def listen(self, address: Address, factory: ProtocolFactory) -> Listener:
+        loop = asyncio.get_running_loop()
+        host, port = address
+        try:
+            server = await loop.create_server(
+                factory, host, port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            name = format_address(address)
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUseError(name) from error
+            raise ListenFailedError(name, _reason(error)) from error
+        return _TcpListener(server)
+
+    async def connect(
+        self, address: Address, factory: ProtocolFactory, timeout_s: float
+    ) -> asyncio.BufferedProtocol:
+        loop = asyncio.get_running_loop()
+        host, port = address
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, protocol = await loop.create_connection(factory, host, port)
+        except TimeoutError as error:
+            text = f"no connection to {format_address(address)} within {timeout_s:g} s"
+            raise ConnectFailedError(text) from error
+        except OSError as error:
+            text = f"no connection to {format_address(address)}: {_reason(error)}"
+            raise ConnectFailedError(text) from error
+        return protocol
+
+
+class _TcpListener:
+    """An asyncio server, seen as a `Listener`."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        name = server.sockets[0].getsockname()
+        self._address: Address = (name[0], name[1])
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def parse_address(text: str, default_port: int | None = None) -> Address:
+    """Return the address that `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 names.
+
+    Raises:
+        ConfigError: no host, no port and no default, or a port outside 0 to 65535.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ConfigError(f"address {text!r}: expected [IPv6 address]:port")
+    elif text.count(":") > 1:
+        host, port = text, ""
+    else:
+        host, _, port = text.partition(":")
+    if not host:
+        raise ConfigError(f"address {text!r} names no host: expected host:port")
+    if not port:
+        if default_port is None:
+            raise ConfigError(f"address {text!r} names no port: expected host:port")
+        return host, default_port
+    if not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+        raise ConfigError(f"address {text!r}: port {port!r} is not a number from 0 to {_PORT_MAX}")
+    return host, int(port)
+
+
+def format_address(address: Address) -> str:
+    """Return `host:port`, or `[v6]:port`."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reason(error: OSError) -> str:
+    """Return the operating system's words without the address, which the caller names."""
+    return error.strerror or str(error)

@@ -1,0 +1,176 @@
+"""Connections to servers, one an address, made when first needed and again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from kourou.errors import ClosedError, ConnectFailedError, RequestTimeoutError
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.connections import Connections
+from kourou.remoting.dispatch import Dispatcher, Handler
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import parse_address
+from kourou.remoting.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+Connected = Callable[[str, Connection], None]
+
+
+class ConnectionPool:
+    """The connections of one client. Made inside a running loop.
+
+    Addresses are texts, `host:port`, as name servers and brokers give them.
+
+    Args:
+        runtime: whose network to connect by.
+        handlers: what servers may ask of us, request code to handler; other codes are answered
+            "not supported".
+        limits: bounds of each connection, and the time to make one.
+        on_connected: called with the address and each new connection, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        handlers: Mapping[int, Handler],
+        limits: ConnectionLimits,
+        on_connected: Connected | None = None,
+    ) -> None:
+        self._network = runtime.network
+        self._limits = limits
+        self._on_connected = on_connected
+        self._connections = Connections(Dispatcher(handlers), limits, is_accepting=False)
+        self._by_address: dict[str, Connection] = {}
+        self._attempts: dict[str, asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    async def get(self, address: str) -> Connection:
+        """Return the open connection to `address`, made now if there is none.
+
+        Concurrent callers share one attempt; cancelling one of them does not end it.
+
+        Raises:
+            ConfigError: the address does not parse.
+            ConnectFailedError: refused, unreachable, or not within `connect_timeout_ms`.
+            ClosedError: the pool is closed.
+        """
+        if self._is_closed:
+            raise ClosedError("the connection pool is closed")
+        connection = self._by_address.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = asyncio.create_task(self._connect(address), name=f"connect {address}")
+            self._attempts[address] = attempt
+            attempt.add_done_callback(lambda _: self._attempts.pop(address, None))
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            if attempt.cancelled():
+                raise ClosedError("the connection pool was closed") from None
+            raise
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Send a request to `address` and return the answer, whatever its code.
+
+        A server that shuts down may answer GO_AWAY: the request, which it did not serve, is sent
+        once more on a new connection. A peer that was silent for all of `timeout_s` is taken for
+        dead, and the next request makes a new connection.
+
+        Raises:
+            ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`; not sent.
+            RequestTimeoutError: no answer within `timeout_s`; it may have been served.
+            ConnectionLostError: closed before the answer came; it may have been served.
+            TooManyRequestsError: `pending_requests_max` requests wait already; not sent.
+            FrameTooLargeError: larger than peers take; not sent.
+            ConfigError: the address does not parse.
+            ClosedError: the pool is closed.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + timeout_s
+        connection = await self._get_within(address, timeout_s)
+        answer = await self._request_on(connection, command, ends_at_s - loop.time())
+        if answer.code != ResponseCode.GO_AWAY:
+            return answer
+        if self._by_address.get(address) is connection:
+            del self._by_address[address]  # other requests on it may still be answered
+        connection = await self._get_within(address, ends_at_s - loop.time())
+        return await self._request_on(connection, command, ends_at_s - loop.time())
+
+    async def oneway(self, address: str, command: RemotingCommand, timeout_s: float = 3.0) -> None:
+        """Send a request that is never answered; returns when it is queued.
+
+        Raises:
+            ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`.
+            RequestTimeoutError: the peer did not read what came before within `timeout_s`.
+            ConnectionLostError, FrameTooLargeError, ConfigError, ClosedError: as `request`.
+        """
+        connection = await self._get_within(address, timeout_s)
+        await connection.oneway(command, timeout_s)
+
+    async def close(self) -> None:
+        """Close all connections once queued output has left, within `drain_timeout_ms`.
+
+        Pending requests fail with ConnectionLostError, attempts to connect with ClosedError.
+        """
+        self._is_closed = True
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        self._by_address.clear()
+        await self._connections.close("the client is closing")
+
+    def abort(self) -> None:
+        """Cut all connections at once, as a killed process would."""
+        self._is_closed = True
+        for attempt in self._attempts.values():
+            attempt.cancel()
+        self._by_address.clear()
+        self._connections.abort("the client was aborted")
+
+    async def _connect(self, address: str) -> Connection:
+        protocol = await self._network.connect(
+            parse_address(address), self._connections.make, self._limits.connect_timeout_ms / 1000
+        )
+        assert isinstance(protocol, Connection)
+        self._by_address[address] = protocol
+        protocol.on_closed.append(lambda closed: self._forget(address, closed))
+        log.debug("connection.made address=%s", address)
+        if self._on_connected is not None:
+            self._on_connected(address, protocol)
+        return protocol
+
+    def _forget(self, address: str, connection: Connection) -> None:
+        if self._by_address.get(address) is connection:
+            del self._by_address[address]
+
+    async def _get_within(self, address: str, timeout_s: float) -> Connection:
+        connection = self._by_address.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.get(address)
+        except TimeoutError:
+            text = f"no connection to {address} within {timeout_s:g} s"
+            raise ConnectFailedError(text) from None
+
+    async def _request_on(
+        self, connection: Connection, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        sent_at_s = asyncio.get_running_loop().time()
+        try:
+            return await connection.request(command, timeout_s)
+        except RequestTimeoutError:
+            if connection.last_received_s < sent_at_s:
+                connection.abort("silent since a request was sent")
+            raise

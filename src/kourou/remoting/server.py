@@ -1,0 +1,73 @@
+"""A remoting server: accepts connections and hands their requests to handlers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from kourou.remoting.connection import Connection
+from kourou.remoting.connections import Connections
+from kourou.remoting.dispatch import Dispatcher, Handler
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import Address, Listener, format_address
+from kourou.remoting.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+
+class RemotingServer:
+    """Serves one port. Made inside a running loop; started and stopped once.
+
+    Args:
+        runtime: whose network to listen on.
+        handlers: request code to handler; all other codes are answered "not supported".
+        limits: bounds of its connections.
+        name: what it is, for the log.
+        on_connection_closed: called with each connection that has ended.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        handlers: Mapping[int, Handler],
+        limits: ConnectionLimits,
+        name: str,
+        on_connection_closed: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._network = runtime.network
+        self._name = name
+        self._listener: Listener | None = None
+        self.connections = Connections(
+            Dispatcher(handlers), limits, is_accepting=True, on_closed=on_connection_closed
+        )
+
+    async def start(self, address: Address) -> Address:
+        """Accept connections and return the address, with the port given when 0 was asked.
+
+        Raises:
+            AddressInUseError: somebody listens there already.
+            ListenFailedError: the address is not this machine's, or is not permitted.
+        """
+        self._listener = await self._network.listen(address, self.connections.make)
+        address = self._listener.address
+        log.info("server.started name=%s address=%s", self._name, format_address(address))
+        return address
+
+    async def stop(self) -> None:
+        """Accept no more, let queued output leave for `drain_timeout_ms`, close all connections.
+
+        Requests not answered by now are not answered: finish what must be before.
+        """
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        await self.connections.close(f"{self._name} is stopping")
+        log.info("server.stopped name=%s", self._name)
+
+    def abort(self) -> None:
+        """Accept no more and cut all connections at once, as a killed process would."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self.connections.abort(f"{self._name} was aborted")
