@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 from typing import Final
 
@@ -9,6 +10,8 @@ try:
     from isal.isal_zlib import crc32 as _crc32
 except ImportError:
     from zlib import crc32 as _crc32
+
+_UTF16_UNIT: Final = struct.Struct("<H")
 
 # Tags and keys repeat: the hash of one is asked once a message.
 _CACHED_TEXTS_MAX: Final = 8192
@@ -19,7 +22,7 @@ def java_string_hash(text: str) -> int:
     """Return Java's String.hashCode: over UTF-16 units, a signed 32-bit number."""
     value = 0
     # "surrogatepass" since a Java string may hold half a pair.
-    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+    for (unit,) in _UTF16_UNIT.iter_unpack(text.encode("utf-16-le", "surrogatepass")):
         value = (31 * value + unit) & 0xFFFF_FFFF
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
