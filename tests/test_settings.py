@@ -41,6 +41,7 @@ class Config:
     auto_create_topic_enable: bool = True
     advertise: str | None = None
     namesrv_addr: tuple[str, ...] = ()
+    delays_ms: tuple[int, ...] = (1000,)
     root: Path = Path("store")
     store: Store = field(default_factory=Store)
 
@@ -210,7 +211,12 @@ def test_one_setting_under_two_names_is_refused() -> None:
         ({"text": "flushDiskType=FSYNC"}, "'FSYNC' is not one of SYNC_FLUSH, ASYNC_FLUSH"),
         ({"segment_bytes": "64 MB"}, "'64 MB' is not bytes, as 65536 or 64 MiB"),
         ({"broker_name": 5}, "broker_name = 5 is not text"),
-        ({"namesrv_addr": 5}, "namesrv_addr = 5 is not a list of names, separated by ';'"),
+        ({"text": "delaysMs=1;x"}, "delaysMs = '1;x' is not a whole number"),
+        ({"namesrv_addr": ["a", 5]}, "namesrv_addr = ['a', 5] is not text"),
+        (
+            {"namesrv_addr": 5},
+            "namesrv_addr = 5 is not a list, or text with ';' between its members",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_allowed(
@@ -228,6 +234,10 @@ def test_a_value_out_of_range_is_refused_with_its_source() -> None:
     assert text == (
         "segment_bytes 100 is below 512 (KOUROU_BROKER_SEGMENT_BYTES is from the environment)"
     )
+
+
+def test_a_list_holds_its_members_as_their_type() -> None:
+    assert read("delaysMs = 1000; 5000;").delays_ms == (1000, 5000)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -339,6 +349,7 @@ def test_the_keys_of_every_field_are_listed() -> None:
         "autoCreateTopicEnable": "auto_create_topic_enable",
         "advertise": "advertise",
         "namesrvAddr": "namesrv_addr",
+        "delaysMs": "delays_ms",
         "root": "root",
         "mappedFileSizeCommitLog": "segment_bytes",
     }

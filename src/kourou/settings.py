@@ -77,8 +77,8 @@ def load(
     """Return a `cls` filled from its defaults, the file, `environ` and `flags`; later wins.
 
     Args:
-        cls: a keyword-only dataclass. Its fields are int, bool, str, Path, an Enum, a tuple of str
-            (separated by ';'), any of these or None (set by an empty text), or such a dataclass.
+        cls: a keyword-only dataclass. Its fields are int, bool, str, Path, an Enum, a tuple of such
+            (';' between its members), any of these or None (an empty text), or such a dataclass.
         path: the config file; its suffix `.toml` makes it TOML.
         environ: only names that begin with `prefix` are looked at.
         prefix: with its last underscore, as `KOUROU_BROKER_`.
@@ -313,7 +313,8 @@ def _as_kind(kind: Any, value: object, *, is_size: bool) -> object:  # noqa: ANN
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _as_enum(kind, value)
     if get_origin(kind) is tuple:
-        return _as_names(value)
+        member = get_args(kind)[0]
+        return tuple(_as_kind(member, word, is_size=is_size) for word in _words(value))
     if kind is bool:
         return _as_bool(value)
     if kind is int:
@@ -353,11 +354,12 @@ def _as_enum(kind: type[Enum], value: object) -> Enum:
     raise ValueError("one of " + ", ".join(str(member.value) for member in kind))
 
 
-def _as_names(value: object) -> tuple[str, ...]:
-    words = value.split(";") if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise ValueError("a list of names, separated by ';'")
-    return tuple(word.strip() for word in words if word.strip())
+def _words(value: object) -> list[object]:
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(";") if word.strip()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise ValueError("a list, or text with ';' between its members")
 
 
 def _with_sources(text: str, slots: list[_Slot], chosen: Mapping[str, _Setting]) -> str:
