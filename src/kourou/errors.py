@@ -327,5 +327,9 @@ class StoreReadOnlyError(StoreError):
     """A sync or a write failed, so the store takes no more writes until it is reopened."""
 
 
+class DataLossError(StoreError):
+    """Messages that were asked for by offset are not, or no longer, in their queue."""
+
+
 class InternalError(KourouError):
     """A bug of ours; please report it with the text and the traceback."""

@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from kourou.spark.java import find_java, launcher_home
+from kourou.spark.source import RocketMQDataSource
 
 LOCAL_CONFIG: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -59,6 +60,15 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `rocketmq` known to a session that did not find it by itself.
+
+    Spark finds it wherever this package is installed, unless a module `pyspark_*` of another
+    package raises on import: that hides all of them.
+    """
+    spark.dataSource.register(RocketMQDataSource)
 
 
 def _cache_directory(environ: Mapping[str, str]) -> Path:

@@ -1,0 +1,116 @@
+"""One batch read: planned once into fixed ranges, then read by tasks in worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from kourou.client.pull_consumer import PullConsumer
+from kourou.errors import DataLossError
+from kourou.model.message import MessageExt
+from kourou.spark.offsets import QueueRange, pack_ranges, plan_ranges
+from kourou.spark.options import ReadOptions
+from kourou.spark.pulls import fetch_bounds, pull_ranges
+from kourou.spark.rows import build_batch
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS: Final = 500
+"""Rows from which an Arrow batch is handed over; measured faster than 2,000 and more."""
+
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of bodies from which it is, however few the rows."""
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to us
+    """Plans in Spark's planning process, reads in its workers; Spark pickles it in between."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition a task, its value a tuple of `QueueRange`.
+
+        Raises:
+            DataLossError: an offset asked for is not there, and failOnDataLoss is true.
+            KourouError: the options do not fit the topic, or nobody answered.
+        """
+        groups = asyncio.run(_plan(self._options))
+        # Spark would make one partition with the value None of an empty list.
+        return [InputPartition(group) for group in groups or [()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the partition's rows as `pyarrow.RecordBatch`es."""
+        _freeze_once()
+        messages: list[MessageExt] = []
+        size_bytes = 0
+        for pulled in _pull(partition.value, self._options):
+            messages += pulled
+            size_bytes += sum(len(message.body) for message in pulled)
+            if len(messages) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                yield build_batch(messages, self._columns)
+                messages, size_bytes = [], 0
+        if messages:
+            yield build_batch(messages, self._columns)
+
+
+async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
+    """Ask the brokers what they hold, and settle who reads what."""
+    async with PullConsumer(options.consumer_group, options.name_server) as consumer:
+        bounds = await fetch_bounds(consumer, options)
+    plan = plan_ranges(bounds, options.starting_offsets, options.ending_offsets)
+    if plan.losses and options.fail_on_data_loss:
+        raise DataLossError("; ".join(plan.losses))
+    for loss in plan.losses:
+        log.warning("spark_offsets.clamped reason=%s", loss)
+    return pack_ranges(plan.ranges, options.max_partitions)
+
+
+def _pull(ranges: Sequence[QueueRange], options: ReadOptions) -> Iterator[list[MessageExt]]:
+    """Yield the messages of the ranges; the event loop runs only while the caller waits here."""
+    if not ranges:
+        return
+    with asyncio.Runner() as runner:
+        consumer = PullConsumer(options.consumer_group, options.name_server)
+        runner.run(_start(consumer))
+        pulled = pull_ranges(consumer, ranges, options)
+        try:
+            while (messages := runner.run(_next(pulled))) is not None:
+                yield messages
+        finally:
+            # Also when Spark has enough rows (a limit) and closes this generator midway.
+            runner.run(_close(pulled, consumer))
+
+
+async def _start(consumer: PullConsumer) -> None:
+    await consumer.start()
+
+
+async def _next(pulled: AsyncGenerator[list[MessageExt], None]) -> list[MessageExt] | None:
+    messages = await anext(pulled, None)
+    # One more turn of the loop, so that the requests that follow leave before it stops.
+    await asyncio.sleep(0)
+    return messages
+
+
+async def _close(pulled: AsyncGenerator[list[MessageExt], None], consumer: PullConsumer) -> None:
+    await pulled.aclose()
+    await consumer.close()
+
+
+@cache
+def _freeze_once() -> None:
+    """Take all that is alive now out of the garbage collector's sight, once in this process.
+
+    Spark collects garbage after every task, and most of a short task was the walk over PySpark
+    and pyarrow themselves.
+    """
+    gc.freeze()

@@ -1,0 +1,147 @@
+"""The options of a read, checked when the DataFrame is made rather than in the middle of a job.
+
+    nameServer        host:port of a name server, several separated by ';'          required
+    topic             the one topic to read                                         required
+    startingOffsets   earliest, or JSON (kourou.spark.offsets)                      earliest
+    endingOffsets     latest, or JSON; exclusive                                    latest
+    subExpression     tags to read, "a || b"; the broker filters                    *
+    maxPartitions     tasks that the queues are packed into, at most                4
+    failOnDataLoss    fail when messages asked for are gone, else warn and go on    true
+    consumerGroup     group that the broker sees                                    kourou_spark
+    pullBatchSize     messages asked for at once; a broker may give fewer           256
+    pullTimeoutMs     how long a queue may give no answer before the task fails     30000
+
+Spark hands option names over in lower case, and takes them in any.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.errors import ConfigError
+from kourou.filter.tags import parse_tags
+from kourou.model.topic import check_group, check_topic
+from kourou.spark.offsets import EARLIEST, LATEST, Offsets, parse_offsets
+
+MAX_PARTITIONS_MAX: Final = 1024
+PULL_BATCH_SIZE_MAX: Final = 1024
+PULL_TIMEOUT_MAX_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions:
+    """What to read and how; the module's docstring says what each means."""
+
+    name_server: str
+    topic: str
+    starting_offsets: Offsets = field(default_factory=lambda: Offsets("startingOffsets", EARLIEST))
+    ending_offsets: Offsets = field(default_factory=lambda: Offsets("endingOffsets", LATEST))
+    sub_expression: str = "*"
+    max_partitions: int = 4
+    fail_on_data_loss: bool = True
+    consumer_group: str = "kourou_spark"
+    pull_batch_size: int = 256
+    pull_timeout_ms: int = 30_000
+
+
+def parse_options(options: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a read.
+
+    Args:
+        options: names in any case, to their text.
+
+    Raises:
+        ConfigError: an option is unknown, missing or out of its range.
+        InvalidTopicError: topic is no topic name.
+        InvalidGroupError: consumerGroup is no group name.
+        FilterSyntaxError: subExpression does not parse.
+    """
+    given = {name.lower(): text for name, text in options.items()}
+    for name in given:
+        if name not in _NAMES:
+            raise ConfigError(_unknown(name))
+    for name in ("nameServer", "topic"):
+        if not given.get(name.lower(), "").strip():
+            raise ConfigError(f"the option {name} is missing: .option({name!r}, ...)")
+    topic = given["topic"].strip()
+    check_topic(topic)
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        name = _NAMES[key]
+        field_name, parse = _FIELDS[name]
+        values[field_name] = parse(name, text.strip(), topic)
+    parsed = ReadOptions(**values)  # type: ignore[arg-type]  # _FIELDS pairs them
+    _check_words(parsed)
+    return parsed
+
+
+def _check_words(options: ReadOptions) -> None:
+    """Refuse a batch that can hold nothing, as Spark's Kafka source does."""
+    starting, ending = options.starting_offsets, options.ending_offsets
+    if starting.everywhere == LATEST or LATEST in starting.by_queue.values():
+        raise ConfigError(
+            "startingOffsets is latest (-1), where a batch read ends at the latest: it would "
+            "hold nothing. Say earliest or an offset"
+        )
+    if ending.everywhere == EARLIEST or EARLIEST in ending.by_queue.values():
+        raise ConfigError(
+            "endingOffsets is earliest (-2), where a read begins at the earliest: it would "
+            "hold nothing. Say latest or an offset"
+        )
+
+
+def _unknown(name: str) -> str:
+    if name == "path":
+        return "a topic has no path: name it by .option('topic', ...), and call load() bare"
+    near = difflib.get_close_matches(name, _NAMES, n=1)
+    hint = f"did you mean {_NAMES[near[0]]}?" if near else f"known are {', '.join(_FIELDS)}"
+    return f"unknown option {name!r}: {hint}"
+
+
+def _text(_name: str, text: str, _topic: str) -> str:
+    return text
+
+
+def _group(_name: str, text: str, _topic: str) -> str:
+    check_group(text)
+    return text
+
+
+def _tags(_name: str, text: str, topic: str) -> str:
+    parse_tags(topic, text)
+    return text
+
+
+def _boolean(name: str, text: str, _topic: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r}: expected true or false")
+    return text.lower() == "true"
+
+
+def _integer(high: int) -> Callable[[str, str, str], int]:
+    def parse(name: str, text: str, _topic: str) -> int:
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= high):
+            raise ConfigError(f"{name} is {text!r}: expected a whole number from 1 to {high}")
+        return int(text)
+
+    return parse
+
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str, str], object]]]] = {
+    "nameServer": ("name_server", _text),
+    "topic": ("topic", _text),
+    "startingOffsets": ("starting_offsets", parse_offsets),
+    "endingOffsets": ("ending_offsets", parse_offsets),
+    "subExpression": ("sub_expression", _tags),
+    "maxPartitions": ("max_partitions", _integer(MAX_PARTITIONS_MAX)),
+    "failOnDataLoss": ("fail_on_data_loss", _boolean),
+    "consumerGroup": ("consumer_group", _group),
+    "pullBatchSize": ("pull_batch_size", _integer(PULL_BATCH_SIZE_MAX)),
+    "pullTimeoutMs": ("pull_timeout_ms", _integer(PULL_TIMEOUT_MAX_MS)),
+}
+"""Option name to the field it fills and what reads (name, text, topic)."""
+
+_NAMES: Final = {name.lower(): name for name in _FIELDS}

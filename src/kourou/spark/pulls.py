@@ -1,0 +1,151 @@
+"""Pull fixed ranges of queues, several at once, in whatever order the brokers answer.
+
+A range ends by position, never by count: with a tag filter fewer messages come than offsets. What
+a range promised and its queue no longer holds is a loss, reported and not skipped in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.client.pull_consumer import PullConsumer, PullResult, PullStatus
+from kourou.errors import DataLossError, KourouError, ProtocolError, RequestTimeoutError
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.spark.offsets import QueueBounds, QueueRange
+from kourou.spark.options import ReadOptions
+
+log = logging.getLogger(__name__)
+
+REQUESTS_IN_FLIGHT_MAX: Final = 8
+"""Enough to keep a broker busy while rows are built; each answer may hold 256 KiB and more."""
+
+_RETRY_DELAY_MIN_S: Final = 0.05
+_RETRY_DELAY_MAX_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far a range has come: the next offset to ask for, and where it ends."""
+
+    queue: MessageQueue
+    offset: int
+    until: int
+
+
+async def fetch_bounds(
+    consumer: PullConsumer, options: ReadOptions
+) -> dict[MessageQueue, QueueBounds]:
+    """Return what each readable queue of the topic holds now.
+
+    Raises:
+        TransportError: no name server or broker answered in time.
+        RemoteError: the topic does not exist, or may not be read.
+    """
+    slots = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
+
+    async def fetch(queue: MessageQueue) -> QueueBounds:
+        async with slots:
+            low = await consumer.min_offset(queue)
+            return QueueBounds(low, await consumer.max_offset(queue))
+
+    queues = await consumer.fetch_subscribe_message_queues(options.topic)
+    bounds = await asyncio.gather(*map(fetch, queues))
+    return dict(zip(queues, bounds, strict=True))
+
+
+async def pull_ranges(
+    consumer: PullConsumer, ranges: Sequence[QueueRange], options: ReadOptions
+) -> AsyncGenerator[list[MessageExt], None]:
+    """Yield the messages of the ranges, some at a time; those of one range in their order.
+
+    While the caller works on what was yielded, the next requests are already on their way.
+
+    Raises:
+        DataLossError: offsets are gone and the options do not allow that.
+        TransportError, RemoteError: a broker did not answer for pullTimeoutMs, or refused.
+    """
+    waiting = deque(_Cursor(range_.queue, range_.start, range_.until) for range_ in ranges)
+    pulls: dict[asyncio.Task[PullResult], _Cursor] = {}
+    try:
+        while waiting or pulls:
+            while waiting and len(pulls) < REQUESTS_IN_FLIGHT_MAX:
+                cursor = waiting.popleft()
+                pulls[asyncio.create_task(_pull(consumer, cursor, options))] = cursor
+            done, _ = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                cursor = pulls.pop(task)
+                messages = _advance(cursor, task.result(), options)
+                if cursor.offset < cursor.until:
+                    pulls[asyncio.create_task(_pull(consumer, cursor, options))] = cursor
+                if messages:
+                    yield messages
+    finally:
+        for task in pulls:
+            task.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+
+async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -> PullResult:
+    """Return the next answer for a range, asking again while failures pass by themselves."""
+    delay_s = _RETRY_DELAY_MIN_S
+    failure: KourouError | None = None
+    try:
+        async with asyncio.timeout(options.pull_timeout_ms / 1000):
+            while True:
+                try:
+                    return await consumer.pull(
+                        cursor.queue,
+                        cursor.offset,
+                        tags=options.sub_expression,
+                        max_messages=min(options.pull_batch_size, cursor.until - cursor.offset),
+                    )
+                except KourouError as error:
+                    if not error.retriable:
+                        raise
+                    failure = error
+                    log.warning("spark_pull.failed queue=%s reason=%s", cursor.queue, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _RETRY_DELAY_MAX_S)
+    except TimeoutError:
+        raise RequestTimeoutError(
+            f"{cursor.queue} gave nothing for {options.pull_timeout_ms} ms (pullTimeoutMs); "
+            f"last: {failure or 'no answer'}"
+        ) from failure
+
+
+def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
+    """Move the cursor by an answer and return the messages that belong to its range."""
+    asked, until = cursor.offset, cursor.until
+    match result.status:
+        case PullStatus.FOUND:
+            is_lost = False
+        case PullStatus.NO_MATCHED_MSG:
+            # Without a filter every entry matches: then the broker skipped deleted records.
+            is_lost = options.sub_expression == "*"
+        case _:
+            # The plan promised offsets up to `until`: the queue has been cut since.
+            is_lost = True
+    cursor.offset = min(result.next_offset, until)
+    if cursor.offset <= asked:
+        if not is_lost:
+            raise ProtocolError(
+                f"{cursor.queue}: the broker answered {result.status.name} at {asked} and then "
+                f"leads back to {result.next_offset}"
+            )
+        cursor.offset = until
+    if is_lost:
+        loss = (
+            f"{cursor.queue}: offsets {asked} to {cursor.offset} (exclusive) were there when the "
+            f"read was planned and are gone; it now holds {result.min_offset} to "
+            f"{result.max_offset} (exclusive)"
+        )
+        if options.fail_on_data_loss:
+            raise DataLossError(loss)
+        log.warning("spark_offsets.lost reason=%s", loss)
+    return [message for message in result.messages if asked <= message.queue_offset < until]

@@ -1,0 +1,126 @@
+"""The options of a read: each default, each refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.errors import ConfigError, FilterSyntaxError, InvalidGroupError, InvalidTopicError
+from kourou.spark import options as options_module
+from kourou.spark.offsets import EARLIEST, LATEST
+from kourou.spark.options import parse_options
+
+LEAST = {"nameServer": "localhost:9876", "topic": "flights"}
+
+
+def test_name_server_and_topic_suffice() -> None:
+    options = parse_options(LEAST)
+
+    assert (options.name_server, options.topic) == ("localhost:9876", "flights")
+    assert options.starting_offsets.everywhere == EARLIEST
+    assert options.ending_offsets.everywhere == LATEST
+    assert options.sub_expression == "*"
+    assert options.fail_on_data_loss
+
+
+def test_names_come_in_any_case_as_spark_lowers_them() -> None:
+    options = parse_options({"nameserver": "a:1", "TOPIC": "t", "maxpartitions": "7"})
+
+    assert (options.name_server, options.topic, options.max_partitions) == ("a:1", "t", 7)
+
+
+def test_every_option_is_read() -> None:
+    options = parse_options(
+        {
+            **LEAST,
+            "startingOffsets": '{"flights": {"broker-a": {"0": 5}}}',
+            "endingOffsets": "latest",
+            "subExpression": "UA || AA",
+            "maxPartitions": "2",
+            "failOnDataLoss": "False",
+            "consumerGroup": "reports",
+            "pullBatchSize": "32",
+            "pullTimeoutMs": "1000",
+        }
+    )
+
+    assert options.starting_offsets.by_queue == {("broker-a", 0): 5}
+    assert options.ending_offsets.everywhere == LATEST
+    assert options.sub_expression == "UA || AA"
+    assert options.max_partitions == 2
+    assert not options.fail_on_data_loss
+    assert options.consumer_group == "reports"
+    assert (options.pull_batch_size, options.pull_timeout_ms) == (32, 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("nameSrever", "nameServer"), ("startingOffset", "startingOffsets"), ("topics", "topic")],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_known(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {nearest}"):
+        parse_options({**LEAST, name: "x"})
+
+
+def test_an_option_like_no_other_is_refused_with_all_known() -> None:
+    with pytest.raises(ConfigError, match="known are nameServer, topic, startingOffsets"):
+        parse_options({**LEAST, "zzz": "x"})
+
+
+def test_a_path_is_refused_with_the_way_to_name_a_topic() -> None:
+    with pytest.raises(ConfigError, match=r"option\('topic'"):
+        parse_options({**LEAST, "path": "flights"})
+
+
+@pytest.mark.parametrize("missing", ["nameServer", "topic"])
+def test_what_is_required_is_asked_for_by_name(missing: str) -> None:
+    given = {name: text for name, text in LEAST.items() if name != missing}
+
+    with pytest.raises(ConfigError, match=f"the option {missing} is missing"):
+        parse_options(given)
+    with pytest.raises(ConfigError, match=f"the option {missing} is missing"):
+        parse_options({**given, missing: " "})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("maxPartitions", "0", "from 1 to 1024"),
+        ("maxPartitions", "1025", "from 1 to 1024"),
+        ("pullBatchSize", "many", "from 1 to 1024"),
+        ("pullTimeoutMs", "-1", "from 1 to 3600000"),
+        ("failOnDataLoss", "yes", "true or false"),
+        ("startingOffsets", "latest", "would hold nothing"),
+        ("startingOffsets", '{"flights": {"b": {"0": -1}}}', "would hold nothing"),
+        ("endingOffsets", "earliest", "would hold nothing"),
+        ("endingOffsets", '{"flights": {"b": {"0": -2}}}', "would hold nothing"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_what_is_allowed(
+    name: str, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        parse_options({**LEAST, name: text})
+
+    assert str(caught.value).startswith(name)
+
+
+def test_names_and_tags_are_checked_before_anything_runs() -> None:
+    with pytest.raises(InvalidTopicError):
+        parse_options({**LEAST, "topic": "fli ghts"})
+    with pytest.raises(InvalidGroupError):
+        parse_options({**LEAST, "consumerGroup": "a b"})
+    with pytest.raises(FilterSyntaxError):
+        parse_options({**LEAST, "subExpression": "||"})
+
+
+def test_the_docstring_lists_every_option_with_its_default() -> None:
+    table = (options_module.__doc__ or "").split("\n\n")[1]
+    listed = {line.split()[0]: line.split()[-1] for line in table.splitlines()}
+    defaults = {
+        name: str(getattr(parse_options(LEAST), field)).lower()
+        for name, (field, _) in options_module._FIELDS.items()
+        if name not in ("nameServer", "topic", "startingOffsets", "endingOffsets")
+    }
+
+    assert listed.keys() == options_module._FIELDS.keys()
+    assert {name: listed[name] for name in defaults} == defaults
