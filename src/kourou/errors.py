@@ -300,6 +300,20 @@ class StoreConfigError(StoreError):
     """The store was made with other sizes than it is asked to open with."""
 
 
+class StoreUnusableError(StoreError):
+    """The store's directory cannot be made, read or written.
+
+    Attributes:
+        path: the store's root.
+        reason: the operating system's words.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"store {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class StoreLockedError(StoreError):
     """Another process, or another store in this one, has the directory open."""
 
