@@ -1,0 +1,223 @@
+"""JSON bodies of clients: heartbeats, consumer lists, subscription checks.
+
+Source: HeartbeatData.java, ConsumerData.java, SubscriptionData.java,
+GetConsumerListByGroupResponseBody.java, CheckClientRequestBody.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from kourou.errors import MalformedBodyError
+from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
+from kourou.model.subscription import SUB_ALL, TAG_EXPRESSION, SubscriptionData
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import (
+    Json,
+    as_integer,
+    as_object,
+    get_boolean,
+    get_integer,
+    get_list,
+    get_object,
+    get_text,
+    get_texts,
+)
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """One consumer group of a client, and what it wants."""
+
+    group: str
+    consume_type: ConsumeType = ConsumeType.PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    subscriptions: Sequence[SubscriptionData] = ()
+    unit_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatData:
+    """What a client tells each broker every 30 seconds.
+
+    Attributes:
+        producers: producer groups.
+        fingerprint: 0, or the hash that stands for subscriptions already told.
+        without_sub: subscriptions are left out, those told before hold.
+    """
+
+    client_id: str
+    producers: Sequence[str] = ()
+    consumers: Sequence[ConsumerData] = ()
+    fingerprint: int = 0
+    without_sub: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckClientConfig:
+    """The body of CHECK_CLIENT_CONFIG (46): is this subscription one the broker can serve?"""
+
+    client_id: str
+    group: str
+    subscription: SubscriptionData
+    namespace: str | None = None
+
+
+def encode_heartbeat(data: HeartbeatData) -> bytes:
+    """Return the body of HEART_BEAT (34)."""
+    return dumps(
+        {
+            "clientID": data.client_id,
+            "consumerDataSet": [_consumer_to_json(consumer) for consumer in data.consumers],
+            "heartbeatFingerprint": data.fingerprint,
+            "producerDataSet": [{"groupName": group} for group in data.producers],
+            "withoutSub": data.without_sub,
+        }
+    )
+
+
+def decode_heartbeat(body: bytes) -> HeartbeatData:
+    """Return the heartbeat of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object, has no client id or a member of another type.
+    """
+    data = as_object(loads(body), "heartbeat")
+    return HeartbeatData(
+        _required_text(data, "clientID"),
+        tuple(
+            _required_text(as_object(producer, "producerDataSet"), "groupName")
+            for producer in get_list(data, "producerDataSet")
+        ),
+        tuple(
+            _consumer_from_json(as_object(consumer, "consumerDataSet"))
+            for consumer in get_list(data, "consumerDataSet")
+        ),
+        get_integer(data, "heartbeatFingerprint"),
+        get_boolean(data, "withoutSub"),
+    )
+
+
+def subscription_to_json(subscription: SubscriptionData) -> dict[str, object]:
+    """Return the JSON object of a subscription; its sets sorted."""
+    return {
+        "classFilterMode": subscription.class_filter_mode,
+        "codeSet": sorted(subscription.code_set),
+        "expressionType": subscription.expression_type,
+        "subString": subscription.sub_string,
+        "subVersion": subscription.sub_version,
+        "tagsSet": sorted(subscription.tags_set),
+        "topic": subscription.topic,
+    }
+
+
+def subscription_from_json(data: Json) -> SubscriptionData:
+    """Return the subscription of a JSON object.
+
+    Raises:
+        MalformedBodyError: it has no topic or a member of another type.
+    """
+    return SubscriptionData(
+        _required_text(data, "topic"),
+        get_text(data, "subString", SUB_ALL),
+        frozenset(get_texts(data, "tagsSet")),
+        frozenset(as_integer(code, "codeSet") for code in get_list(data, "codeSet")),
+        get_integer(data, "subVersion"),
+        # Old clients leave it out, and an empty one means the same.
+        get_text(data, "expressionType") or TAG_EXPRESSION,
+        get_boolean(data, "classFilterMode"),
+    )
+
+
+def encode_consumer_list(client_ids: Sequence[str]) -> bytes:
+    """Return the body that answers GET_CONSUMER_LIST_BY_GROUP (38)."""
+    return dumps({"consumerIdList": list(client_ids)})
+
+
+def decode_consumer_list(body: bytes) -> list[str]:
+    """Return the client ids of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object with an array of texts.
+    """
+    return get_texts(as_object(loads(body), "consumer list"), "consumerIdList")
+
+
+def encode_check_client_config(data: CheckClientConfig) -> bytes:
+    """Return the body of CHECK_CLIENT_CONFIG (46)."""
+    return dumps(
+        {
+            "clientId": data.client_id,
+            "group": data.group,
+            "namespace": data.namespace,
+            "subscriptionData": subscription_to_json(data.subscription),
+        }
+    )
+
+
+def decode_check_client_config(body: bytes) -> CheckClientConfig:
+    """Return the check of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object, or a member is missing or of another type.
+    """
+    data = as_object(loads(body), "client config")
+    return CheckClientConfig(
+        _required_text(data, "clientId"),
+        _required_text(data, "group"),
+        subscription_from_json(get_object(data, "subscriptionData")),
+        get_text(data, "namespace") or None,
+    )
+
+
+def _consumer_to_json(consumer: ConsumerData) -> dict[str, object]:
+    return {
+        "consumeFromWhere": consumer.consume_from_where.value,
+        "consumeType": consumer.consume_type.value,
+        "groupName": consumer.group,
+        "messageModel": consumer.message_model.value,
+        "subscriptionDataSet": [subscription_to_json(one) for one in consumer.subscriptions],
+        "unitMode": consumer.unit_mode,
+    }
+
+
+def _consumer_from_json(data: Json) -> ConsumerData:
+    return ConsumerData(
+        _required_text(data, "groupName"),
+        _enum(data, "consumeType", ConsumeType.PASSIVELY),
+        _enum(data, "messageModel", MessageModel.CLUSTERING),
+        _enum(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
+        tuple(
+            subscription_from_json(as_object(one, "subscriptionDataSet"))
+            for one in get_list(data, "subscriptionDataSet")
+        ),
+        get_boolean(data, "unitMode"),
+    )
+
+
+def _required_text(data: Json, name: str) -> str:
+    text = get_text(data, name)
+    if not text:
+        raise MalformedBodyError(f"{name} is missing")
+    return text
+
+
+def _enum(data: Json, name: str, default: EnumT) -> EnumT:
+    """Return the member by its name or its ordinal, both of which fastjson reads."""
+    value: Any = data.get(name)
+    if value is None:
+        return default
+    kinds = type(default)
+    members = list(kinds)
+    if type(value) is int and 0 <= value < len(members):
+        return members[value]
+    try:
+        return kinds(value)
+    except ValueError:
+        raise MalformedBodyError(f"{name} {str(value)[:60]!r} is unknown") from None

@@ -1,0 +1,159 @@
+"""JSON bodies of statistics: what a topic's queues hold, and where a group stands in them.
+
+Both are maps keyed by queue, written with the queue as a bare object for a key.
+
+Source: TopicStatsTable.java, TopicOffset.java, ConsumeStats.java, OffsetWrapper.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kourou.model.queue import MessageQueue
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import (
+    Json,
+    as_object,
+    get_integer,
+    get_number,
+    get_object,
+    get_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset:
+    """What one queue holds: queue offsets from `min_offset` to below `max_offset`.
+
+    Attributes:
+        last_update_timestamp: epoch milliseconds when its last message was stored; 0 if empty.
+    """
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatsTable:
+    """What a topic's queues hold; `topic_put_tps` is messages a second."""
+
+    offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
+    topic_put_tps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOffset:
+    """Where a group stands in one queue, in queue offsets.
+
+    Attributes:
+        broker_offset: the next message to be stored.
+        consumer_offset: the next message to be consumed, as committed.
+        pull_offset: the next message to be read.
+        last_timestamp: epoch milliseconds when the last consumed message was stored; 0 if none.
+    """
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    pull_offset: int = 0
+    last_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats:
+    """Where a group stands; `consume_tps` is messages a second."""
+
+    offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
+    consume_tps: float = 0.0
+
+
+def encode_topic_stats(stats: TopicStatsTable) -> bytes:
+    """Return the body that answers GET_TOPIC_STATS_INFO (202)."""
+    return dumps(
+        {
+            "offsetTable": {
+                queue: {
+                    "lastUpdateTimestamp": offset.last_update_timestamp,
+                    "maxOffset": offset.max_offset,
+                    "minOffset": offset.min_offset,
+                }
+                for queue, offset in stats.offsets.items()
+            },
+            "topicPutTps": float(stats.topic_put_tps),
+        }
+    )
+
+
+def decode_topic_stats(body: bytes) -> TopicStatsTable:
+    """Return the statistics of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "topic stats")
+    return TopicStatsTable(
+        {
+            queue: TopicOffset(
+                get_integer(offset, "minOffset"),
+                get_integer(offset, "maxOffset"),
+                get_integer(offset, "lastUpdateTimestamp"),
+            )
+            for queue, offset in _by_queue(data)
+        },
+        get_number(data, "topicPutTps"),
+    )
+
+
+def encode_consume_stats(stats: ConsumeStats) -> bytes:
+    """Return the body that answers GET_CONSUME_STATS (208)."""
+    return dumps(
+        {
+            "consumeTps": float(stats.consume_tps),
+            "offsetTable": {
+                queue: {
+                    "brokerOffset": offset.broker_offset,
+                    "consumerOffset": offset.consumer_offset,
+                    "lastTimestamp": offset.last_timestamp,
+                    "pullOffset": offset.pull_offset,
+                }
+                for queue, offset in stats.offsets.items()
+            },
+        }
+    )
+
+
+def decode_consume_stats(body: bytes) -> ConsumeStats:
+    """Return the statistics of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "consume stats")
+    return ConsumeStats(
+        {
+            queue: ConsumeOffset(
+                get_integer(offset, "brokerOffset"),
+                get_integer(offset, "consumerOffset"),
+                get_integer(offset, "pullOffset"),
+                get_integer(offset, "lastTimestamp"),
+            )
+            for queue, offset in _by_queue(data)
+        },
+        get_number(data, "consumeTps"),
+    )
+
+
+def _by_queue(data: Json) -> Iterator[tuple[MessageQueue, Json]]:
+    """Yield the queues and values of the member offsetTable."""
+    for key, value in get_object(data, "offsetTable").items():
+        # `loads` gives an object key as its JSON text.
+        queue = as_object(loads(key), "a queue")
+        yield (
+            MessageQueue(
+                get_text(queue, "topic"),
+                get_text(queue, "brokerName"),
+                get_integer(queue, "queueId"),
+            ),
+            as_object(value, "offsetTable"),
+        )

@@ -1,0 +1,318 @@
+"""JSON of topics: one config, the table of all, and a broker's registration.
+
+The table is the body that answers 21, the heart of a registration (103) and the file
+config/topics.json.
+
+Source: TopicConfig.java, TopicConfigSerializeWrapper.java,
+TopicConfigAndMappingSerializeWrapper.java, RegisterBrokerBody.java, DataVersion.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kourou.errors import MalformedBodyError, MalformedMessageError
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import VERSION, VERSION_FULL_REGISTER_BODY, VERSION_TOPIC_QUEUE_MAPPING
+from kourou.protocol.compression import decompress
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import (
+    Json,
+    as_integer,
+    as_list,
+    as_object,
+    as_text,
+    get_boolean,
+    get_integer,
+    get_object,
+    get_text,
+    get_text_map,
+    get_texts,
+)
+
+REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
+"""Bytes that a compressed registration may inflate to: about a million topics."""
+
+_SIZE: Final = struct.Struct(">i")
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Which state a table is in; two are the same if all three are equal.
+
+    Attributes:
+        counter: changes since the table was made.
+        state_version: of the broker's role.
+        timestamp: epoch milliseconds of the last change.
+    """
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        """Return the version after one more change."""
+        return DataVersion(self.counter + 1, self.state_version, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigTable:
+    """A broker's topics, by name, and their version."""
+
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBody:
+    """The body of REGISTER_BROKER (103).
+
+    Attributes:
+        table: all topics, or the changed ones with the version of all.
+        filter_servers: of old brokers; kept, without effect.
+    """
+
+    table: TopicConfigTable = TopicConfigTable()
+    filter_servers: Sequence[str] = ()
+
+
+def data_version_to_json(version: DataVersion) -> dict[str, object]:
+    """Return the JSON object of a version."""
+    return {
+        "counter": version.counter,
+        "stateVersion": version.state_version,
+        "timestamp": version.timestamp,
+    }
+
+
+def data_version_from_json(data: Json) -> DataVersion:
+    """Return the version of a JSON object; missing members are 0.
+
+    Raises:
+        MalformedBodyError: a member is not an integer.
+    """
+    return DataVersion(
+        get_integer(data, "counter"),
+        get_integer(data, "stateVersion"),
+        get_integer(data, "timestamp"),
+    )
+
+
+def encode_data_version(version: DataVersion) -> bytes:
+    """Return the body of QUERY_DATA_VERSION (322) and of its answer."""
+    return dumps(data_version_to_json(version))
+
+
+def decode_data_version(body: bytes) -> DataVersion:
+    """Return the version of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member is not an integer.
+    """
+    return data_version_from_json(as_object(loads(body), "data version"))
+
+
+def topic_config_to_json(config: TopicConfig) -> dict[str, object]:
+    """Return the JSON object of a topic config."""
+    return {
+        "attributes": dict(config.attributes),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queue_nums,
+        "topicFilterType": config.topic_filter_type,
+        "topicName": config.name,
+        "topicSysFlag": config.topic_sys_flag,
+        "writeQueueNums": config.write_queue_nums,
+    }
+
+
+def topic_config_from_json(data: Json) -> TopicConfig:
+    """Return the topic config of a JSON object; missing members take TopicConfig's defaults.
+
+    Raises:
+        MalformedBodyError: it has no topic name or a member of another type.
+    """
+    name = get_text(data, "topicName")
+    if not name:
+        raise MalformedBodyError("topicName is missing")
+    default = TopicConfig(name)
+    return TopicConfig(
+        name,
+        get_integer(data, "readQueueNums", default.read_queue_nums),
+        get_integer(data, "writeQueueNums", default.write_queue_nums),
+        get_integer(data, "perm", default.perm),
+        _filter_type(data.get("topicFilterType")),
+        get_integer(data, "topicSysFlag"),
+        get_boolean(data, "order"),
+        get_text_map(data, "attributes"),
+    )
+
+
+def _filter_type(value: object) -> str:
+    """Return the filter type; fastjson also reads an enum's ordinal."""
+    if value is None:
+        return _FILTER_TYPES[0]
+    if type(value) is int and 0 <= value < len(_FILTER_TYPES):
+        return _FILTER_TYPES[value]
+    return as_text(value, "topicFilterType")
+
+
+def encode_topic_config(config: TopicConfig) -> bytes:
+    """Return the body that answers GET_TOPIC_CONFIG (351)."""
+    return dumps(topic_config_to_json(config))
+
+
+def decode_topic_config(body: bytes) -> TopicConfig:
+    """Return the topic config of a body.
+
+    Raises:
+        MalformedBodyError: as `topic_config_from_json`, or it is not a JSON object.
+    """
+    return topic_config_from_json(as_object(loads(body), "topic config"))
+
+
+def encode_topic_config_table(table: TopicConfigTable, *, pretty: bool = False) -> bytes:
+    """Return the body that answers GET_ALL_TOPIC_CONFIG (21), or, pretty, config/topics.json.
+
+    The file has not the members of static topics, as Java writes it.
+    """
+    value = _table_to_json(table)
+    return dumps(value if pretty else _STATIC_TOPIC_MEMBERS | value, pretty=pretty)
+
+
+def decode_topic_config_table(data: bytes) -> TopicConfigTable:
+    """Return the table of a body or of config/topics.json.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    return _table_from_json(as_object(loads(data), "topic table"))
+
+
+def encode_register_body(body: RegisterBody) -> bytes:
+    """Return the plain body of REGISTER_BROKER (103)."""
+    return dumps(
+        {
+            "filterServerList": list(body.filter_servers),
+            "topicConfigSerializeWrapper": _STATIC_TOPIC_MEMBERS | _table_to_json(body.table),
+        }
+    )
+
+
+def decode_register_body(
+    body: bytes, *, compressed: bool = False, version: int = VERSION
+) -> RegisterBody:
+    """Return the registration of a body; an empty one has no topics and version 0.
+
+    `compressed` is the header's, `version` the request's: before 3.0.11 the body was the table
+    alone. Static topics' mappings are checked for their form and dropped.
+
+    Raises:
+        MalformedBodyError: the body does not parse as what these two say it is.
+    """
+    if not body:
+        return RegisterBody()
+    if compressed:
+        return _decode_compressed(body, version)
+    data = as_object(loads(body), "registration")
+    if version < VERSION_FULL_REGISTER_BODY:
+        return RegisterBody(_table_from_json(data))
+    return RegisterBody(
+        _table_from_json(get_object(data, "topicConfigSerializeWrapper")),
+        tuple(get_texts(data, "filterServerList")),
+    )
+
+
+_STATIC_TOPIC_MEMBERS: Final[dict[str, object]] = {
+    "mappingDataVersion": data_version_to_json(DataVersion()),
+    "topicQueueMappingDetailMap": {},
+    "topicQueueMappingInfoMap": {},
+}
+"""What Java writes of static topics where there are none; its readers expect the members."""
+
+
+def _table_to_json(table: TopicConfigTable) -> dict[str, object]:
+    return {
+        "dataVersion": data_version_to_json(table.data_version),
+        "topicConfigTable": {
+            name: topic_config_to_json(config) for name, config in table.topics.items()
+        },
+    }
+
+
+def _table_from_json(data: Json) -> TopicConfigTable:
+    topics = {}
+    for name, value in get_object(data, "topicConfigTable").items():
+        config = as_object(value, "topicConfigTable")
+        # The key is what a lookup finds it by, so it is the name.
+        topics[name] = topic_config_from_json({**config, "topicName": name})
+    return TopicConfigTable(topics, data_version_from_json(get_object(data, "dataVersion")))
+
+
+def _decode_compressed(body: bytes, version: int) -> RegisterBody:
+    """Return the registration of the compressed form: sized parts, each a text, in one stream."""
+    try:
+        data = decompress(body, 0, size_max=REGISTER_BODY_SIZE_MAX)
+    except MalformedMessageError as error:
+        raise MalformedBodyError(f"compressed registration: {error}") from None
+    parts = _Parts(data)
+    data_version = data_version_from_json(as_object(loads(parts.text()), "data version"))
+    topics = [_topic_config_from_text(parts.text()) for _ in range(parts.count())]
+    filter_servers = [as_text(one, "filter server") for one in as_list(loads(parts.text()), "list")]
+    if version >= VERSION_TOPIC_QUEUE_MAPPING:
+        for _ in range(parts.count()):
+            as_object(loads(parts.text()), "static topic")
+    return RegisterBody(
+        TopicConfigTable({config.name: config for config in topics}, data_version),
+        tuple(filter_servers),
+    )
+
+
+class _Parts:
+    """A cursor over sized parts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def count(self) -> int:
+        """Return the next number, which is never more than the bytes that follow it."""
+        at = self._at + _SIZE.size
+        if at > len(self._data):
+            raise MalformedBodyError("compressed registration is cut short")
+        number: int = _SIZE.unpack_from(self._data, self._at)[0]
+        if not 0 <= number <= len(self._data) - at:
+            raise MalformedBodyError(f"compressed registration: size {number}")
+        self._at = at
+        return number
+
+    def text(self) -> str:
+        """Return the next sized text."""
+        size = self.count()
+        start, self._at = self._at, self._at + size
+        try:
+            return self._data[start : self._at].decode()
+        except UnicodeDecodeError as error:
+            raise MalformedBodyError(f"compressed registration: {error}") from None
+
+
+def _topic_config_from_text(text: str) -> TopicConfig:
+    """Return the config of `name readQueues writeQueues perm filterType {attributes}`."""
+    name, *words = text.split(" ", 5)
+    if len(words) < 4:
+        raise MalformedBodyError(f"compressed registration: topic {text[:80]!r}")
+    attributes: Any = as_object(loads(words[4]), "attributes") if len(words) > 4 else {}
+    return topic_config_from_json(
+        {
+            "topicName": name,
+            "readQueueNums": as_integer(words[0], "readQueueNums"),
+            "writeQueueNums": as_integer(words[1], "writeQueueNums"),
+            "perm": as_integer(words[2], "perm"),
+            "topicFilterType": words[3],
+            "attributes": attributes,
+        }
+    )

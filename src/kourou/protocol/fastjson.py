@@ -1,0 +1,235 @@
+"""JSON as Java's fastjson writes it, which is not always JSON.
+
+Maps whose keys are not texts are written with bare keys:
+
+    {"brokerAddrs":{0:"10.0.0.1:10911"}}                                        integers
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}              objects
+
+`loads` takes these and standard JSON, `dumps` writes them, because Java, Go and the files of
+Java's brokers do. Not taken: single quotes, bare words and `$ref`.
+
+Source: RemotingSerializable.java, JSONSerializer of fastjson2.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from kourou.errors import MalformedBodyError
+from kourou.model.queue import MessageQueue
+
+DEPTH_MAX: Final = 64
+"""Nested arrays and objects of a text with bare keys; the deepest body there is has fewer than
+ten. Strict JSON is bounded by the interpreter's recursion limit."""
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_TOKEN: Final = re.compile(
+    r"""(?P<mark>[\[\]{},:])
+    |   (?P<text>"(?:[^"\\]|\\.)*")
+    |   (?P<number>-?[0-9][0-9.eE+-]*)
+    |   (?P<word>true|false|null)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_WORDS: Final = {"true": True, "false": False, "null": None}
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+
+
+def loads(data: bytes | memoryview | str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a JSON text, strict or with bare keys.
+
+    Integer and boolean keys become texts (`"0"`), object keys their compact JSON text with
+    sorted members. Of equal keys the last wins.
+
+    Raises:
+        MalformedBodyError: the text is neither, is not UTF-8, nests too deep, or has a number
+            too large to hold.
+    """
+    try:
+        return _decode(data)
+    except msgspec.DecodeError:
+        pass
+    except (UnicodeError, RecursionError) as error:
+        raise MalformedBodyError(f"not JSON: {error}") from None
+    try:
+        text = data if isinstance(data, str) else bytes(data).decode()
+    except UnicodeDecodeError as error:
+        raise MalformedBodyError(f"not JSON: {error}") from None
+    return _Reader(text).read()
+
+
+class _Reader:
+    """Reads one value by recursive descent; used only for texts that strict JSON refuses."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._kind = ""
+        self._lexeme = ""
+
+    def read(self) -> Any:  # noqa: ANN401 - any JSON value
+        self._advance()
+        value = self._value(0)
+        if self._kind:
+            raise self._error("text after the value")
+        return value
+
+    def _advance(self) -> None:
+        """Move to the next token; the kind is empty at the end of the text."""
+        space = _SPACE.match(self._text, self._at)
+        assert space is not None, "the pattern matches nothing, too"
+        self._at = at = space.end()
+        if at == len(self._text):
+            self._kind = self._lexeme = ""
+            return
+        match = _TOKEN.match(self._text, at)
+        if match is None:
+            raise self._error("no JSON token")
+        self._kind, self._lexeme = str(match.lastgroup), match[0]
+        self._at = match.end()
+
+    def _value(self, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+        if depth > DEPTH_MAX:
+            raise self._error(f"nested deeper than {DEPTH_MAX}")
+        if self._lexeme == "{":
+            return self._object(depth + 1)
+        if self._lexeme == "[":
+            return self._array(depth + 1)
+        value = self._scalar()
+        self._advance()
+        return value
+
+    def _scalar(self) -> Any:  # noqa: ANN401 - any JSON scalar
+        if self._kind == "word":
+            return _WORDS[self._lexeme]
+        if self._kind not in ("text", "number"):
+            raise self._error("a value is missing")
+        try:
+            return _decode(self._lexeme)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise self._error(str(error)) from None
+
+    def _array(self, depth: int) -> list[Any]:
+        values: list[Any] = []
+        self._advance()
+        if self._lexeme == "]":
+            self._advance()
+            return values
+        while True:
+            values.append(self._value(depth))
+            if not self._more("]"):
+                return values
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        self._advance()
+        if self._lexeme == "}":
+            self._advance()
+            return members
+        while True:
+            key = self._key(depth)
+            if self._lexeme != ":":
+                raise self._error("no colon after a key")
+            self._advance()
+            members[key] = self._value(depth)
+            if not self._more("}"):
+                return members
+
+    def _key(self, depth: int) -> str:
+        if self._lexeme == "{":
+            return encode_key(self._object(depth + 1))
+        if self._kind == "text":
+            key = str(self._scalar())
+        elif _INTEGER.fullmatch(self._lexeme) or self._lexeme in ("true", "false"):
+            key = self._lexeme
+        else:
+            raise self._error("a key is neither text, integer nor object")
+        self._advance()
+        return key
+
+    def _more(self, end: str) -> bool:
+        """Move past a comma and return True, or past `end` and return False."""
+        lexeme = self._lexeme
+        if self._kind != "mark" or lexeme not in (",", end):
+            raise self._error(f"neither comma nor {end}")
+        self._advance()
+        return lexeme == ","
+
+    def _error(self, reason: str) -> MalformedBodyError:
+        return MalformedBodyError(f"not JSON: {reason} before character {self._at}")
+
+
+def encode_key(members: Mapping[str, Any]) -> str:
+    """Return the text that an object key is read as: compact, members sorted."""
+    return msgspec.json.encode(members, order="deterministic").decode()
+
+
+def dumps(value: object, *, pretty: bool = False) -> bytes:
+    """Return the JSON text of dicts, lists, tuples, texts, numbers, booleans and None.
+
+    Keys are sorted: texts by character, integers by value and written bare, MessageQueues written
+    as bare objects. Members that are None are left out. `pretty` is the form of Java's config
+    files: a TAB a level, no blank after the colon.
+
+    Raises:
+        ValueError: a number is not finite, or a text not valid Unicode.
+        TypeError: a value or key is of another type, or the keys of one dict are of several.
+    """
+    parts: list[bytes] = []
+    _write(value, parts, b"\n" if pretty else b"")
+    return b"".join(parts)
+
+
+def _write(value: object, parts: list[bytes], line: bytes) -> None:
+    """Append the text of `value`; `line` is what begins a line at its level, empty if compact."""
+    if isinstance(value, dict):
+        members = [(key, value[key]) for key in sorted(value) if value[key] is not None]
+        _write_members([(_key(key), member) for key, member in members], parts, line, b"{}")
+    elif isinstance(value, list | tuple):
+        _write_members([(b"", element) for element in value], parts, line, b"[]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} has no JSON form")
+    elif value is None or isinstance(value, str | int | float):
+        parts.append(_encode(value))
+    else:
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _write_members(
+    members: list[tuple[bytes, object]], parts: list[bytes], line: bytes, brackets: bytes
+) -> None:
+    if not members:
+        parts.append(brackets)
+        return
+    inner = line + b"\t" if line else b""
+    separator = brackets[:1]
+    for key, member in members:
+        parts += (separator, inner, key)
+        _write(member, parts, inner)
+        separator = b","
+    parts += (line, brackets[1:])
+
+
+def _key(key: object) -> bytes:
+    """Return a key's text with its colon."""
+    if isinstance(key, MessageQueue):
+        return queue_json(key) + b":"
+    if isinstance(key, str) or type(key) is int:
+        return _encode(key) + b":"
+    raise TypeError(f"{type(key).__name__} is no key")
+
+
+def queue_json(queue: MessageQueue) -> bytes:
+    """Return the compact JSON object of a queue: a key of maps by queue, never with blanks."""
+    return b'{"brokerName":%b,"queueId":%d,"topic":%b}' % (
+        _encode(queue.broker_name),
+        queue.queue_id,
+        _encode(queue.topic),
+    )

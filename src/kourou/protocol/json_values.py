@@ -1,0 +1,127 @@
+"""Members of parsed JSON, taken by type and with defaults.
+
+As tolerant as Java's readers: a missing member and a null one take the default, a number or a
+boolean may be written as text, unknown members do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kourou.errors import MalformedBodyError
+
+Json = Mapping[str, Any]
+"""A parsed JSON object."""
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_INT64_MIN: Final = -0x8000_0000_0000_0000
+_INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
+
+
+def as_object(value: object, what: str) -> Json:
+    """Return `value` if it is a JSON object; null is an empty one.
+
+    Raises:
+        MalformedBodyError: it is something else; the text names it by `what`.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _type_error(what, value, "an object")
+    return value
+
+
+def as_list(value: object, what: str) -> list[Any]:
+    """Return `value` if it is a JSON array; null is an empty one. Raises as `as_object`."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _type_error(what, value, "an array")
+    return value
+
+
+def as_text(value: object, what: str) -> str:
+    """Return `value` if it is a JSON text. Raises as `as_object`."""
+    if not isinstance(value, str):
+        raise _type_error(what, value, "a text")
+    return value
+
+
+def as_integer(value: object, what: str) -> int:
+    """Return `value` if it is a 64-bit integer, or the text of one. Raises as `as_object`."""
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:
+        raise _type_error(what, value, "a 64-bit integer")
+    return value
+
+
+def get_object(parent: Json, name: str) -> Json:
+    """Return the object member; empty if missing. Raises as `as_object`."""
+    return as_object(parent.get(name), name)
+
+
+def get_list(parent: Json, name: str) -> list[Any]:
+    """Return the array member; empty if missing. Raises as `as_object`."""
+    return as_list(parent.get(name), name)
+
+
+def get_texts(parent: Json, name: str) -> list[str]:
+    """Return the array member's texts; empty if missing. Raises as `as_object`."""
+    return [as_text(value, name) for value in get_list(parent, name)]
+
+
+def get_text_map(parent: Json, name: str) -> dict[str, str]:
+    """Return the object member whose values are texts; null values are left out."""
+    members = get_object(parent, name).items()
+    return {key: as_text(value, f"{name}.{key}") for key, value in members if value is not None}
+
+
+def get_text(parent: Json, name: str, default: str = "") -> str:
+    """Return the text member. Raises as `as_object`."""
+    value = parent.get(name)
+    return default if value is None else as_text(value, name)
+
+
+def get_optional_text(parent: Json, name: str) -> str | None:
+    """Return the text member; None if missing. Raises as `as_object`."""
+    value = parent.get(name)
+    return None if value is None else as_text(value, name)
+
+
+def get_integer(parent: Json, name: str, default: int = 0) -> int:
+    """Return the integer member. Raises as `as_object`."""
+    value = parent.get(name)
+    return default if value is None else as_integer(value, name)
+
+
+def get_number(parent: Json, name: str, default: float = 0.0) -> float:
+    """Return the number member. Raises as `as_object`."""
+    value = parent.get(name)
+    if value is None:
+        return default
+    if type(value) not in (int, float):
+        raise _type_error(name, value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _type_error(name, value, "a number") from None
+
+
+def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
+    """Return the boolean member. Raises as `as_object`."""
+    value = parent.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise _type_error(name, value, "a boolean")
+
+
+def _type_error(what: str, value: object, wanted: str) -> MalformedBodyError:
+    kind = type(value).__name__
+    return MalformedBodyError(f"{what} is {wanted}, not {str(value)[:40]!r} ({kind})")

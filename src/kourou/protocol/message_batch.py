@@ -1,0 +1,91 @@
+"""The body of a batch: several messages for one queue, without their topic.
+
+Each, big-endian:
+
+    size  field
+    4     total size   of this entry, in bytes
+    4     magic        0, not read
+    4     body CRC     0, not read
+    4     flag         the user's
+    4     body size
+    n     body
+    2     properties size, at most 32767
+    n     properties
+
+Source: MessageDecoder.encodeMessage and decodeMessage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kourou.errors import InvalidMessageError, MalformedMessageError
+from kourou.model.properties import PROPERTIES_SIZE_MAX
+
+_HEAD: Final = struct.Struct(">iiiii")
+_SIZE16: Final = struct.Struct(">h")
+_ENTRY_SIZE_MIN: Final = _HEAD.size + _SIZE16.size
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; `properties` is the property text."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(messages: Sequence[BatchItem]) -> bytes:
+    """Return the batch's body.
+
+    Raises:
+        InvalidMessageError: a flag is not a 32-bit number, or a property text is too long.
+    """
+    parts = []
+    for flag, body, properties in messages:
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise InvalidMessageError(
+                f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX}"
+            )
+        size = _ENTRY_SIZE_MIN + len(body) + len(properties)
+        try:
+            parts.append(_HEAD.pack(size, 0, 0, flag, len(body)))
+        except struct.error as error:
+            raise InvalidMessageError(f"flag {flag} or a size does not fit: {error}") from None
+        parts += (body, _SIZE16.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
+    """Return the messages of a batch's body; an empty body has none.
+
+    Raises:
+        MalformedMessageError: an entry's sizes contradict each other or exceed the body.
+    """
+    items = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < _ENTRY_SIZE_MIN:
+            raise MalformedMessageError(f"batch entry at byte {at} is cut short")
+        size, _, _, flag, body_size = _HEAD.unpack_from(data, at)
+        # Checked before it is used: a negative size must not move the cursor back.
+        if not 0 <= body_size <= end - at - _ENTRY_SIZE_MIN:
+            raise MalformedMessageError(f"batch entry at byte {at}: body of {body_size} bytes")
+        body_start = at + _HEAD.size
+        body_end = body_start + body_size
+        properties_size = _SIZE16.unpack_from(data, body_end)[0]
+        properties_start = body_end + _SIZE16.size
+        if properties_size < 0 or size != _ENTRY_SIZE_MIN + body_size + properties_size:
+            raise MalformedMessageError(
+                f"batch entry at byte {at}: size {size}, body {body_size}, "
+                f"properties {properties_size}"
+            )
+        at += size
+        if at > end:
+            raise MalformedMessageError(f"batch entry ends {at - end} bytes after the body")
+        items.append(
+            BatchItem(flag, bytes(data[body_start:body_end]), bytes(data[properties_start:at]))
+        )
+    return items

@@ -1,0 +1,372 @@
+"""The message record: how the commit log stores a message and how a pull answers it.
+
+Big-endian; a v1 record with two IPv4 hosts is 91 bytes and its body, topic and properties:
+
+    size      field
+    4         total size         of the record, in bytes
+    4         magic              MAGIC_V1, MAGIC_V2 (topic size of 2 bytes), MAGIC_BLANK
+    4         body CRC           CRC-32 of the stored body, 31 bits
+    4         queue id
+    4         flag               the user's
+    8         queue offset
+    8         physical offset    byte of the commit log where the record begins
+    4         sys flag           `kourou.model.sysflag`
+    8         born at            epoch milliseconds
+    4 or 16   born host          by BORN_HOST_V6 of the sys flag
+    4         born port
+    8         store at           epoch milliseconds
+    4 or 16   store host         by STORE_HOST_V6
+    4         store port
+    4         reconsume times
+    8         prepared transaction offset
+    4 + n     body size, body
+    1 + n     topic size, topic              2 + n with MAGIC_V2
+    2 + n     properties size, properties    at most 32767
+
+The body of a pull's answer is records one after another, nothing between them.
+
+Source: MessageExtEncoder.java, MessageDecoder.decode, CommitLog.checkMessageAndReturnSize.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kourou.errors import InvalidMessageError, MalformedMessageError
+from kourou.model.host import Host, pack_address, unpack_address
+from kourou.model.message import MessageExt
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
+from kourou.model.sysflag import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+)
+from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
+from kourou.protocol.hashing import crc32
+from kourou.protocol.message_batch import decode_batch
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC_V1: Final = -626843481
+MAGIC_V2: Final = -626843477
+MAGIC_BLANK: Final = -875286124
+"""Not a record: the rest of a commit log file that the next record did not fit."""
+
+TOPIC_SIZE_MAX: Final = 127
+"""Bytes of a topic in a v1 record, whose size is a signed byte."""
+
+_HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_UNWRAP_FLAGS: Final = NEED_UNWRAP | INNER_BATCH
+
+
+def _head(born_address_bytes: int, store_address_bytes: int) -> struct.Struct:
+    """Return the layout up to and with the body size."""
+    return struct.Struct(f">iiiiiqqiq{born_address_bytes}siq{store_address_bytes}siiqi")
+
+
+_HEADS: Final = {
+    0: _head(4, 4),
+    BORN_HOST_V6: _head(16, 4),
+    STORE_HOST_V6: _head(4, 16),
+    BORN_HOST_V6 | STORE_HOST_V6: _head(16, 16),
+}
+_HEAD_V4: Final = _HEADS[0]
+_SYS_FLAG: Final = struct.Struct(">i")
+_SYS_FLAG_AT: Final = 36
+_SIZE16: Final = struct.Struct(">h")
+_TAIL_SIZE_V1: Final = 3
+"""Bytes of the topic's and the properties' size fields in a v1 record."""
+assert _HEAD_V4.size + _TAIL_SIZE_V1 == 91, "the size given in the table above"
+
+INFLATED_TOTAL_MAX: Final = 4 * INFLATED_SIZE_MAX
+"""Bytes that all bodies of one answer may inflate to together."""
+
+
+@dataclass(slots=True)
+class RecordDraft:
+    """A message on its way into the store, which gives it its offsets and its time.
+
+    Attributes:
+        topic: UTF-8.
+        sys_flag: the encoder sets BORN_HOST_V6 and STORE_HOST_V6 to what the hosts are.
+        body: as it is to be stored, compressed or not.
+        properties: the property text.
+        tags_code: what the consume queue gets; not part of the record.
+    """
+
+    topic: bytes
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_at_ms: int
+    born_host: Host
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    properties: bytes
+    tags_code: int
+
+
+class RecordHeader(NamedTuple):
+    """A record's fields; body and properties as places in the buffer it was read from."""
+
+    total_size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_at_ms: int
+    born_address: bytes
+    born_port: int
+    store_at_ms: int
+    store_address: bytes
+    store_port: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    topic: str
+    body_start: int
+    body_size: int
+    properties_start: int
+    properties_size: int
+
+    @property
+    def born_host(self) -> Host:
+        """The producer's address."""
+        return unpack_address(self.born_address), self.born_port
+
+    @property
+    def store_host(self) -> Host:
+        """The broker's address."""
+        return unpack_address(self.store_address), self.store_port
+
+
+def record_size(draft: RecordDraft) -> int:
+    """Return the bytes of the draft's record.
+
+    Raises:
+        InvalidMessageError: a host is no IP address.
+    """
+    return (
+        _HEADS[_host_flags(draft)].size
+        + _TAIL_SIZE_V1
+        + len(draft.body)
+        + len(draft.topic)
+        + len(draft.properties)
+    )
+
+
+def encode_record(
+    draft: RecordDraft, queue_offset: int, physical_offset: int, store_at_ms: int
+) -> bytes:
+    """Return the draft's v1 record.
+
+    Raises:
+        InvalidMessageError: the topic has more than 127 bytes (v2 is read, not written yet), the
+            properties more than 32767, a number does not fit its field, or a host is no IP
+            address.
+    """
+    topic, body, properties = draft.topic, draft.body, draft.properties
+    if len(topic) > TOPIC_SIZE_MAX:
+        raise InvalidMessageError(f"topic of {len(topic)} bytes, at most {TOPIC_SIZE_MAX}")
+    if len(properties) > PROPERTIES_SIZE_MAX:
+        raise InvalidMessageError(
+            f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX}"
+        )
+    host_flags = _host_flags(draft)
+    head = _HEADS[host_flags]
+    try:
+        packed = head.pack(
+            head.size + _TAIL_SIZE_V1 + len(body) + len(topic) + len(properties),
+            MAGIC_V1,
+            crc32(body),
+            draft.queue_id,
+            draft.flag,
+            queue_offset,
+            physical_offset,
+            draft.sys_flag & ~_HOST_FLAGS | host_flags,
+            draft.born_at_ms,
+            pack_address(draft.born_host[0]),
+            draft.born_host[1],
+            store_at_ms,
+            pack_address(draft.store_host[0]),
+            draft.store_host[1],
+            draft.reconsume_times,
+            draft.prepared_transaction_offset,
+            len(body),
+        )
+    except struct.error as error:
+        raise InvalidMessageError(f"a number does not fit the record: {error}") from None
+    return b"".join(
+        (packed, body, bytes((len(topic),)), topic, _SIZE16.pack(len(properties)), properties)
+    )
+
+
+def _host_flags(draft: RecordDraft) -> int:
+    flags = BORN_HOST_V6 if len(pack_address(draft.born_host[0])) > 4 else 0
+    if len(pack_address(draft.store_host[0])) > 4:
+        flags |= STORE_HOST_V6
+    return flags
+
+
+def read_record(buffer: Buffer, at: int = 0, *, check_crc: bool) -> RecordHeader:
+    """Return the fields of the record at byte `at`; nothing is read before or after it.
+
+    With `check_crc` the body's checksum is compared, which reads the whole body.
+
+    Raises:
+        MalformedMessageError: the record is cut short, its sizes contradict each other, its magic
+            is not v1 or v2, its topic is not UTF-8, or the body's checksum differs. The text says
+            which.
+    """
+    if len(buffer) - at < _HEAD_V4.size:
+        raise MalformedMessageError(f"record at byte {at} is cut short")
+    head = _HEADS[_SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
+    if len(buffer) - at < head.size:
+        raise MalformedMessageError(f"record at byte {at} is cut short")
+    fields = head.unpack_from(buffer, at)
+    total_size, magic, body_size = fields[0], fields[1], fields[-1]
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise MalformedMessageError(f"record at byte {at}: magic {magic & 0xFFFF_FFFF:#x}")
+    # Room that the record says it has for the three variable parts and two size fields.
+    end = at + total_size
+    topic_size_bytes = 1 if magic == MAGIC_V1 else 2
+    body_start = at + head.size
+    body_end = body_start + body_size
+    topic_start = body_end + topic_size_bytes
+    if end > len(buffer) or body_size < 0 or topic_start + 2 > end:
+        raise _size_error(at, f"total {total_size}, body {body_size}, of {len(buffer) - at} left")
+    topic_size = int.from_bytes(buffer[body_end:topic_start], "big", signed=True)
+    topic_end = topic_start + topic_size
+    if topic_size < 0 or topic_end + 2 > end:
+        raise _size_error(at, f"total {total_size}, body {body_size}, topic {topic_size}")
+    properties_size = _SIZE16.unpack_from(buffer, topic_end)[0]
+    properties_start = topic_end + 2
+    if properties_size < 0 or properties_start + properties_size != end:
+        raise _size_error(at, f"total {total_size}, properties {properties_size}")
+    try:
+        topic = str(buffer[topic_start:topic_end], "utf-8")
+    except UnicodeDecodeError:
+        raise MalformedMessageError(f"record at byte {at}: the topic is not UTF-8") from None
+    if check_crc and crc32(memoryview(buffer)[body_start:body_end]) != fields[2]:
+        raise MalformedMessageError(f"record at byte {at}: the body's checksum differs")
+    return RecordHeader._make(
+        (*fields[:-1], topic, body_start, body_size, properties_start, properties_size)
+    )
+
+
+def _size_error(at: int, sizes: str) -> MalformedMessageError:
+    return MalformedMessageError(f"record at byte {at}: sizes do not fit: {sizes}")
+
+
+def decode_message(
+    buffer: Buffer, at: int = 0, *, decompress: bool = True, check_crc: bool = True
+) -> MessageExt:
+    """Return the message of the record at byte `at`.
+
+    An inner batch (sys_flag NEED_UNWRAP and INNER_BATCH) stays one message; `decode_messages`
+    takes it apart. With `decompress`, a compressed body is inflated, to at most
+    `INFLATED_SIZE_MAX` bytes, and the flag cleared.
+
+    Raises:
+        MalformedMessageError: as `read_record`, or the body cannot be inflated.
+    """
+    message = _message(buffer, read_record(buffer, at, check_crc=check_crc))
+    if decompress:
+        _inflate(message, INFLATED_SIZE_MAX)
+    return message
+
+
+def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageExt]:
+    """Return all messages of an answer's body, in its order, inner batches taken apart.
+
+    Java drops what follows a record it cannot read. That would lose messages without a word, so
+    here the first such record is an error.
+
+    Raises:
+        MalformedMessageError: as `decode_message`, or the bodies inflate to more than
+            `INFLATED_TOTAL_MAX` bytes together.
+    """
+    messages: list[MessageExt] = []
+    at, end = 0, len(buffer)
+    budget = INFLATED_TOTAL_MAX
+    while at < end:
+        record = read_record(buffer, at, check_crc=True)
+        at += record.total_size
+        message = _message(buffer, record)
+        if decompress:
+            budget -= _inflate(message, min(budget, INFLATED_SIZE_MAX))
+        if message.sys_flag & _UNWRAP_FLAGS == _UNWRAP_FLAGS:
+            messages += _unwrap(message)
+        else:
+            messages.append(message)
+    return messages
+
+
+def _message(buffer: Buffer, record: RecordHeader) -> MessageExt:
+    body_start, properties_start = record.body_start, record.properties_start
+    return MessageExt(
+        record.topic,
+        bytes(buffer[body_start : body_start + record.body_size]),
+        decode_properties(
+            bytes(buffer[properties_start : properties_start + record.properties_size])
+        ),
+        record.flag,
+        record.queue_id,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_at_ms,
+        record.born_host,
+        record.store_at_ms,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+        record.total_size,
+        record.body_crc,
+    )
+
+
+def _inflate(message: MessageExt, size_max: int) -> int:
+    """Inflate the body where it is compressed; return the bytes it inflated to, else 0."""
+    if not message.sys_flag & COMPRESSED:
+        return 0
+    message.body = decompress(message.body, message.sys_flag, size_max=size_max)
+    message.sys_flag &= ~COMPRESSED
+    return len(message.body)
+
+
+def _unwrap(outer: MessageExt) -> list[MessageExt]:
+    """Return the messages of an inner batch: own flag, body and properties, the rest shared.
+
+    Reconsume times and transaction offset are not the batch's to give, as in
+    MessageDecoder.decodeMessagesFromInnerBatch.
+    """
+    return [
+        MessageExt(
+            outer.topic,
+            item.body,
+            decode_properties(item.properties),
+            item.flag,
+            outer.queue_id,
+            outer.queue_offset + index,
+            outer.physical_offset,
+            outer.sys_flag,
+            outer.born_at_ms,
+            outer.born_host,
+            outer.store_at_ms,
+            outer.store_host,
+            0,
+            0,
+            outer.store_size,
+            0,
+        )
+        for index, item in enumerate(decode_batch(outer.body))
+    ]
