@@ -40,7 +40,7 @@ class SubscriptionGroupTable:
     """
 
     groups: Mapping[str, SubscriptionGroup] = field(default_factory=dict)
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
     forbidden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 

@@ -64,7 +64,7 @@ class TopicConfigTable:
     """A broker's topics, by name, and their version."""
 
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RegisterBody:
         filter_servers: of old brokers; kept, without effect.
     """
 
-    table: TopicConfigTable = TopicConfigTable()
+    table: TopicConfigTable = field(default_factory=TopicConfigTable)
     filter_servers: Sequence[str] = ()
 
 
