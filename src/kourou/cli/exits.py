@@ -1,0 +1,97 @@
+"""How a command ends: exit codes, and an error's text with its remedy on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Final
+
+from kourou.errors import (
+    ConnectFailedError,
+    ConnectionLostError,
+    InternalError,
+    KourouError,
+    ListenFailedError,
+    NoRouteError,
+    RequestTimeoutError,
+    StoreError,
+    StoreLockedError,
+    StoreUnusableError,
+    TopicNotFoundError,
+    UsageError,
+)
+
+OK: Final = 0
+FAILED: Final = 1
+"""The peer refused, or a check found something wrong."""
+USAGE: Final = 2
+"""What was asked for can never work: an option, a name, a config key."""
+UNREACHABLE: Final = 3
+"""No server answered, or this one could not start."""
+INTERRUPTED: Final = 130
+"""Ctrl-C, as the shell counts it: 128 + SIGINT."""
+
+TRACEBACK_VARIABLE: Final = "KOUROU_TRACEBACK"
+"""Set to anything, it makes an error print its traceback too."""
+
+_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (KeyboardInterrupt, INTERRUPTED),
+    (ListenFailedError, UNREACHABLE),
+    (UsageError, USAGE),
+    (NoRouteError, FAILED),
+    (ConnectFailedError, UNREACHABLE),
+    (ConnectionLostError, UNREACHABLE),
+    (RequestTimeoutError, UNREACHABLE),
+    (StoreError, UNREACHABLE),
+    (KourouError, FAILED),
+)
+"""The first class that fits decides."""
+
+_REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (TopicNotFoundError, "`kourou topic list` shows the topics, `kourou topic create` makes one"),
+    (NoRouteError, "`kourou topic list` shows the topics, `kourou topic create` makes one"),
+    (
+        ConnectFailedError,
+        "start one with `kourou serve`, or name another with --namesrv or KOUROU_NAMESRV",
+    ),
+    (ListenFailedError, "--port and --namesrv-port choose other ports; 0 takes any free one"),
+    (StoreLockedError, "one broker a store: stop the other one, or choose another with --store"),
+    (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),
+    (RequestTimeoutError, "the server may be busy or gone; --timeout waits longer"),
+    (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report what it prints"),
+)
+"""For errors whose text cannot name a remedy, because it depends on the command line."""
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """Return the exit code that `error` ends the program with; None for one that is not ours."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return None
+
+
+def report(error: BaseException) -> None:
+    """Print `error` on stderr: one line, and one more where there is a remedy."""
+    if isinstance(error, KeyboardInterrupt):
+        return
+    say(f"Error: {one_line(str(error)) or type(error).__name__}")
+    for kind, remedy in _REMEDIES:
+        if isinstance(error, kind):
+            say(f"  {remedy}")
+            break
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def say(text: str) -> None:
+    """Print a line for people, on stderr, so that stdout holds only what was asked for."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  # this is where the command line prints
+
+
+def one_line(text: str) -> str:
+    """Return `text` with what would break the line or drive the terminal as escapes."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )

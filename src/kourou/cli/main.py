@@ -1,0 +1,121 @@
+"""The entry point of the command `kourou`: one table of commands, each loaded when it is run.
+
+A command that only reads should answer at once, so the root knows each command by name and one
+line, and imports its module (and with it the client, the broker or the store) only to run it.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from kourou import __version__
+from kourou.cli.exits import FAILED, exit_code_of, report
+from kourou.errors import InternalError
+
+COMMANDS: Final = {
+    "serve": "Run a name server and a broker in this process.",
+    "send": "Send messages to a topic.",
+    "receive": "Print a topic's messages, live or from a time.",
+    "topic": "List, create, describe and delete topics.",
+    "group": "List consumer groups, and show how far behind they are.",
+    "store": "Verify a store directory while no broker uses it.",
+}
+"""Each command's line of help; its `app` lives in the module of its name."""
+
+
+class CommandTable(TyperGroup):
+    """The root command: loads a command to run it, and turns its errors into text and exit code."""
+
+    def resolve_command(  # the types of click, which typer holds inside itself
+        self,
+        ctx: Any,  # noqa: ANN401
+        args: list[str],
+    ) -> Any:  # noqa: ANN401
+        name, _, rest = super().resolve_command(ctx, args)
+        if name is None:
+            return None, None, rest
+        return name, get_command(import_module(f"kourou.cli.{name}").app), rest
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        try:
+            return super().invoke(ctx)
+        except (Exception, KeyboardInterrupt) as error:
+            # The edge of the program: what has an exit code of its own becomes one line of text.
+            code = exit_code_of(error)
+            if code is None:
+                raise
+            report(error)
+            raise typer.Exit(code) from error
+
+
+EPILOG: Final = """\
+Exit codes: 0 done, 1 failed or found something wrong, 2 wrong usage, 3 no server reached or none
+started, 130 interrupted.
+"""
+
+app = typer.Typer(
+    cls=CommandTable,
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kourou {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Kourou: messages by Apache RocketMQ's protocols, in Python.
+
+    \b
+    kourou serve                              a name server and a broker, in this terminal
+    kourou send hello "first message"         in another one
+    kourou receive hello --from earliest
+    """  # noqa: D301  # \b keeps click from joining the lines
+
+
+def _loaded_when_run() -> None:
+    """Stand for a command in the table; `CommandTable` runs the real one."""
+
+
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(_loaded_when_run)
+
+
+def main() -> None:
+    """Run the command line, and exit with its code."""
+    # Text out of other people's messages must never end the program: escape what does not encode.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name="kourou")
+    except Exception as error:  # noqa: BLE001  # the edge: a bug is reported, not shown as a traceback
+        report(
+            InternalError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
+        )
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What commands print: tables for people, JSON for programs, and the wait for an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from kourou.cli.exits import one_line
+from kourou.errors import RequestTimeoutError
+
+T = TypeVar("T")
+
+
+def is_terminal() -> bool:
+    """Return whether stdout is read by a person."""
+    return sys.stdout.isatty()
+
+
+def print_line(text: str) -> None:
+    """Print a line on stdout, and hand it to the reader at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def print_json(value: object) -> None:
+    """Print a JSON document, indented for a terminal."""
+    indent = 2 if is_terminal() else None
+    print_line(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def json_line(value: object) -> str:
+    """Return a JSON document on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under their column names: numbers to the right, None as a dash.
+
+    Widths are those of the widest cell; nothing is cut, so that a name can be copied.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    numeric = [
+        bool(cells) and all(_is_number(row[at]) for row in cells) for at in range(len(columns))
+    ]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for line in (list(columns), *cells):
+        padded = [
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(line, widths, numeric, strict=True)
+        ]
+        print_line("  ".join(padded).rstrip())
+
+
+def ask(answer: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+    """Run `answer` in an event loop of its own and return its result.
+
+    Raises:
+        RequestTimeoutError: it took longer than `timeout_s`; the text names `what`.
+    """
+
+    async def bounded() -> T:
+        deadline = asyncio.timeout(timeout_s)
+        try:
+            async with deadline:
+                return await answer
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise RequestTimeoutError(f"no answer within {timeout_s:g} s from {what}") from error
+
+    return asyncio.run(bounded())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else one_line(str(value))
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.replace(",", "").removeprefix("-").isdigit()

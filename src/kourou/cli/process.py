@@ -1,0 +1,161 @@
+"""One process that serves: starts the name server and the broker, waits for a signal, stops them.
+
+The first SIGINT or SIGTERM stops cleanly: what was acknowledged is on disk, the store is closed. A
+second one ends the process at once, and leaves the store as a crash would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.flusher import ThreadFlusher
+from kourou.broker.server import Broker
+from kourou.cli.exits import INTERRUPTED, say
+from kourou.cli.start_screen import Ready
+from kourou.disk import OsDisk
+from kourou.errors import StoreUnusableError
+from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.server import NameServer
+from kourou.remoting.network import Address, format_address
+from kourou.remoting.runtime import Runtime
+from kourou.store.message_store import RecoveryReport
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # the extra `fast`
+    from asyncio import new_event_loop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one process serves.
+
+    Attributes:
+        namesrv: None joins the name servers that `broker` names.
+        profile: for the start screen.
+    """
+
+    broker: BrokerConfig
+    namesrv: NamesrvConfig | None
+    store_path: Path
+    profile: str
+
+
+def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
+    """Serve until a signal; `announce` is called once, when clients can connect.
+
+    Raises:
+        ListenFailedError: a port is taken, or the address is not this machine's.
+        StoreLockedError: another broker has the store.
+        StoreUnusableError: the directory cannot be made, read or written.
+        StoreError: the files in it do not fit together, or were made with other sizes.
+    """
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(plan, announce))
+
+
+async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    _make_directory(plan.store_path)
+    async with AsyncExitStack() as running:
+        runtime = Runtime.system()
+        config = plan.broker
+        if plan.namesrv is not None:
+            namesrv = NameServer(plan.namesrv, runtime)
+            address = await namesrv.start()
+            running.push_async_callback(namesrv.stop)
+            config = replace(config, namesrv_addr=(format_address(_reachable(address)),))
+        broker = Broker(config, OsDisk(plan.store_path), runtime, ThreadFlusher)
+        try:
+            await broker.start()
+        except OSError as error:
+            raise _unusable(plan.store_path, error) from error
+        running.push_async_callback(broker.stop)
+        announce(_ready(plan, config, broker))
+        # What exists now lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        await stop.wait()
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """Make the first signal set `stop`, and the second end the process."""
+
+    def on_signal() -> None:
+        if stop.is_set():
+            say("stopped at once; the next start recovers the store")
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise StoreUnusableError(str(path), "no permission to read and write there")
+
+
+def _unusable(path: Path, error: OSError) -> StoreUnusableError:
+    return StoreUnusableError(str(path), error.strerror or str(error))
+
+
+def _reachable(address: Address) -> Address:
+    """Return an address that this machine reaches where it listens on all of its addresses."""
+    host, port = address
+    if host in ("", "0.0.0.0"):  # noqa: S104  # compared, not bound
+        return "127.0.0.1", port
+    return ("::1", port) if host == "::" else address
+
+
+def _is_exposed(host: str) -> bool:
+    """Return whether other machines can reach what listens on `host`."""
+    if host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def _ready(plan: Plan, config: BrokerConfig, broker: Broker) -> Ready:
+    """Return what there is to tell about the servers that run now."""
+    return Ready(
+        pid=os.getpid(),
+        namesrv=";".join(config.namesrv_addr),
+        own_namesrv=plan.namesrv is not None,
+        broker=format_address(broker.address),
+        broker_name=config.broker_name,
+        cluster=config.cluster_name,
+        store=str(plan.store_path.absolute()),
+        found=_found(broker.store.recovery),
+        free_bytes=OsDisk(plan.store_path).free_bytes(),
+        flush_disk_type=config.flush_disk_type.value,
+        flush_interval_ms=config.flush_interval_ms,
+        segment_bytes=config.store.commitlog_segment_bytes,
+        profile=plan.profile,
+        is_exposed=_is_exposed(config.listen),
+    )
+
+
+def _found(recovery: RecoveryReport) -> str:
+    """Return what opening the store found, for people."""
+    if recovery.was_clean:
+        return "stopped cleanly before"
+    cut = f", {recovery.truncated_bytes:,} torn bytes cut" if recovery.truncated_bytes else ""
+    return f"recovered after a crash: {recovery.records_scanned:,} messages checked{cut}"

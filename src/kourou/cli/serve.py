@@ -1,0 +1,208 @@
+"""`kourou serve`: a name server and a broker in one process, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kourou import logs
+from kourou.broker.config import BrokerConfig
+from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.cli.exits import say
+from kourou.cli.process import Plan, run
+from kourou.cli.start_screen import Ready, print_screen, ready_line
+from kourou.errors import ConfigError
+from kourou.logs import Level
+from kourou.namesrv.config import NamesrvConfig
+from kourou.settings import load
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+PREFIX: Final = "KOUROU_BROKER_"
+NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
+_GIB: Final = 1024**3
+
+
+class Flush(Enum):
+    """`--flush`: short for RocketMQ's flushDiskType."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Profile(Enum):
+    """`--profile`: defaults for what differs between a laptop and a server."""
+
+    DEV = "dev"
+    PROD = "prod"
+
+
+PROFILES: Final[dict[Profile, dict[str, object]]] = {
+    Profile.DEV: {},
+    Profile.PROD: {"commitlog_segment_bytes": _GIB},
+}
+"""What a profile sets, below every other source. DEV is the defaults of the config itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What `--config` may hold: the broker's settings, and these.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    store_path: Path = field(default=Path("~/.kourou/store"), metadata={"key": "storePathRootDir"})
+    """The store's directory; made if it is missing. Never Java's ~/store by default."""
+    namesrv_port: int = 9876
+    """The port of the name server in this process; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.namesrv_port <= 65535:
+            raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
+
+
+HELP: Final = """\
+Run a name server and a broker in this process, until Ctrl-C.
+
+Ready in about a second; then one screen says where everything is. Ctrl-C or SIGTERM stops it
+cleanly, a second Ctrl-C at once (the next start then recovers the store).
+
+\b
+Examples:
+  kourou serve
+  kourou serve --store ./data --port 0 --namesrv-port 0     any free ports
+  kourou serve --config broker.conf                         RocketMQ's keys, or TOML
+  kourou serve --namesrv 10.0.0.1:9876 --listen 0.0.0.0     join a cluster
+
+Settings: defaults, then --profile, --config, environment (KOUROU_BROKER_FLUSH_DISK_TYPE), options;
+the later wins. An unknown one is refused.
+
+Exit codes: 0 stopped, 2 a wrong option or setting, 3 could not start (port taken, store in use or
+not writable), 130 stopped by a second Ctrl-C.
+"""
+
+
+@app.command(help=HELP)
+def serve(
+    *,
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The store.  [default: ~/.kourou/store]"),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The local address to listen on; 0.0.0.0 opens it to other machines, without "
+            "access control.  [default: 127.0.0.1]",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="The broker's port; 0 is any free.  [default: 10911]"),
+    ] = None,
+    namesrv_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="The name server's; 0 is any free.  [default: 9876]"),
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[;...]",
+            help="Join these name servers instead of running one.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="The broker's address as clients reach it, where it is not the one listened on.",
+        ),
+    ] = None,
+    flush: Annotated[
+        Flush | None,
+        typer.Option(
+            help="sync: acknowledged is on disk. async: in the system's memory.  [default: sync]"
+        ),
+    ] = None,
+    profile: Annotated[
+        Profile, typer.Option(help="prod: commit-log files of 1 GiB as Java's, dev: of 64 MiB.")
+    ] = Profile.DEV,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A broker.conf of RocketMQ, or a .toml file."),
+    ] = None,
+    log_level: Annotated[
+        Level | None,
+        typer.Option(
+            help="Log entries on stderr.  [default: warning on a terminal, info elsewhere]"
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No start screen.")] = False,
+    ready_json: Annotated[
+        bool,
+        typer.Option(
+            "--ready-json",
+            help="One JSON line with addresses and pid once it is ready, for programs.",
+        ),
+    ] = False,
+) -> None:
+    """Read the options and serve."""
+    logs.configure(log_level or _usual_level())
+    flags = {
+        "store_path": store,
+        "listen": listen,
+        "port": port,
+        "namesrv_port": namesrv_port,
+        "namesrv_addr": namesrv,
+        "advertise": advertise,
+        "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
+    }
+    served = load(
+        ServeConfig,
+        path=config,
+        environ=os.environ,
+        prefix=PREFIX,
+        flags=flags,
+        defaults=PROFILES[profile],
+        unserved=ROCKETMQ_KEYS,
+    )
+    own = load(
+        NamesrvConfig,
+        environ=os.environ,
+        prefix=NAMESRV_PREFIX,
+        flags={"listen": served.broker.listen, "port": served.namesrv_port},
+    )
+    plan = Plan(
+        broker=served.broker,
+        namesrv=None if served.broker.namesrv_addr else own,
+        store_path=served.store_path.expanduser(),
+        profile=profile.value,
+    )
+    run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
+
+
+def _usual_level() -> Level:
+    """Return the level for who reads stderr: a person has the screen, a collector wants more."""
+    return Level.WARNING if sys.stderr.isatty() else Level.INFO
+
+
+def _announce(ready: Ready, *, quiet: bool, as_json: bool) -> None:
+    """Tell the one who started this process that it serves."""
+    if as_json:
+        typer.echo(ready_line(ready))
+    elif not quiet:
+        print_screen(ready)
+    if ready.is_exposed and (as_json or quiet):
+        say(
+            f"warning: {ready.broker} is open to other machines, without access control: "
+            "whoever reaches it can read, write and delete every topic"
+        )

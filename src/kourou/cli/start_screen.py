@@ -1,0 +1,148 @@
+"""What `kourou serve` says once it is ready: one screen for people, one JSON line for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kourou import __version__
+from kourou.cli.options import NAMESRV_DEFAULT
+
+SERVED: Final = (
+    "send, batch and one-way send, pull, long polling, push groups, tag filter, retry, "
+    "dead-letter topics, 18 delay levels, topic auto-creation"
+)
+"""What works, as it is shown."""
+
+NOT_SERVED: Final = (
+    "transactions, timers, pop, SQL filters, ordered consumption, message query, replication, "
+    "gRPC proxy, console, access control, TLS"
+)
+"""What a RocketMQ user may look for and this version refuses, as it is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The state of a process that serves, at the moment it became ready.
+
+    Attributes:
+        namesrv: the name servers' addresses; its own or those it joined.
+        own_namesrv: whether the name server runs in this process.
+        broker: the address listened on.
+        found: what the store held when it was opened, for people.
+        free_bytes: on the store's file system.
+        profile: dev or prod.
+    """
+
+    version: str = __version__
+    pid: int
+    namesrv: str
+    own_namesrv: bool
+    broker: str
+    broker_name: str
+    cluster: str
+    store: str
+    found: str
+    free_bytes: int
+    flush_disk_type: str
+    flush_interval_ms: int
+    segment_bytes: int
+    profile: str
+    is_exposed: bool
+
+
+def ready_line(ready: Ready) -> str:
+    """Return the state as one line of JSON; `"ready": true` comes first."""
+    return json.dumps({"ready": True, **asdict(ready)}, ensure_ascii=False)
+
+
+def print_screen(ready: Ready, console: Console | None = None) -> None:
+    """Print the state as one screen: 24 lines, on a terminal of 80 columns or more."""
+    console = console or Console()
+    console.print()
+    console.print(Text.assemble(("Kourou ", "bold"), ready.version, _dim("  Ctrl-C stops it")))
+    for part in (_places(ready), _features(), _next_steps(ready)):
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style="bold", width=11)
+        grid.add_column()
+        for name, text in part:
+            grid.add_row(name, text)
+        console.print()
+        console.print(grid)
+    console.print()
+    if ready.is_exposed:
+        console.print(_warning(ready))
+        console.print()
+
+
+def _places(ready: Ready) -> list[tuple[str, Text]]:
+    """Return where things are, and how safe they are there."""
+    width = max(len(ready.namesrv), len(ready.broker))
+    note = "the address for clients" if ready.own_namesrv else "joined; it runs elsewhere"
+    return [
+        ("Name server", _noted(ready.namesrv.ljust(width), note)),
+        ("Broker", _noted(ready.broker.ljust(width), f"{ready.broker_name} in {ready.cluster}")),
+        ("Store", Text(ready.store)),
+        ("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
+        ("Profile", _noted(ready.profile, _profile_note(ready))),
+        ("Durability", _durability(ready)),
+    ]
+
+
+def _features() -> list[tuple[str, Text]]:
+    return [("On", Text(SERVED)), ("Off", _dim(f"not built yet: {NOT_SERVED}"))]
+
+
+def _next_steps(ready: Ready) -> list[tuple[str, Text]]:
+    at = "" if ready.namesrv == NAMESRV_DEFAULT else f" -n '{ready.namesrv}'"
+    steps = ('send hello "first message"', "receive hello --from earliest", "topic list")
+    return [("" if n else "Next", Text(f"kourou {step}{at}")) for n, step in enumerate(steps)]
+
+
+def _durability(ready: Ready) -> Text:
+    if ready.flush_disk_type == "SYNC_FLUSH":
+        return _noted(
+            "sync",
+            "An acknowledged message is on disk, and so is each that a consumer sees: neither a "
+            "crash nor a power cut takes it back.",
+        )
+    return _noted(
+        "async",
+        "An acknowledged message is in the system's memory: a crash of the broker loses nothing, "
+        f"a power cut the last {ready.flush_interval_ms} ms. --flush sync closes that gap.",
+    )
+
+
+def _profile_note(ready: Ready) -> str:
+    note = f"commit-log files of {size_text(ready.segment_bytes)}"
+    return note + ("; --profile prod has Java's 1 GiB" if ready.profile == "dev" else "")
+
+
+def _warning(ready: Ready) -> Text:
+    danger = (
+        f"{ready.broker} is open to other machines and there is no access control yet. "
+        "Whoever reaches it can read, write and delete every topic. "
+        "Without --listen it serves this machine only."
+    )
+    return Text.assemble(("Warning: ", "bold red"), (danger, "red"))
+
+
+def _noted(value: str, note: str) -> Text:
+    return Text.assemble((value, "green"), "  ", _dim(note))
+
+
+def _dim(text: str) -> Text:
+    return Text(text, style="dim")
+
+
+def size_text(count: int) -> str:
+    """Return bytes as `64 MiB` or `71.2 GiB`."""
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{count} B"

@@ -1,0 +1,51 @@
+"""Where reading begins: `latest`, `earliest`, or an instant, as a person writes it."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+from kourou.errors import UsageError
+
+
+class Start(Enum):
+    """An end of a queue."""
+
+    LATEST = "latest"
+    """After the newest message: only what arrives from now on."""
+    EARLIEST = "earliest"
+    """At the oldest message that is still stored."""
+
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_EPOCH_MS: Final = re.compile(r"[0-9]{1,15}")
+
+
+def parse_start(text: str, now_ms: int) -> Start | int:
+    """Return where `text` says to begin: an end of the queue, or an instant in epoch ms.
+
+    An instant is a span before now (`-90s`, `-15m`, `-1h`, `-2d`), epoch milliseconds, or ISO 8601
+    (`2025-01-31`, `2025-01-31T12:00`, `2025-01-31T12:00:00+02:00`), in local time where it names
+    no zone. One before 1970 is 0.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    word = text.strip()
+    for start in Start:
+        if word.lower() == start.value:
+            return start
+    if ago := _AGO.fullmatch(word):
+        return max(0, now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
+    if _EPOCH_MS.fullmatch(word):
+        return int(word)
+    try:
+        return max(0, int(datetime.fromisoformat(word).timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"--from {text!r} is no time: give latest, earliest, a span as -15m, -1h or -2d, "
+            "or a time as 2025-01-31T12:00"
+        ) from None

@@ -1,0 +1,76 @@
+"""Every error ends in a documented exit code and one line with a remedy, never in a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou import errors
+from kourou.cli.exits import FAILED, INTERRUPTED, UNREACHABLE, USAGE, exit_code_of, one_line, report
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidTopicError("x"), USAGE),
+        (errors.ConfigError("x"), USAGE),
+        (errors.AddressInUseError("127.0.0.1:9876"), UNREACHABLE),
+        (errors.ConnectFailedError("x"), UNREACHABLE),
+        (errors.ConnectionLostError("x"), UNREACHABLE),
+        (errors.RequestTimeoutError("x"), UNREACHABLE),
+        (errors.StoreLockedError("x"), UNREACHABLE),
+        (errors.NoRouteError("x"), FAILED),
+        (errors.TopicNotFoundError(17, "x"), FAILED),
+        (errors.SystemBusyError(2, "x"), FAILED),
+        (errors.InternalError("x"), FAILED),
+        (KeyboardInterrupt(), INTERRUPTED),
+        (ZeroDivisionError(), None),
+    ],
+)
+def test_an_error_has_its_exit_code(error: BaseException, code: int | None) -> None:
+    assert exit_code_of(error) == code
+
+
+def every_error() -> list[type[errors.KourouError]]:
+    found: list[type[errors.KourouError]] = []
+    waiting: list[type[errors.KourouError]] = [errors.KourouError]
+    while waiting:
+        kind = waiting.pop()
+        found.append(kind)
+        waiting += kind.__subclasses__()
+    return found
+
+
+def test_no_error_of_ours_is_without_an_exit_code() -> None:
+    assert len(every_error()) > 40
+    for kind in every_error():
+        assert exit_code_of(kind.__new__(kind)) in (FAILED, USAGE, UNREACHABLE), kind
+
+
+def test_a_report_is_one_line_and_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    report(errors.ConnectFailedError("no connection to 127.0.0.1:9876: refused"))
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "Error: no connection to 127.0.0.1:9876: refused\n"
+        "  start one with `kourou serve`, or name another with --namesrv or KOUROU_NAMESRV\n"
+    )
+
+
+def test_what_a_peer_says_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    report(errors.RemoteError(1, "java.lang.Exception: x\n\tat Foo\x1b[2J"))
+
+    assert capsys.readouterr().err == "Error: code 1: java.lang.Exception: x\\n\\tat Foo\\x1b[2J\n"
+
+
+def test_the_traceback_is_there_for_who_asks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOUROU_TRACEBACK", "1")
+    report(errors.InternalError("x"))
+
+    assert "InternalError: x" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_one_line_keeps_what_prints() -> None:
+    assert one_line("Köln 日本 — ok") == "Köln 日本 — ok"

@@ -1,0 +1,67 @@
+"""Tables are for people, JSON for programs, and a wait for an answer ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from kourou.cli import output
+from kourou.errors import RequestTimeoutError
+
+
+def test_a_table_aligns_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(
+        ("TOPIC", "QUEUES", "LAG", "ONLINE"),
+        [("orders", 8, 12_345, True), ("a-much-longer-name", 16, None, False)],
+    )
+
+    assert capsys.readouterr().out == (
+        "TOPIC               QUEUES     LAG  ONLINE\n"
+        "orders                   8  12,345  yes\n"
+        "a-much-longer-name      16       -  no\n"
+    )
+
+
+def test_an_empty_table_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("TOPIC", "QUEUES"), [])
+
+    assert capsys.readouterr().out == "TOPIC  QUEUES\n"
+
+
+def test_a_name_in_a_table_cannot_break_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("CLIENT",), [("a\n\x1b[2J",)])
+
+    assert capsys.readouterr().out == "CLIENT\na\\n\\x1b[2J\n"
+
+
+def test_json_is_one_line_for_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"topic": "Köln", "queues": [1, 2]})
+
+    out = capsys.readouterr().out
+    assert out == '{"topic": "Köln", "queues": [1, 2]}\n'
+    assert json.loads(out)["queues"] == [1, 2]
+
+
+def test_an_answer_in_time_is_returned() -> None:
+    async def answer() -> int:
+        return 5
+
+    assert output.ask(answer(), 1.0, "x") == 5
+
+
+def test_an_answer_that_never_comes_is_an_error_that_names_who_was_asked() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(RequestTimeoutError, match=r"within 0.001 s from 10.0.0.1:9876"):
+        output.ask(never(), 0.001, "10.0.0.1:9876")
+
+
+def test_a_timeout_of_the_question_itself_is_its_own() -> None:
+    async def failing() -> None:
+        raise TimeoutError("inner")
+
+    with pytest.raises(TimeoutError, match="inner"):
+        output.ask(failing(), 1.0, "x")

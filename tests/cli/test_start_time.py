@@ -1,0 +1,65 @@
+"""--from takes an end of the queue, a span before now, or a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.cli.start_time import Start, parse_start
+from kourou.errors import UsageError
+
+NOW_MS = 1_735_819_384_125
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("latest", Start.LATEST),
+        ("EARLIEST", Start.EARLIEST),
+        (" earliest ", Start.EARLIEST),
+        ("-90s", NOW_MS - 90_000),
+        ("-15m", NOW_MS - 15 * 60_000),
+        ("-1h", NOW_MS - 3_600_000),
+        ("-2d", NOW_MS - 2 * 86_400_000),
+        ("-999999d", 0),
+        ("1735819384125", NOW_MS),
+        ("0", 0),
+        ("2025-01-02T12:03:04.125Z", NOW_MS),
+        ("2025-01-02T13:03:04.125+01:00", NOW_MS),
+        ("1969-12-31T00:00Z", 0),
+    ],
+)
+def test_a_start_is_an_end_or_an_instant(text: str, start: Start | int) -> None:
+    assert parse_start(text, NOW_MS) == start
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2025, 1, 2, 12, 3, 4).astimezone()  # local on purpose
+
+    assert parse_start("2025-01-02T12:03:04", NOW_MS) == int(local.timestamp() * 1000)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "1h", "-1y", "-1.5h", "2025-13-01", "-h", "²"])
+def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_start(text, NOW_MS)
+
+    assert repr(text) in str(caught.value)
+    assert "-15m" in str(caught.value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_start_or_refused(text: str) -> None:
+    try:
+        start = parse_start(text, NOW_MS)
+    except UsageError:
+        return
+    assert isinstance(start, Start) or start >= 0
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
+def test_an_iso_time_survives_being_written(at: datetime) -> None:
+    assert parse_start(at.isoformat(), NOW_MS) == int(at.timestamp() * 1000)
