@@ -1,0 +1,139 @@
+"""Requests by which clients say that they are there: heartbeat, unregister, who else is there.
+
+Source: ClientManageProcessor.java, ConsumerManageProcessor.java,
+DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from kourou.broker.clients import Clients, ConsumerGroup, Member
+from kourou.broker.expressions import is_tag_expression, not_served
+from kourou.broker.groups import Groups
+from kourou.broker.retry_topics import TopicTable, ensure_retry_topic
+from kourou.model.group import MessageModel
+from kourou.protocol.bodies_client import (
+    decode_check_client_config,
+    decode_heartbeat,
+    encode_consumer_list,
+)
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, request, response
+from kourou.protocol.headers_consume import (
+    GetConsumerListByGroupRequestHeader,
+    HeartbeatResponseHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from kourou.remoting.connection import Request
+
+log = logging.getLogger(__name__)
+
+EXPIRY_INTERVAL_MS: Final = 10_000
+"""How often to look for clients that fell silent; Java's scan has the same period."""
+
+
+class ConsumerIdsNotifier:
+    """Tells the members of a changed group to share the queues out anew (code 40).
+
+    Not where each member reads all queues anyway, nor where the group's config forbids it.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    def __call__(self, live: ConsumerGroup) -> None:
+        """Send the one-way request to each member."""
+        if live.message_model is MessageModel.BROADCASTING:
+            return
+        config = self._groups.get(live.name)
+        if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        header = NotifyConsumerIdsChangedRequestHeader(live.name)
+        for peer in list(live.members):
+            peer.send(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True))
+
+
+class ClientHandlers:
+    """Serves HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG and GET_CONSUMER_LIST_BY_GROUP."""
+
+    def __init__(self, clients: Clients, groups: Groups, topics: TopicTable) -> None:
+        self._clients = clients
+        self._groups = groups
+        self._topics = topics
+
+    def on_heartbeat(self, request: Request) -> RemotingCommand:
+        """Note the groups of a client; consumers get a retry topic.
+
+        The newer heartbeat, with a fingerprint, may leave the subscriptions out. It is told to
+        send them again not only when another member replaced them, as Java does, but whenever
+        they are not held here, as after a restart: else its pulls would be refused for ever.
+        """
+        command = request.command
+        heartbeat = decode_heartbeat(command.body)
+        member = Member(
+            heartbeat.client_id,
+            request.connection,
+            command.language,
+            command.version,
+            _steady_ms(),
+        )
+        must_send = heartbeat.fingerprint == 0
+        for data in heartbeat.consumers:
+            group = self._groups.get_or_create(data.group)
+            if group is None:
+                log.info("heartbeat.group_unknown group=%s client=%s", data.group, member.client_id)
+                continue
+            if group.retry_queue_nums > 0:
+                ensure_retry_topic(self._topics, group, unit_mode=data.unit_mode)
+            must_send |= self._clients.register_consumer(
+                member,
+                data,
+                fingerprint=heartbeat.fingerprint,
+                without_sub=heartbeat.without_sub,
+            )
+        for name in heartbeat.producers:
+            self._clients.register_producer(member, name)
+        return response(command, header=HeartbeatResponseHeader(True, must_send))
+
+    def on_unregister_client(self, request: Request) -> RemotingCommand:
+        """Take the client out of the groups that it names."""
+        header = request.command.header(UnregisterClientRequestHeader)
+        if header.producer_group:
+            self._clients.unregister_producer(request.connection, header.producer_group)
+        if header.consumer_group:
+            self._clients.unregister_consumer(request.connection, header.consumer_group)
+        return response(request.command)
+
+    def on_check_client_config(self, request: Request) -> RemotingCommand:
+        """Say whether a subscription could be served: tags only, for now.
+
+        Other expressions get the code that Java gives while `enablePropertyFilter` is off.
+        """
+        kind = decode_check_client_config(request.command.body).subscription.expression_type
+        if is_tag_expression(kind):
+            return response(request.command)
+        return response(request.command, ResponseCode.SYSTEM_ERROR, not_served(kind))
+
+    def on_get_consumer_list_by_group(self, request: Request) -> RemotingCommand:
+        """Return the client ids of the group's members; code 1 when there is none."""
+        header = request.command.header(GetConsumerListByGroupRequestHeader)
+        live = self._clients.consumer_group(header.consumer_group)
+        if live is None:
+            text = f"no consumer of group {header.consumer_group} is connected"
+            return response(request.command, ResponseCode.SYSTEM_ERROR, text)
+        return response(request.command, body=encode_consumer_list(live.client_ids()))
+
+    def expire(self) -> None:
+        """Take out and disconnect who sent no heartbeat for too long; to be called every 10 s."""
+        for peer in self._clients.expire(_steady_ms()):
+            log.info("client.expired peer=%s", peer.remote_address)
+            peer.close("no heartbeat came for too long")
+
+
+def _steady_ms() -> int:
+    """Return the loop's time: a wall clock that jumps must not make all clients silent."""
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,198 @@
+"""How far each consumer group has come, by topic and queue: `config/consumerOffset.json`.
+
+The file, in Java's text (integer keys unquoted, tab indent):
+
+    dataVersion       counts the changes that were written
+    groupTopicMap     group -> topics; derived, ignored on reading
+    offsetTable       "topic@group" -> {queue id: the next queue offset to consume}
+    pullOffsetTable   the same form: what was last read, which runs ahead of what is done
+
+An offset is whatever was committed last: it may go back, by an operator's hand or a second member
+of the group that started from an older one.
+
+Source: ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile
+from kourou.clock import Clock
+from kourou.protocol.bodies import DataVersion, data_version_from_json, data_version_to_json
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import Json, as_integer, as_object, get_object
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/consumerOffset.json"
+
+_SEPARATOR: Final = "@"  # neither topics nor groups may contain it
+
+Table = dict[tuple[str, str], dict[int, int]]
+"""(group, topic) -> queue id -> queue offset."""
+
+
+class ConsumerOffsets:
+    """The committed offsets of all groups. In memory; `persist` makes them durable."""
+
+    def __init__(
+        self,
+        file: SavedFile,
+        offload: Offload,
+        clock: Clock,
+        covered_by: LogPositions | None,
+        *,
+        text: bytes | None = None,
+    ) -> None:
+        """Start with what the file said.
+
+        Args:
+            file: where `persist` writes.
+            offload: takes the write off the loop.
+            clock: for the time of the data version.
+            covered_by: with ASYNC_FLUSH the log, which the file must not run ahead of; None in
+                sync mode, where consumers see only what is synced.
+            text: the content of the file; None when there is none yet.
+
+        Raises:
+            MalformedBodyError: `text` is not such a file.
+        """
+        self._clock = clock
+        self._saver = ConfigSaver(file, self._encode, offload, covered_by)
+        self._version = DataVersion()
+        self._committed: Table = {}
+        self._pulled: Table = {}
+        if text is not None:
+            self._version, self._committed, self._pulled = parse_consumer_offsets(text)
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where the group goes on in the queue, further on or further back."""
+        offsets = self._committed.setdefault((group, topic), {})
+        before = offsets.get(queue_id)
+        if before == queue_offset:
+            return
+        if before is not None and queue_offset < before:
+            log.info(
+                "consumer_offset.set_back group=%s topic=%s queue_id=%d from=%d to=%d",
+                group, topic, queue_id, before, queue_offset,
+            )  # fmt: skip
+        offsets[queue_id] = queue_offset
+        self._saver.changed()
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where the group goes on in the queue; None when it never committed there."""
+        return self._committed.get((group, topic), {}).get(queue_id)
+
+    def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where the group will read next; nothing but statistics depends on it."""
+        offsets = self._pulled.setdefault((group, topic), {})
+        if offsets.get(queue_id) != queue_offset:
+            offsets[queue_id] = queue_offset
+            self._saver.changed()
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where the group reads next in the queue; None when it never read."""
+        return self._pulled.get((group, topic), {}).get(queue_id)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which the group has committed, sorted."""
+        return sorted(topic for owner, topic in self._committed if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have committed in the topic, sorted."""
+        return sorted(group for group, of in self._committed if of == topic)
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of the group."""
+        self._remove(lambda key: key[0] == group)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets in the topic."""
+        self._remove(lambda key: key[1] == topic)
+
+    def clamp(self, max_offset: Callable[[str, int], int]) -> int:
+        """Set back offsets beyond the end of their queue, and return how many there were.
+
+        To be called once at start: after a crash that took back the unsynced end of the log, a
+        group must not skip the messages that will get those places.
+
+        Args:
+            max_offset: the end of a queue, by topic and queue id; 0 for a queue that is not there.
+        """
+        count = 0
+        for table in (self._committed, self._pulled):
+            for (group, topic), offsets in table.items():
+                for queue_id, queue_offset in offsets.items():
+                    end = max_offset(topic, queue_id)
+                    if queue_offset > end:
+                        log.warning(
+                            "consumer_offset.clamped group=%s topic=%s queue_id=%d from=%d to=%d",
+                            group, topic, queue_id, queue_offset, end,
+                        )  # fmt: skip
+                        offsets[queue_id] = end
+                        count += 1
+        if count:
+            self._saver.changed()
+        return count
+
+    async def persist(self) -> bool:
+        """Write the file if something changed; see `ConfigSaver.save`.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        return await self._saver.save()
+
+    def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        for table in (self._committed, self._pulled):
+            for key in [key for key in table if is_gone(key)]:
+                del table[key]
+                self._saver.changed()
+
+    def _encode(self) -> bytes:
+        self._version = self._version.next(self._clock.now_ms())
+        topics: dict[str, list[str]] = {}
+        for group, topic in sorted(self._committed):
+            topics.setdefault(group, []).append(topic)
+        content = {
+            "dataVersion": data_version_to_json(self._version),
+            "groupTopicMap": topics,
+            "offsetTable": _json_of(self._committed),
+            "pullOffsetTable": _json_of(self._pulled),
+        }
+        return dumps(content, pretty=True)
+
+
+def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
+    """Return what a `consumerOffset.json` says: version, committed and pulled offsets.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    content = as_object(loads(text), FILE_NAME)
+    return (
+        data_version_from_json(get_object(content, "dataVersion")),
+        _table_of(content, "offsetTable"),
+        _table_of(content, "pullOffsetTable"),
+    )
+
+
+def _table_of(content: Json, name: str) -> Table:
+    """Return one table of the file; keys that are not a topic and a group are dropped."""
+    table: Table = {}
+    for key, offsets in get_object(content, name).items():
+        topic, separator, group = key.partition(_SEPARATOR)
+        if separator and _SEPARATOR not in group:
+            table[group, topic] = {
+                as_integer(queue_id, name): as_integer(queue_offset, name)
+                for queue_id, queue_offset in as_object(offsets, name).items()
+            }
+    return table
+
+
+def _json_of(table: Table) -> dict[str, dict[int, int]]:
+    return {f"{topic}{_SEPARATOR}{group}": dict(at) for (group, topic), at in table.items()}

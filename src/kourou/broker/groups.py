@@ -1,0 +1,149 @@
+"""The consumer groups that the broker knows and what each may do: `config/subscriptionGroup.json`.
+
+A group is made by request, or on its first use when `auto_create_subscription_group` is on. That
+a group is known says nothing about its members; those are in `clients.py`.
+
+The file, in Java's text: `dataVersion`, `forbiddenTable` (group -> topic -> permission bits that it
+does not have there) and `subscriptionGroupTable` (name -> group).
+
+Source: SubscriptionGroupManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.clock import Clock
+from kourou.errors import InvalidGroupError
+from kourou.model.group import SubscriptionGroup
+from kourou.model.topic import PERM_READ, check_group, is_system_group
+from kourou.protocol.bodies import (
+    DataVersion,
+    SubscriptionGroupTable,
+    decode_subscription_group_table,
+    encode_subscription_group_table,
+)
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/subscriptionGroup.json"
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group of Java's admin tools, which must read even where groups are not made on first use."""
+
+
+class Groups:
+    """All known consumer groups. In memory; `persist` makes changes durable."""
+
+    def __init__(
+        self,
+        file: SavedFile,
+        offload: Offload,
+        clock: Clock,
+        *,
+        auto_create: bool = True,
+        text: bytes | None = None,
+    ) -> None:
+        """Start with what the file said, and the group of the admin tools.
+
+        Args:
+            file: where `persist` writes.
+            offload: takes the write off the loop.
+            clock: for the time of the data version.
+            auto_create: whether `get_or_create` makes an unknown group.
+            text: the content of the file; None when there is none yet.
+
+        Raises:
+            MalformedBodyError: `text` is not such a file.
+        """
+        self._clock = clock
+        self._auto_create = auto_create
+        self._saver = ConfigSaver(file, self._encode, offload)
+        table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
+        self._version = table.data_version
+        self._groups = dict(table.groups)
+        self._forbidden = {group: dict(topics) for group, topics in table.forbidden.items()}
+        self._groups.setdefault(TOOLS_GROUP, SubscriptionGroup(TOOLS_GROUP))
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def data_version(self) -> DataVersion:
+        """Counts the changes since the store was made."""
+        return self._version
+
+    def table(self, names: Sequence[str] | None = None) -> SubscriptionGroupTable:
+        """Return the groups as they are now, or those of `names`, with the version of all."""
+        chosen = self._groups if names is None else {name: self._groups[name] for name in names}
+        return SubscriptionGroupTable(dict(chosen), self._version, self._forbidden)
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, in the order in which they became known."""
+        return list(self._groups)
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        """Return the group, None if it is not known."""
+        return self._groups.get(name)
+
+    def get_or_create(self, name: str) -> SubscriptionGroup | None:
+        """Return the group, made now if that is allowed; None if it is not, or the name is bad.
+
+        A group made here is in the file after the next `persist`; after a crash before that, its
+        next use makes it again.
+        """
+        known = self._groups.get(name)
+        if known is not None:
+            return known
+        if not self._auto_create and not is_system_group(name):
+            return None
+        group = SubscriptionGroup(name)
+        try:
+            self.put(group)
+        except InvalidGroupError:
+            return None
+        log.info("group.created name=%s", name)
+        return group
+
+    def put(self, group: SubscriptionGroup) -> None:
+        """Make the group, or replace it. The same again changes nothing.
+
+        Raises:
+            InvalidGroupError: no group can have this name.
+        """
+        check_group(group.group_name)
+        if self._groups.get(group.group_name) != group:
+            self._groups[group.group_name] = group
+            self._changed()
+
+    def delete(self, name: str) -> bool:
+        """Forget the group and what it was forbidden, and return whether it was known."""
+        if self._groups.pop(name, None) is None:
+            return False
+        self._forbidden.pop(name, None)
+        self._changed()
+        log.info("group.deleted name=%s", name)
+        return True
+
+    def is_read_forbidden(self, group: str, topic: str) -> bool:
+        """Return whether the group must not read the topic, although it may read others."""
+        return self._forbidden.get(group, {}).get(topic, 0) & PERM_READ != 0
+
+    async def persist(self) -> None:
+        """Write the file if something changed; when this returns, all changes before are durable.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        await self._saver.save()
+
+    def _encode(self) -> bytes:
+        return encode_subscription_group_table(self.table(), pretty=True)
+
+    def _changed(self) -> None:
+        self._version = self._version.next(self._clock.now_ms())
+        self._saver.changed()

@@ -1,0 +1,164 @@
+"""Pulls that found nothing and wait for a message: who is held, and who must be woken.
+
+A table and nothing else, keyed by topic and queue id. It costs memory for each held pull, no task
+and no timer: `pull.py` asks it once a turn for the pulls that new messages wake, and once a tick
+for those whose time is over.
+
+Source: PullRequestHoldService.java, apache/rocketmq 5.5.0, which looks every 5 s at what to
+expire; a tick of 100 ms costs nothing here, since only pulls that are due are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from kourou.filter.tags import matches_code
+from kourou.model.subscription import SubscriptionData
+
+TICK_MS: Final = 100
+"""Pulls that become due within the same tick are answered together, at its end."""
+
+
+class Arrived(Protocol):
+    """A message that consumers can see from now on, see `kourou.store.message_store.Arrival`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def queue_id(self) -> int: ...
+
+    @property
+    def queue_offset(self) -> int: ...
+
+    @property
+    def tags_code(self) -> int: ...
+
+
+PullT = TypeVar("PullT")
+
+
+@dataclass(slots=True, eq=False)
+class Held(Generic[PullT]):
+    """One pull that waits.
+
+    Attributes:
+        pull: what the caller needs to answer it.
+        owner: its connection; compared by identity.
+        queue_offset: where it wants to read on.
+        subscription: which tags wake it.
+        deadline_ms: when it is to be answered even if nothing came, on the caller's clock.
+    """
+
+    pull: PullT
+    owner: Hashable
+    topic: str
+    queue_id: int
+    queue_offset: int
+    subscription: SubscriptionData
+    deadline_ms: int
+
+
+class LongPolling(Generic[PullT]):
+    """The held pulls."""
+
+    def __init__(self, *, held_max: int = 100_000, held_per_owner_max: int = 10_000) -> None:
+        """Start empty.
+
+        Args:
+            held_max: pulls held at once, of all connections.
+            held_per_owner_max: of one connection, so that one client cannot take all places.
+        """
+        self._held_max = held_max
+        self._held_per_owner_max = held_per_owner_max
+        # Dictionaries serve as ordered sets: who waits longest is woken first.
+        self._by_queue: dict[tuple[str, int], dict[Held[PullT], None]] = {}
+        self._by_tick: dict[int, dict[Held[PullT], None]] = {}
+        self._by_owner: dict[Hashable, dict[Held[PullT], None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, held: Held[PullT]) -> bool:
+        """Keep the pull, and return True; False when there is no place for it."""
+        if self._count >= self._held_max:
+            return False
+        of_owner = self._by_owner.setdefault(held.owner, {})
+        if len(of_owner) >= self._held_per_owner_max:
+            return False
+        of_owner[held] = None
+        self._by_queue.setdefault((held.topic, held.queue_id), {})[held] = None
+        self._by_tick.setdefault(_tick(held.deadline_ms), {})[held] = None
+        self._count += 1
+        return True
+
+    def woken(self, arrivals: Iterable[Arrived]) -> list[Held[PullT]]:
+        """Take out and return the pulls that the new messages concern, each once.
+
+        A pull whose tags none of them has stays: it is spared a read that finds nothing.
+        """
+        by_queue = self._by_queue
+        if not by_queue:
+            return []
+        concerned: dict[tuple[str, int], list[Arrived]] = {}
+        for arrival in arrivals:
+            key = (arrival.topic, arrival.queue_id)
+            if key in by_queue:
+                concerned.setdefault(key, []).append(arrival)
+        woken = [
+            held
+            for key, news in concerned.items()
+            for held in by_queue[key]
+            if _concerns(held, news)
+        ]
+        for held in woken:
+            self._forget(held)
+        return woken
+
+    def expired(self, now_ms: int) -> list[Held[PullT]]:
+        """Take out and return the pulls whose deadline has passed, up to a tick late."""
+        due = [tick for tick in self._by_tick if tick * TICK_MS <= now_ms]
+        expired = [held for tick in sorted(due) for held in self._by_tick[tick]]
+        for held in expired:
+            self._forget(held)
+        return expired
+
+    def dropped(self, owner: Hashable) -> int:
+        """Forget the pulls of a closed connection, and return how many there were."""
+        pulls = list(self._by_owner.get(owner, ()))
+        for held in pulls:
+            self._forget(held)
+        return len(pulls)
+
+    def _forget(self, held: Held[PullT]) -> None:
+        _discard(self._by_queue, (held.topic, held.queue_id), held)
+        _discard(self._by_tick, _tick(held.deadline_ms), held)
+        _discard(self._by_owner, held.owner, held)
+        self._count -= 1
+
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+def _tick(deadline_ms: int) -> int:
+    """Return the first tick that does not come before the deadline."""
+    return -(-deadline_ms // TICK_MS)
+
+
+def _concerns(held: Held[PullT], news: Sequence[Arrived]) -> bool:
+    return any(
+        arrival.queue_offset >= held.queue_offset
+        and matches_code(held.subscription, arrival.tags_code)
+        for arrival in news
+    )
+
+
+def _discard(table: dict[KeyT, dict[Held[PullT], None]], key: KeyT, held: Held[PullT]) -> None:
+    """Take the pull out of one index, and its key when nothing is left under it."""
+    pulls = table[key]
+    del pulls[held]
+    if not pulls:
+        del table[key]

@@ -1,0 +1,45 @@
+"""The topics that the broker keeps for a consumer group: what it gave back, and its dead letters.
+
+Source: TopicConfigManager.createTopicInSendMessageBackMethod, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from kourou.model.group import SubscriptionGroup
+from kourou.model.topic import TOPIC_UNIT_SUB, TopicConfig, dlq_topic, retry_topic
+
+DLQ_QUEUES: Final = 1
+"""Queues of a dead-letter topic."""
+
+
+class TopicTable(Protocol):
+    """The topics that the broker knows, see `kourou.broker.topics.Topics`."""
+
+    def get(self, name: str) -> TopicConfig | None: ...
+
+    def put(self, config: TopicConfig) -> object: ...
+
+
+def ensure_retry_topic(
+    topics: TopicTable, group: SubscriptionGroup, *, unit_mode: bool = False
+) -> TopicConfig:
+    """Return the group's retry topic, made now if there is none. `retry_queue_nums` is above 0."""
+    flag = TOPIC_UNIT_SUB if unit_mode else 0
+    return _ensure(topics, retry_topic(group.group_name), group.retry_queue_nums, flag)
+
+
+def ensure_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
+    """Return the group's dead-letter topic, made now if there is none."""
+    return _ensure(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
+
+
+def _ensure(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
+    known = topics.get(name)
+    if known is not None:
+        return known
+    # Readable and writable, but never a pattern for other topics: the default permission.
+    config = TopicConfig(name, queue_nums, queue_nums, topic_sys_flag=topic_sys_flag)
+    topics.put(config)
+    return config
