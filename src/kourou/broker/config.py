@@ -1,0 +1,235 @@
+"""The broker's options: defaults, units, ranges, and RocketMQ's key for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from kourou.errors import ConfigError
+from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
+from kourou.model.topic import PERM_READ, PERM_WRITE, check_topic
+from kourou.store.config import StoreConfig
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
+_SECOND_MS: Final = 1000
+_REGISTER_INTERVAL_MIN_MS: Final = 10 * _SECOND_MS
+_REGISTER_INTERVAL_MAX_MS: Final = 60 * _SECOND_MS
+
+
+class FlushDiskType(Enum):
+    """When a send is acknowledged, and when consumers see the message."""
+
+    SYNC_FLUSH = "SYNC_FLUSH"
+    """After it was synced to the disk: an acknowledged message survives a power cut."""
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    """After it was written to the operating system: it survives a kill -9 of the broker, but a
+    power cut can take back what came in the last `flush_interval_ms`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """What a broker is told at start. Nothing here changes while it runs.
+
+    Raises:
+        ConfigError: a value is out of its range, or does not fit another one.
+    """
+
+    broker_name: str = "broker-a"
+    """The name under which clients address this broker's queues; also a topic of its own."""
+    cluster_name: str = field(default="DefaultCluster", metadata={"key": "brokerClusterName"})
+    """The cluster that the broker joins at the name servers; stored in every message."""
+    broker_id: int = 0
+    """0 is a master. Slaves are not built yet, so that other numbers are refused."""
+
+    listen: str = field(default="127.0.0.1", metadata={"key": "bindAddress"})
+    """The local address to listen on. Without access control, anyone who reaches it may send and
+    read: widen it with care. Java listens on all."""
+    port: int = field(default=10911, metadata={"key": "listenPort"})
+    """The TCP port to listen on; 0 takes a free one."""
+    advertise: str | None = field(default=None, metadata={"key": "brokerIP1"})
+    """The address in routes, as `host` or `host:port`; None takes the one listened on."""
+    namesrv_addr: tuple[str, ...] = ()
+    """The name servers to register with, as `host:port` separated by `;`. Without any, clients
+    cannot find the broker."""
+    register_interval_ms: int = field(
+        default=30 * _SECOND_MS, metadata={"key": "registerNameServerPeriod"}
+    )
+    """How often to register again, 10 to 60 s: a name server forgets who is silent for 120 s."""
+    register_timeout_ms: int = field(
+        default=24 * _SECOND_MS, metadata={"key": "registerBrokerTimeoutMills"}
+    )
+    """How long one registration waits for one name server."""
+
+    flush_disk_type: FlushDiskType = FlushDiskType.SYNC_FLUSH
+    """What an acknowledgement means. Java's default is ASYNC_FLUSH."""
+    flush_interval_ms: int = field(default=500, metadata={"key": "flushIntervalCommitLog"})
+    """With ASYNC_FLUSH, how long a written message waits for its sync, at most."""
+    sync_flush_timeout_ms: int = field(default=5 * _SECOND_MS, metadata={"key": "syncFlushTimeout"})
+    """How long a send waits for its sync before it is answered FLUSH_DISK_TIMEOUT, stored or not."""
+
+    auto_create_topic_enable: bool = True
+    """Whether a send to an unknown topic makes it, after the pattern of `TBW102`."""
+    default_topic_queue_nums: int = 8
+    """Queues of `TBW102`, and so the most that an automatically made topic gets."""
+    auto_create_subscription_group: bool = True
+    """Whether a heartbeat or pull of an unknown consumer group makes it."""
+    broker_permission: int = PERM_READ | PERM_WRITE
+    """What routes announce: 2 write, 4 read, 6 both; it narrows each topic's own. Pulls of a broker
+    that is not readable are refused; so are sends to ordered topics of one that is not writable."""
+    region_id: str = "DefaultRegion"
+    """Stored in every message as MSG_REGION."""
+    trace_on: bool = True
+    """Stored in every message as TRACE_ON: whether clients should trace it."""
+    message_delay_level: str = DELAY_LEVELS_TEXT
+    """The delay of each level from 1, as `1s 5s 10s`: numbers with s, m, h or d. Changing it on a
+    store that holds delayed messages changes when they are delivered."""
+
+    max_message_size_bytes: int = field(default=4 * _MIB, metadata={"key": "maxMessageSize"})
+    """Largest body of one message, as sent; of a batch, of all its messages together."""
+    pending_bytes_max: int = 256 * _MIB
+    """Bytes appended and not yet synced, from all connections. Beyond it sends are answered
+    SYSTEM_BUSY and nothing is stored."""
+    pending_connection_bytes_max: int = 64 * _MIB
+    """The same for one connection, so that one producer cannot take it all."""
+    pending_requests_max: int = 100_000
+    """Sends of all connections that wait for their acknowledgement."""
+
+    long_polling_enable: bool = True
+    """Whether a pull that finds nothing is held until a message comes or its time is over."""
+    short_polling_time_ms: int = field(
+        default=1 * _SECOND_MS, metadata={"key": "shortPollingTimeMills"}
+    )
+    """How long such a pull is held when `long_polling_enable` is off."""
+    held_pulls_max: int = 100_000
+    """Pulls held at once; one more is answered at once, as if its time were over."""
+    pull_bytes_max: int = field(
+        default=256 * _KIB, metadata={"key": "maxTransferBytesOnMessageInMemory"}
+    )
+    """Most bytes of one pull's answer; a single larger message is still handed out."""
+    pull_messages_max: int = field(
+        default=32, metadata={"key": "maxTransferCountOnMessageInMemory"}
+    )
+    """Most messages of one pull's answer."""
+
+    channel_expired_timeout_ms: int = field(
+        default=120 * _SECOND_MS, metadata={"key": "channelExpiredTimeout"}
+    )
+    """A client that sent no heartbeat for so long has left its groups."""
+    clients_max: int = 100_000
+    """Clients known by their heartbeats, over all groups."""
+    consumer_offset_interval_ms: int = field(
+        default=5 * _SECOND_MS, metadata={"key": "flushConsumerOffsetInterval"}
+    )
+    """How often committed offsets are written. After a kill -9, consumers see again what they
+    committed within it."""
+    delay_offset_interval_ms: int = field(
+        default=10 * _SECOND_MS, metadata={"key": "flushDelayOffsetInterval"}
+    )
+    """How often the progress of delayed delivery is written; the same holds for it."""
+
+    store: StoreConfig = field(default_factory=StoreConfig)
+    """The sizes of the store's files; its keys stand in the same flat file as these."""
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        _check_at_least(self, "port", 0)
+        if self.port > 65535:
+            raise ConfigError(f"port is {self.port}; it must be 0 to 65535")
+        if self.broker_id != 0:
+            raise ConfigError(
+                f"broker_id is {self.broker_id}; only 0, a master, is served: "
+                "replication is not built yet"
+            )
+        if not _REGISTER_INTERVAL_MIN_MS <= self.register_interval_ms <= _REGISTER_INTERVAL_MAX_MS:
+            raise ConfigError(
+                f"register_interval_ms is {self.register_interval_ms}; it must be "
+                f"{_REGISTER_INTERVAL_MIN_MS} to {_REGISTER_INTERVAL_MAX_MS}"
+            )
+        if self.broker_permission not in (PERM_READ, PERM_WRITE, PERM_READ | PERM_WRITE):
+            raise ConfigError(
+                f"broker_permission is {self.broker_permission}; it must be 2 (write), 4 (read) "
+                "or 6 (both)"
+            )
+        parse_delay_levels(self.message_delay_level)
+        for name in _POSITIVE:
+            _check_at_least(self, name, 1)
+        _check_sizes(self)
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Milliseconds of each delay level, level 1 first."""
+        return parse_delay_levels(self.message_delay_level)
+
+    @property
+    def store_config(self) -> StoreConfig:
+        """What the store is opened with: `store`, and the delay levels of this broker."""
+        return replace(self.store, delay_levels_ms=self.delay_levels_ms)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `broker_permission` allows sends."""
+        return bool(self.broker_permission & PERM_WRITE)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether `broker_permission` allows pulls."""
+        return bool(self.broker_permission & PERM_READ)
+
+
+_POSITIVE: Final = (
+    "register_timeout_ms",
+    "flush_interval_ms",
+    "sync_flush_timeout_ms",
+    "default_topic_queue_nums",
+    "max_message_size_bytes",
+    "pending_bytes_max",
+    "pending_connection_bytes_max",
+    "pending_requests_max",
+    "short_polling_time_ms",
+    "held_pulls_max",
+    "pull_bytes_max",
+    "pull_messages_max",
+    "channel_expired_timeout_ms",
+    "clients_max",
+    "consumer_offset_interval_ms",
+    "delay_offset_interval_ms",
+)
+"""Fields of which 0 or less would switch off what they bound."""
+
+
+def _check_names(config: BrokerConfig) -> None:
+    """Refuse a broker or cluster name that could not be the topic that Java makes of it."""
+    for name in ("broker_name", "cluster_name"):
+        value = getattr(config, name)
+        try:
+            check_topic(value)
+        except ValueError as error:
+            raise ConfigError(f"{name} is {value!r}: {error}") from None
+
+
+def _check_sizes(config: BrokerConfig) -> None:
+    """Refuse sizes that leave no room for the largest message that is allowed."""
+    segment_bytes = config.store.commitlog_segment_bytes
+    if config.max_message_size_bytes > segment_bytes // 2:
+        raise ConfigError(
+            f"max_message_size_bytes is {config.max_message_size_bytes}; it must be at most half "
+            f"of commitlog_segment_bytes, {segment_bytes}"
+        )
+    if config.pending_connection_bytes_max < 2 * config.max_message_size_bytes:
+        raise ConfigError(
+            f"pending_connection_bytes_max is {config.pending_connection_bytes_max}; it must be at "
+            f"least twice max_message_size_bytes, {config.max_message_size_bytes}"
+        )
+    if config.pending_bytes_max < config.pending_connection_bytes_max:
+        raise ConfigError(
+            f"pending_bytes_max is {config.pending_bytes_max}; it must be at least "
+            f"pending_connection_bytes_max, {config.pending_connection_bytes_max}"
+        )
+
+
+def _check_at_least(config: BrokerConfig, name: str, least: int) -> None:
+    value = getattr(config, name)
+    if value < least:
+        raise ConfigError(f"{name} is {value}; it must be at least {least}")

@@ -1,0 +1,322 @@
+"""Group commit: the order in which a message is written, synced, shown and acknowledged.
+
+`put` appends to the commit log in memory and returns. What follows happens in `_advance`, once a
+turn of the event loop and again when a sync ends, for all messages that are ready for it:
+
+    step      what happens                                a crash after it
+    append    a place in the log and in the queue         nothing remains of the message
+    write     one pwritev for all appends of the turn     kill -9: stays; power cut: may go
+    sync      one fdatasync for all written meanwhile     stays
+    dispatch  the consume queue entry: consumers see it   stays, recovery makes the entry again
+    wake      pulls held for the queue are answered       stays
+    reply     the producer learns SEND_OK                 stays
+
+With ASYNC_FLUSH the sync is left out of the chain and follows within `flush_interval_ms`.
+
+A sync that fails is never tried again into success, because the kernel may have dropped the pages
+that it could not write: the store goes read-only, and everybody who waits is refused.
+
+Source: CommitLog.handleDiskFlush and its GroupCommitService, apache/rocketmq 5.5.0, for what
+producers observe; unlike there, in sync mode no consumer sees what a power cut could still take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+
+from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.flusher import Flusher
+from kourou.broker.put import Done, PendingPuts, PutResult, PutStatus, WaitingPut
+from kourou.errors import InvalidMessageError, StoreError
+from kourou.protocol.message_layout import RecordDraft, record_size
+from kourou.store.message_store import Arrival, MessageStore, SyncPlan
+
+__all__ = ["Done", "GroupCommit", "PutResult", "PutStatus"]
+
+log = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """Takes messages into the store and says when they are safe.
+
+    Everything runs on the event loop, but for the syncs, which are the flusher's.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        flusher: Flusher,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        on_arrivals: Callable[[list[Arrival]], None],
+    ) -> None:
+        """Serve `store`.
+
+        Args:
+            store: nobody else may append to it, write, sync or dispatch.
+            flusher: runs the syncs, one at a time.
+            loop: the loop that everything runs on.
+            config: the flush mode, its times, and the limits.
+            on_arrivals: told of the messages that consumers can see from now on, oldest first.
+        """
+        self._store = store
+        self._flusher = flusher
+        self._loop = loop
+        self._config = config
+        self._on_arrivals = on_arrivals
+        self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._pending = PendingPuts(config)
+        # A put moves from the first of these to the second, and through the third if it is late.
+        self._unwritten: list[WaitingPut] = []
+        self._unsynced: deque[WaitingPut] = deque()
+        self._late: deque[WaitingPut] = deque()
+        self._plan: SyncPlan | None = None  # of the sync that runs
+        self._idle = asyncio.Event()  # set when no sync runs
+        self._idle.set()
+        self._timer: asyncio.TimerHandle | None = None  # next time-out, or next sync if async
+        self._is_scheduled = False
+        self._closed_because = ""
+        self._refused_because = ""  # what was logged last, so that it is logged once
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet synced (with ASYNC_FLUSH: not yet written)."""
+        return self._pending.size
+
+    def put(
+        self,
+        drafts: Sequence[RecordDraft],
+        now_ms: int,
+        done: Done,
+        *,
+        owner: Hashable | None = None,
+        wait_for_sync: bool = True,
+    ) -> None:
+        """Append `drafts`, all or none of them, and call `done` exactly once.
+
+        A refusal calls it before `put` returns; else it is called in a later turn of the loop, in
+        the order of the log. With ASYNC_FLUSH it is called once the records are written.
+
+        Args:
+            drafts: one message, or the messages of a batch: they get neighbouring places.
+            now_ms: the store time of all of them.
+            done: told what became of them.
+            owner: whose limit counts, beside the common one: the producer's connection. None for
+                what the broker itself stores.
+            wait_for_sync: False calls `done` once the records are written, even in sync mode;
+                consumers still see them only when they are synced.
+        """
+        size = sum(map(record_size, drafts))
+        waiter = WaitingPut(
+            done=done,
+            appended=(),
+            size=size,
+            owner=owner,
+            waits_for_sync=wait_for_sync and self._is_sync_mode,
+            deadline_s=self._loop.time() + self._config.sync_flush_timeout_ms / 1000,
+        )
+        refusal = self._refusal(waiter) or self._append(waiter, drafts, now_ms)
+        if refusal is not None:
+            waiter.answer(refusal)
+            return
+        self._pending.add(waiter)
+        self._unwritten.append(waiter)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    async def put_and_wait(self, drafts: Sequence[RecordDraft], now_ms: int) -> PutResult:
+        """Append `drafts` and return what became of them.
+
+        Cancelling takes nothing back: the records are on their way.
+        """
+        future: asyncio.Future[PutResult] = self._loop.create_future()
+
+        def done(result: PutResult) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self.put(drafts, now_ms, done)
+        return await future
+
+    async def close(self) -> None:
+        """Refuse further messages, and return when no sync runs and all accepted are answered.
+
+        The store can be closed then. As long as a disk does not answer, this does not return.
+        """
+        self._closed_because = "the broker is stopping"
+        self._turn()
+        while self._plan is not None:
+            await self._idle.wait()
+        self._cancel_timer()
+
+    def abandon(self) -> None:
+        """Stop as a killed process stops: nothing more is written, and nobody is answered."""
+        self._closed_because = "the broker was killed"
+        self._unwritten.clear()
+        self._unsynced.clear()
+        self._late.clear()
+        self._plan = None
+        self._cancel_timer()
+
+    def _turn(self) -> None:
+        """Advance, at the end of a turn of the loop or of a sync."""
+        self._is_scheduled = False
+        try:
+            self._advance()
+        except Exception as error:  # whoever waits must learn of it, whatever it was
+            log.exception("group_commit.failed")
+            self._fail(f"the group commit failed: {error}")
+
+    # The order of this function is the promise: no step may move before the one above it.
+    def _advance(self) -> None:
+        """Take every accepted message as far as the disk allows."""
+        self._write()
+        if self._is_sync_mode:
+            self._start_sync()
+            visible = self._store.synced_position
+        else:
+            self._schedule_sync()
+            visible = self._store.written_position
+        arrivals = self._store.dispatch(visible)
+        if arrivals:
+            self._wake(arrivals)
+        self._acknowledge(visible)
+
+    def _refusal(self, waiter: WaitingPut) -> PutResult | None:
+        """Return why `waiter` is not taken now, None if it is."""
+        if self._closed_because:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_because)
+        reason = self._pending.limit_reached(waiter.size, waiter.owner)
+        return PutResult(PutStatus.BUSY, reason=reason) if reason else None
+
+    def _append(
+        self, waiter: WaitingPut, drafts: Sequence[RecordDraft], now_ms: int
+    ) -> PutResult | None:
+        """Give the records their places in the log and in their queue; None if that went well."""
+        try:
+            if len(drafts) == 1:
+                waiter.appended = (self._store.append(drafts[0], now_ms),)
+            else:
+                waiter.appended = self._store.append_batch(drafts, now_ms)
+        except InvalidMessageError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
+        except StoreError as error:
+            self._log_refusal(error)
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
+        return None
+
+    def _write(self) -> None:
+        """Write all that was appended since the last write, in one call."""
+        waiters, self._unwritten = self._unwritten, []
+        if not waiters:
+            return
+        try:
+            self._store.write()
+        except StoreError as error:  # the store has taken these appends back
+            self._log_refusal(error)
+            for waiter in waiters:
+                self._refuse(waiter, str(error))
+            return
+        self._refused_because = ""
+        self._unsynced.extend(waiters)
+        self._schedule_expiry()
+        for waiter in waiters:
+            if self._is_sync_mode and not waiter.waits_for_sync:
+                waiter.answer(PutResult(PutStatus.OK, waiter.appended))
+
+    def _start_sync(self) -> None:
+        """Sync all that is written, unless a sync runs: its end starts the next one."""
+        if self._plan is not None or self._store.read_only_reason is not None:
+            return
+        self._plan = self._store.sync_plan()
+        if self._plan is None:
+            return
+        self._idle.clear()
+        self._flusher.sync(self._store, self._plan, self._sync_ended)
+
+    def _sync_ended(self, error: Exception | None) -> None:
+        """Go on with what the sync has made safe, or give up for good."""
+        plan, self._plan = self._plan, None
+        self._idle.set()
+        if plan is None:
+            return  # abandoned meanwhile
+        if error is not None:
+            self._fail(f"a sync failed: {error}")
+            return
+        self._store.synced(plan)
+        self._turn()
+
+    def _wake(self, arrivals: list[Arrival]) -> None:
+        """Tell of new messages, oldest first."""
+        try:
+            self._on_arrivals(arrivals)
+        except Exception:  # a consumer's trouble is not the producers'
+            log.exception("arrivals.wake_failed count=%d", len(arrivals))
+
+    def _acknowledge(self, visible: int) -> None:
+        """Answer what lies below `visible`, in the order of the log."""
+        for waiters in (self._late, self._unsynced):
+            while waiters and waiters[0].end <= visible:
+                waiter = waiters.popleft()
+                self._pending.remove(waiter)
+                waiter.answer(PutResult(PutStatus.OK, waiter.appended))
+
+    def _fail(self, reason: str) -> None:
+        """Make the store read-only and refuse everybody who waits; this cannot be undone."""
+        log.error("store.became_read_only waiting=%d reason=%s", len(self._pending), reason)
+        self._refused_because = reason
+        self._store.set_read_only(reason)
+        waiters = [*self._late, *self._unsynced, *self._unwritten]
+        self._late.clear()
+        self._unsynced.clear()
+        self._unwritten = []
+        self._cancel_timer()
+        for waiter in waiters:
+            self._refuse(waiter, reason)
+
+    def _refuse(self, waiter: WaitingPut, reason: str) -> None:
+        self._pending.remove(waiter)
+        waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason))
+
+    def _log_refusal(self, error: StoreError) -> None:
+        """Log why the store takes no messages: once, until one was taken or the reason changed."""
+        kind = type(error).__name__
+        if self._refused_because not in (kind, self._store.read_only_reason):
+            self._refused_because = kind
+            log.error("store.refused_message reason=%s", error)
+
+    def _schedule_sync(self) -> None:
+        """With ASYNC_FLUSH, sync what is written within `flush_interval_ms`."""
+        if self._timer is None and self._store.synced_position < self._store.written_position:
+            self._timer = self._loop.call_later(
+                self._config.flush_interval_ms / 1000, self._background_sync
+            )
+
+    def _background_sync(self) -> None:
+        self._timer = None
+        self._start_sync()
+
+    def _schedule_expiry(self) -> None:
+        """In sync mode, look again when the oldest waiter has waited long enough."""
+        if self._timer is None and self._is_sync_mode and self._unsynced:
+            self._timer = self._loop.call_at(self._unsynced[0].deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        """Tell those who waited too long that the sync is late; their bytes still count."""
+        self._timer = None
+        now_s = self._loop.time()
+        reason = f"the sync did not end within {self._config.sync_flush_timeout_ms} ms"
+        while self._unsynced and self._unsynced[0].deadline_s <= now_s:
+            waiter = self._unsynced.popleft()
+            self._late.append(waiter)
+            waiter.answer(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, waiter.appended, reason))
+        self._schedule_expiry()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,53 @@
+"""What a broker does now and then: each task in a loop of its own that outlives its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
+
+Action = Callable[[], Awaitable[object]]
+
+
+class Loops:
+    """The periodic tasks of one broker."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, name: str, interval_ms: int, action: Action) -> None:
+        """Run `action` every `interval_ms`, counted from the end of the run before."""
+        task = asyncio.create_task(run_every(name, interval_ms, action), name=name)
+        self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """End all loops, in the middle of an action if need be, and return when they have ended."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def abandon(self) -> None:
+        """Stop as a killed process stops."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+
+async def run_every(name: str, interval_ms: int, action: Action) -> None:
+    """Run `action` for ever. A failure is logged once, and again after it has worked between."""
+    is_failing = False
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await action()
+        except Exception:
+            if not is_failing:
+                log.exception("loop.failed name=%s", name)
+            is_failing = True
+        else:
+            if is_failing:
+                log.info("loop.recovered name=%s", name)
+            is_failing = False

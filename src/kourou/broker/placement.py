@@ -1,0 +1,90 @@
+"""Where a message is stored: its own queue, or first that of its delay level.
+
+A message with a delay level waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX. Its properties say
+where it goes when it is due, and its consume queue entry when that is.
+
+Source: HookUtils.handleScheduleMessage, transformDelayLevelMessage, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.errors import MessageIllegalError
+from kourou.model import properties as names
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.hashing import tags_code
+
+_LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
+_TIMERS: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The queue that a message is stored in, and what its consume queue entry holds beside."""
+
+    topic: str
+    queue_id: int
+    tags_code: int
+
+
+def delay_level_of(properties: dict[str, str]) -> int:
+    """Return the message's delay level; 0 or less when it has none.
+
+    Raises:
+        MessageIllegalError: the property is no number.
+    """
+    text = properties.get(names.DELAY)
+    if text is None:
+        return 0
+    if not _LEVEL.fullmatch(text):
+        raise MessageIllegalError(
+            ResponseCode.MESSAGE_ILLEGAL, f"property {names.DELAY} is {text!r}, not a delay level"
+        )
+    return int(text)
+
+
+def place(
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    delay_levels_ms: tuple[int, ...],
+    now_ms: int,
+) -> Placement:
+    """Return where a message for `topic` and `queue_id` is stored now.
+
+    One with a delay level above the highest gets the highest. `properties` is changed: a delayed
+    message gets its destination, and loses timers, which the level overrides.
+
+    Args:
+        topic: where consumers are to find it.
+        queue_id: the queue there.
+        properties: the message's own, changed in place.
+        delay_levels_ms: how long each level waits, level 1 first.
+        now_ms: the store time, from which the delay counts.
+
+    Raises:
+        MessageIllegalError: the property DELAY is no number.
+    """
+    level = delay_level_of(properties)
+    if level <= 0:
+        return Placement(topic, queue_id, tags_code(properties.get(names.TAGS)))
+    level = min(level, len(delay_levels_ms))
+    for name in _TIMERS:
+        properties.pop(name, None)
+    properties[names.DELAY] = str(level)
+    properties[names.REAL_TOPIC] = topic
+    properties[names.REAL_QID] = str(queue_id)
+    return Placement(SCHEDULE_TOPIC, level - 1, now_ms + delay_levels_ms[level - 1])
+
+
+def has_timer(properties: dict[str, str]) -> bool:
+    """Return whether the message asks to be delivered at a time, and not by a delay level.
+
+    Raises:
+        MessageIllegalError: the property DELAY is no number.
+    """
+    return delay_level_of(properties) <= 0 and any(name in properties for name in _TIMERS)

@@ -1,0 +1,122 @@
+"""Requests that look something up in the store: offsets of a queue, and a message by its id.
+
+    29  SEARCH_OFFSET_BY_TIMESTAMP   the first queue offset stored at or after a time
+    30  GET_MAX_OFFSET               behind the last message that consumers can see
+    31  GET_MIN_OFFSET               the oldest message that is still stored
+    32  GET_EARLIEST_MSG_STORETIME   when that was stored; -1 for an empty queue
+    33  VIEW_MESSAGE_BY_ID           the record at a physical offset
+
+As in Java, a topic or queue that does not exist is an empty one.
+
+Source: AdminBrokerProcessor.java, QueryMessageProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kourou.broker.later import LaterReplies
+from kourou.errors import RemoteSystemError
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_consume import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
+)
+from kourou.remoting.connection import Request
+from kourou.remoting.runtime import Offload
+from kourou.store.message_store import MessageStore
+
+_UPPER: Final = "UPPER"
+
+
+class QueryHandlers:
+    """Serves the look-ups of consumers and administrators."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offload: Offload,
+        later: LaterReplies,
+        visible_position: Callable[[], int],
+    ) -> None:
+        """Look things up in `store`.
+
+        Args:
+            store: read only.
+            offload: takes reads of the log off the loop, since its pages may be cold.
+            later: answers when they have been read.
+            visible_position: the log position below which consumers may see messages.
+        """
+        self._store = store
+        self._offload = offload
+        self._later = later
+        self._visible_position = visible_position
+
+    def on_search_offset_by_timestamp(self, request: Request) -> RemotingCommand | None:
+        """Serve 29."""
+        header = request.command.header(SearchOffsetRequestHeader)
+        is_upper = (header.boundary_type or "").upper() == _UPPER
+
+        async def serve() -> RemotingCommand:
+            offset = await self._offload(
+                self._store.offset_by_time,
+                header.topic,
+                header.queue_id,
+                header.timestamp,
+                upper=is_upper,
+            )
+            return response(request.command, header=SearchOffsetResponseHeader(offset))
+
+        self._later.answer(request, serve)
+        return None
+
+    def on_get_max_offset(self, request: Request) -> RemotingCommand:
+        """Serve 30."""
+        header = request.command.header(GetMaxOffsetRequestHeader)
+        offset = self._store.max_offset(header.topic, header.queue_id)
+        return response(request.command, header=GetMaxOffsetResponseHeader(offset))
+
+    def on_get_min_offset(self, request: Request) -> RemotingCommand:
+        """Serve 31."""
+        header = request.command.header(GetMinOffsetRequestHeader)
+        offset = self._store.min_offset(header.topic, header.queue_id)
+        return response(request.command, header=GetMinOffsetResponseHeader(offset))
+
+    def on_get_earliest_msg_storetime(self, request: Request) -> RemotingCommand | None:
+        """Serve 32."""
+        header = request.command.header(GetEarliestMsgStoretimeRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        oldest = self._store.min_offset(topic, queue_id)
+
+        async def serve() -> RemotingCommand:
+            at_ms = await self._offload(self._store.store_time, topic, queue_id, oldest)
+            return response(request.command, header=GetEarliestMsgStoretimeResponseHeader(at_ms))
+
+        self._later.answer(request, serve)
+        return None
+
+    def on_view_message_by_id(self, request: Request) -> RemotingCommand | None:
+        """Serve 33. The record is answered as it is stored."""
+        offset = request.command.header(ViewMessageRequestHeader).offset
+
+        async def serve() -> RemotingCommand:
+            record = None
+            if 0 <= offset < self._visible_position():
+                record = await self._offload(self._store.read_record, offset)
+            if record is None:
+                raise RemoteSystemError(
+                    ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+                )
+            return response(request.command, body=record)
+
+        self._later.answer(request, serve)
+        return None

@@ -1,0 +1,333 @@
+"""Requests that store messages: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+What is refused beforehand is in `send_checks.py`; what the group commit makes of the rest becomes
+
+    OK                     0
+    FLUSH_DISK_TIMEOUT     10, with the header of a success: the message is in the log
+    BUSY                   2
+    MESSAGE_ILLEGAL        13
+    SERVICE_NOT_AVAILABLE  14
+
+A topic that this send has made must outlive a crash as its message does: the message is appended
+once the topic is in its file.
+
+Source: SendMessageProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.later import LaterReplies
+from kourou.broker.placement import Placement, place
+from kourou.broker.retry_topics import ensure_dlq_topic
+from kourou.broker.send_checks import SendChecks, check_batch, check_served, is_dead
+from kourou.broker.topics import Topics
+from kourou.clock import Clock
+from kourou.errors import (
+    MessageIllegalError,
+    RemoteError,
+    RemoteSystemError,
+)
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.msgid import UniqueIds, encode_offset_msg_id
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.topic import TopicConfig, is_retry_topic
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.hashing import tags_code
+from kourou.protocol.headers_send import (
+    SendHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from kourou.protocol.message_batch import BatchItem, decode_batch
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.connection import Request
+
+_DEAD_LETTER_DELAY: Final = "-1"
+_PRIORITY_DIGITS_MAX: Final = 9
+_CODES: Final = {
+    PutStatus.OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_BUSY_REMARK: Final = "[OVERLOAD]system busy, start flow control for a while: "
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """A send that passed all checks.
+
+    Attributes:
+        topic: where consumers are to find it; the dead-letter topic of a message that is dead.
+        queue_id: the queue there.
+        properties: as stored, before a delay changes them; those of the whole batch for a batch.
+        items: the messages of a batch; empty for a single message.
+    """
+
+    header: SendHeader
+    topic: str
+    queue_id: int
+    properties: dict[str, str]
+    items: Sequence[BatchItem]
+
+
+class SendHandlers:
+    """Serves the requests of producers."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: Topics,
+        checks: SendChecks,
+        commit: GroupCommit,
+        later: LaterReplies,
+        clock: Clock,
+        random: Random,
+        store_host: Host | None,
+    ) -> None:
+        """Take messages for `topics` into `commit`.
+
+        Args:
+            config: names that are stored in each message, and the largest size.
+            topics: saved before a message is stored in one of them.
+            checks: what is refused.
+            commit: stores and answers.
+            later: runs the few sends that wait for a new topic to be saved.
+            clock: the store time.
+            random: chooses a queue where the client did not, and makes ids unique.
+            store_host: the broker's address in message ids; None takes the one that the producer
+                connected to.
+        """
+        self._config = config
+        self._topics = topics
+        self._checks = checks
+        self._commit = commit
+        self._later = later
+        self._clock = clock
+        self._random = random
+        self._store_host = store_host
+        address = store_host[0] if store_host is not None else "127.0.0.1"
+        self._unique_ids = UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
+        self._region = {
+            names.MSG_REGION: config.region_id,
+            names.TRACE_ON: "true" if config.trace_on else "false",
+        }
+
+    def on_send_message(self, request: Request) -> RemotingCommand | None:
+        """Serve 10, 310 and 320: check, append, and answer when the message is safe.
+
+        Raises:
+            MalformedHeaderError: a field is missing or has a bad value.
+            MalformedMessageError: the body is not a batch.
+        """
+        command = request.command
+        try:
+            send = self._accept(command)
+            if self._topics.is_saved(send.topic):
+                self._store(request, send, request.reply)
+            else:
+                self._later.answer(request, partial(self._store_when_saved, request, send))
+        except RemoteError as error:
+            return self._answer(command, error.code, error.remark)
+        return None
+
+    def _accept(self, command: RemotingCommand) -> _Send:
+        """Check the request; make its topic where that is allowed."""
+        header = _header_of(command)
+        if not command.body:
+            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        topic = self._checks.topic_of(header)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums)
+        properties = decode_properties((header.properties or "").encode(errors="replace"))
+        if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+            items = decode_batch(command.body)
+            check_batch(topic, header, items)
+            self._check_size(command.body)
+            self._add_unique_key(properties)
+            return _Send(header, topic.name, queue_id, properties, items)
+        if is_retry_topic(topic.name):
+            group = self._checks.group_of_retry(topic.name)
+            if is_dead(header, group, command.version):
+                topic = ensure_dlq_topic(self._topics, group)
+                properties[names.DELAY] = _DEAD_LETTER_DELAY
+                queue_id = 0
+        check_served(topic, header, properties)
+        self._check_size(command.body)
+        queue_id = _queue_by_priority(properties, topic, queue_id)
+        properties.pop(names.POP_CK, None)
+        self._add_unique_key(properties)
+        properties |= self._region
+        properties[names.CLUSTER] = self._config.cluster_name
+        return _Send(header, topic.name, queue_id, properties, ())
+
+    async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
+        """Save the topics, then go on as for a known topic."""
+        try:
+            await self._topics.persist()
+        except OSError as error:
+            reason = f"topic {send.topic} cannot be saved: {error}"
+            return self._answer(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        try:
+            self._store(request, send, answer.set_result)
+        except RemoteError as error:
+            return self._answer(request.command, error.code, error.remark)
+        return await answer
+
+    def _store(
+        self, request: Request, send: _Send, reply: Callable[[RemotingCommand], None]
+    ) -> None:
+        """Append, and reply when the message is safe.
+
+        Raises:
+            MessageIllegalError: the properties are too long.
+        """
+        now_ms = self._clock.now_ms()
+        command = request.command
+        store_host = self._store_host or request.connection.local_address
+        unique_key = send.properties[names.UNIQ_KEY]
+
+        def done(result: PutResult) -> None:
+            if result.appended:
+                header = SendMessageResponseHeader(
+                    ",".join(
+                        encode_offset_msg_id(store_host, appended.physical_offset)
+                        for appended in result.appended
+                    ),
+                    send.queue_id,
+                    result.appended[0].queue_offset,
+                    unique_key,
+                )
+                reply(self._answer(command, _CODES[result.status], result.reason or None, header))
+                return
+            is_busy = result.status is PutStatus.BUSY
+            remark = _BUSY_REMARK + result.reason if is_busy else result.reason
+            reply(self._answer(command, _CODES[result.status], remark))
+
+        wait = send.properties.get(names.WAIT, "true").lower() == "true"
+        drafts = self._drafts(request, send, store_host, now_ms)
+        self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=wait)
+
+    def _drafts(
+        self, request: Request, send: _Send, store_host: Host, now_ms: int
+    ) -> list[RecordDraft]:
+        """Return the records of the message, or of the batch's messages, all for one queue."""
+        draft = partial(
+            _draft, header=send.header, born_host=request.remote_address, store_host=store_host
+        )
+        if send.items:
+            return [
+                draft(
+                    _placement(send, item),
+                    flag=item.flag,
+                    body=item.body,
+                    properties=item.properties,
+                )
+                for item in send.items
+            ]
+        properties = dict(send.properties)
+        placement = place(
+            send.topic, send.queue_id, properties, self._config.delay_levels_ms, now_ms
+        )
+        text = encode_properties(properties)
+        if len(text) > PROPERTIES_SIZE_MAX:
+            raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
+        return [draft(placement, flag=send.header.flag, body=request.command.body, properties=text)]
+
+    def _add_unique_key(self, properties: dict[str, str]) -> None:
+        if names.UNIQ_KEY not in properties:
+            properties[names.UNIQ_KEY] = self._unique_ids.next(self._clock.now_ms())
+
+    def _check_size(self, body: bytes) -> None:
+        if len(body) > self._config.max_message_size_bytes:
+            raise _too_long("body", len(body), self._config.max_message_size_bytes)
+
+    def _answer(
+        self,
+        command: RemotingCommand,
+        code: int,
+        remark: str | None,
+        header: SendMessageResponseHeader | None = None,
+    ) -> RemotingCommand:
+        """Return the response, with the region that clients read in each."""
+        answer = response(command, code, remark, header)
+        answer.ext_fields |= self._region
+        return answer
+
+
+def _header_of(command: RemotingCommand) -> SendHeader:
+    if command.code == RequestCode.SEND_MESSAGE:
+        return command.header(SendMessageRequestHeader)
+    return command.header(SendMessageRequestHeaderV2)
+
+
+def _queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: int) -> int:
+    """Return the queue of a message's priority where it has one that counts, else `queue_id`.
+
+    A priority beside a delay or an ordering key has no effect, and is removed.
+    """
+    text = properties.get(names.PRIORITY)
+    if text is None:
+        return queue_id
+    if names.DELAY in properties or names.SHARDING_KEY in properties:
+        del properties[names.PRIORITY]
+        return queue_id
+    if not (text.isascii() and text.isdigit() and len(text) <= _PRIORITY_DIGITS_MAX):
+        raise MessageIllegalError(
+            ResponseCode.MESSAGE_ILLEGAL, f"property {names.PRIORITY} is {text!r}, not a priority"
+        )
+    return min(int(text), topic.write_queue_nums - 1)
+
+
+def _placement(send: _Send, item: BatchItem) -> Placement:
+    tags = decode_properties(item.properties).get(names.TAGS)
+    return Placement(send.topic, send.queue_id, tags_code(tags))
+
+
+def _draft(
+    placement: Placement,
+    *,
+    header: SendHeader,
+    born_host: Host,
+    store_host: Host,
+    flag: int,
+    body: bytes,
+    properties: bytes,
+) -> RecordDraft:
+    return RecordDraft(
+        topic=placement.topic.encode(),
+        queue_id=placement.queue_id,
+        flag=flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_timestamp,
+        born_host=born_host,
+        store_host=store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=properties,
+        tags_code=placement.tags_code,
+    )
+
+
+def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:
+    return MessageIllegalError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message is illegal: {what} of {size} bytes, limit {limit}",
+    )

@@ -1,0 +1,206 @@
+"""What a send is refused for, before anything is stored.
+
+The checks come in Java's order, each with Java's code:
+
+    29  the topic's name is invalid
+    16  the topic is one that only the broker writes
+    17  the topic does not exist and may not be made
+    16  the broker is not writable and the topic is an ordered one
+    29  the queue does not exist
+    26  retry topic: its group does not exist
+    16  the message is transactional
+    1   the message is to be delivered at a time
+    13  the message is light, an inner batch, or for a compacted topic
+    13  a batch that is empty, delayed, transactional, or for a retry topic
+
+The three before the last are not built yet. Stored as plain messages, they would be delivered as
+such; that is why they are refused, with the code Java uses when they are switched off.
+
+Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.groups import Groups
+from kourou.broker.placement import delay_level_of, has_timer
+from kourou.broker.topic_attributes import SERVED_VALUES
+from kourou.broker.topics import Topics
+from kourou.errors import (
+    GroupNotFoundError,
+    InvalidParameterError,
+    InvalidTopicError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemoteSystemError,
+    TopicNotFoundError,
+)
+from kourou.model import properties as names
+from kourou.model.group import SubscriptionGroup
+from kourou.model.properties import decode_properties
+from kourou.model.sysflag import INNER_BATCH, TRANSACTION_MASK
+from kourou.model.topic import (
+    NOT_ALLOWED_SEND_TOPICS,
+    RETRY_PREFIX,
+    TopicConfig,
+    check_topic,
+    is_retry_topic,
+)
+from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
+from kourou.protocol.headers_send import SendHeader
+from kourou.protocol.message_batch import BatchItem
+
+_LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
+
+
+class SendChecks:
+    """Decides on the headers of sends; makes topics and groups where it may."""
+
+    def __init__(self, config: BrokerConfig, topics: Topics, groups: Groups) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+
+    def topic_of(self, header: SendHeader) -> TopicConfig:
+        """Return the topic that the message is for, made now if that is allowed.
+
+        Raises:
+            InvalidParameterError: the name is invalid, or the queue does not exist.
+            NoPermissionError: only the broker itself writes the topic, or the broker is not
+                writable and the topic is ordered.
+            TopicNotFoundError: it does not exist, and may not be made.
+        """
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is None:
+            _check_name(name)
+        if name in NOT_ALLOWED_SEND_TOPICS:
+            raise NoPermissionError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
+        if topic is None:
+            topic = self._topics.create_for_send(
+                name,
+                header.default_topic,
+                header.default_topic_queue_nums,
+                is_unit=header.unit_mode,
+            )
+        if topic is None:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! create it, or have "
+                f"auto_create_topic_enable on and topic {header.default_topic} inheritable",
+            )
+        if topic.order and not self._config.is_writable:
+            raise NoPermissionError(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._config.broker_name} is not writable, and topic {name} is ordered",
+            )
+        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
+        if header.queue_id >= queue_nums or topic.write_queue_nums < 1:
+            raise InvalidParameterError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, topic {name} has "
+                f"{topic.write_queue_nums} queues to write and {topic.read_queue_nums} to read",
+            )
+        return topic
+
+    def group_of_retry(self, topic: str) -> SubscriptionGroup:
+        """Return the group whose retry topic this is.
+
+        Raises:
+            GroupNotFoundError: it does not exist, and may not be made.
+        """
+        name = topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.get_or_create(name)
+        if group is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {name} not exist"
+            )
+        return group
+
+
+def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:
+    """Return whether a message sent to the group's retry topic has been given back too often."""
+    limit = group.retry_max_times
+    if client_version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
+        limit = header.max_reconsume_times
+    return header.reconsume_times > limit
+
+
+def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
+    """Refuse a single message that asks for what is not built yet.
+
+    Raises:
+        NoPermissionError: it is part of a transaction.
+        RemoteSystemError: it is to be delivered at a time, and not by a delay level.
+        MessageIllegalError: it goes to light queues, is an inner batch, or its topic is compacted.
+    """
+    check_attributes(topic)
+    is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
+    # A half message that its consumer gave back keeps the property; it was committed long ago.
+    is_given_back = header.reconsume_times > 0 and delay_level_of(properties) > 0
+    if (is_half and not is_given_back) or header.sys_flag & TRANSACTION_MASK:
+        raise NoPermissionError(
+            ResponseCode.NO_PERMISSION,
+            "sending transaction message is forbidden: transactions are not served yet",
+        )
+    if has_timer(properties):
+        raise RemoteSystemError(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled: use one of the delay levels",
+        )
+    if header.sys_flag & INNER_BATCH:
+        raise _illegal("inner batches are not served yet")
+    for name in _LIGHT:
+        if name in properties:
+            raise _illegal(f"property {name}: light queues are not served yet")
+
+
+def check_attributes(topic: TopicConfig) -> None:
+    """Refuse a topic whose messages would have to be stored in another way.
+
+    Raises:
+        MessageIllegalError: it has batch consume queues, or is compacted.
+    """
+    for name, served in SERVED_VALUES.items():
+        value = topic.attributes.get(name, served)
+        if value != served:
+            raise _illegal(f"topic {topic.name} has {name}={value}; only {served} is served yet")
+
+
+def check_batch(topic: TopicConfig, header: SendHeader, items: Sequence[BatchItem]) -> None:
+    """Refuse a batch that could not be stored message by message.
+
+    Raises:
+        MessageIllegalError: it is for a retry topic, empty, or one of its messages is delayed,
+            part of a transaction, or for light queues.
+    """
+    check_attributes(topic)
+    if is_retry_topic(topic.name):
+        raise _illegal(f"batch request does not support retry group {topic.name}")
+    if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
+        raise _illegal("a batch has no transactions and no inner batches")
+    if not items:
+        raise _illegal("the batch is empty")
+    for item in items:
+        properties = decode_properties(item.properties)
+        is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
+        if is_half or delay_level_of(properties) > 0 or has_timer(properties):
+            raise _illegal("a message of a batch is not delayed and not part of a transaction")
+        if any(name in properties for name in _LIGHT):
+            raise _illegal("light queues are not served yet")
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_topic(name)
+    except InvalidTopicError as error:
+        raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+
+
+def _illegal(reason: str) -> MessageIllegalError:
+    return MessageIllegalError(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -1,0 +1,118 @@
+"""Attributes of topics: which there are, and how a request changes them.
+
+A change is text, `+key=value` to set and `-key` to remove, separated by commas.
+
+Source: TopicAttributes.java, AttributeUtil.alterCurrentAttributes, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from kourou.errors import RemoteSystemError
+from kourou.protocol.codes import ResponseCode
+
+QUEUE_TYPE: Final = "queue.type"
+CLEANUP_POLICY: Final = "cleanup.policy"
+
+SERVED_VALUES: Final = {QUEUE_TYPE: "SimpleCQ", CLEANUP_POLICY: "DELETE"}
+"""Attributes that decide how a topic is stored, and the one value of each that is served so far."""
+
+_LITE_EXPIRATION_MAX_MIN: Final = 43_200
+_INTEGER_DIGITS_MAX: Final = 19
+
+
+class _Attribute(NamedTuple):
+    """What an attribute may be.
+
+    Attributes:
+        is_allowed: says whether a value is one.
+        can_change: whether it may be set again after the topic was made.
+    """
+
+    is_allowed: Callable[[str], bool]
+    can_change: bool
+
+
+def _one_of(*values: str) -> Callable[[str], bool]:
+    return frozenset(values).__contains__
+
+
+def _between(least: int, most: int) -> Callable[[str], bool]:
+    def is_allowed(text: str) -> bool:
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= _INTEGER_DIGITS_MAX):
+            return False
+        return least <= int(text) <= most
+
+    return is_allowed
+
+
+_ATTRIBUTES: Final = {
+    QUEUE_TYPE: _Attribute(_one_of("BatchCQ", "SimpleCQ"), can_change=False),
+    CLEANUP_POLICY: _Attribute(_one_of("DELETE", "COMPACTION"), can_change=False),
+    "message.type": _Attribute(
+        _one_of(
+            "UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"
+        ),
+        can_change=True,
+    ),
+    "reserve.time": _Attribute(_between(0, 2**63 - 1), can_change=True),
+    "lite.topic.expiration": _Attribute(_between(-1, _LITE_EXPIRATION_MAX_MIN), can_change=True),
+}
+
+
+def change_attributes(
+    current: Mapping[str, str], change: str | None, *, is_new: bool
+) -> dict[str, str]:
+    """Return a topic's attributes after a change.
+
+    Args:
+        current: those it has.
+        change: the text of a request; empty or None changes nothing.
+        is_new: the topic is being made, so that what cannot change may be set.
+
+    Raises:
+        RemoteSystemError: a part does not parse, the key is unknown or given twice, the value is
+            not allowed, or it cannot change any more.
+    """
+    changed = dict(current)
+    seen = set()
+    for part in (change or "").split(","):
+        if not part.strip():
+            continue
+        key, value = _parse(part.strip())
+        if key in seen:
+            raise _refused(f"alter duplication key. key: {key}")
+        seen.add(key)
+        attribute = _ATTRIBUTES.get(key)
+        if attribute is None:
+            raise _refused(f"unsupported key: {key}")
+        if value is None:
+            if is_new or key not in current:
+                raise _refused(f"attempt to delete a nonexistent key: {key}")
+            if not attribute.can_change:
+                raise _refused(f"attempt to delete an unchangeable attribute. key: {key}")
+            del changed[key]
+            continue
+        if not attribute.is_allowed(value):
+            raise _refused(f"{key}={value}: not a value of this attribute")
+        if not is_new and not attribute.can_change and current.get(key) != value:
+            raise _refused(f"attempt to update an unchangeable attribute. key: {key}")
+        changed[key] = value
+    return changed
+
+
+def _parse(part: str) -> tuple[str, str | None]:
+    """Return the key and the value to set; None to remove."""
+    if part.startswith("-"):
+        return part[1:].strip(), None
+    key, equals, value = part.removeprefix("+").partition("=")
+    if not part.startswith("+") or not equals or not key.strip() or not value.strip():
+        raise _refused(f"attribute {part!r} is neither +key=value nor -key")
+    return key.strip(), value.strip()
+
+
+def _refused(reason: str) -> RemoteSystemError:
+    return RemoteSystemError(ResponseCode.SYSTEM_ERROR, reason)

@@ -1,0 +1,218 @@
+"""The topics that the broker serves: `config/topics.json`, and how a topic comes to be.
+
+A topic is made by request, on the first send to it (`create_for_send`), or at start: those are the
+system's own, with the queues that RocketMQ gives them. A change is in memory at once; `persist`
+makes it durable, and whoever tells a client of a new topic waits for that.
+
+Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.clock import Clock
+from kourou.model import topic as names
+from kourou.model.topic import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    TopicConfig,
+    is_inherited,
+    is_retry_topic,
+)
+from kourou.protocol.bodies import (
+    DataVersion,
+    TopicConfigTable,
+    decode_topic_config_table,
+    encode_topic_config_table,
+)
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/topics.json"
+
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+_SCHEDULE_QUEUES: Final = 18  # in RocketMQ too, however many delay levels are configured
+
+
+class Topics:
+    """All topics of one broker. In memory; `persist` makes changes durable.
+
+    Attributes:
+        on_changed: called after each change, to tell the name servers.
+    """
+
+    def __init__(
+        self,
+        file: SavedFile,
+        config: BrokerConfig,
+        offload: Offload,
+        clock: Clock,
+    ) -> None:
+        """Start with what the file says, and with the system's topics where it lacks them.
+
+        Args:
+            file: read now; written by `persist`.
+            config: names of the broker and its cluster, and the rules of automatic creation.
+            offload: takes the writes off the loop.
+            clock: for the time of the data version.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup parses.
+        """
+        self.on_changed: Callable[[], None] = lambda: None
+        self._config = config
+        self._clock = clock
+        self._saver = ConfigSaver(file, self._encode, offload)
+        self._table: dict[str, TopicConfig] = {}
+        self._version = DataVersion(timestamp=clock.now_ms())
+        self._change = 0
+        self._unsaved: dict[str, int] = {}  # name -> number of the change that made or removed it
+        text = file.load()
+        if text is not None:
+            saved = decode_topic_config_table(text)
+            self._version, self._table = saved.data_version, dict(saved.topics)
+        for topic in system_topics(config):
+            if topic.name not in self._table:
+                self._table[topic.name] = topic
+                self._saver.changed()
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self._table.values()))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def data_version(self) -> DataVersion:
+        """Counts the changes, so that name servers see whether they know the newest."""
+        return self._version
+
+    def table(self) -> TopicConfigTable:
+        """Return all topics by name, as they are now, and their version."""
+        return TopicConfigTable(dict(self._table), self._version)
+
+    def get(self, name: str) -> TopicConfig | None:
+        """Return the topic; None when the broker does not have it."""
+        return self._table.get(name)
+
+    def put(self, topic: TopicConfig) -> None:
+        """Add or replace a topic. The same again changes nothing."""
+        if self._table.get(topic.name) == topic:
+            return
+        self._table[topic.name] = topic
+        self._note_change(topic.name)
+        log.info(
+            "topic.changed name=%s read_queues=%d write_queues=%d perm=%d",
+            topic.name, topic.read_queue_nums, topic.write_queue_nums, topic.perm,
+        )  # fmt: skip
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic, and return whether there was one. Its queues are the store's business."""
+        if self._table.pop(name, None) is None:
+            return False
+        self._note_change(name)
+        log.info("topic.deleted name=%s", name)
+        return True
+
+    def create_for_send(
+        self, name: str, default_topic: str, queue_nums: int, *, is_unit: bool
+    ) -> TopicConfig | None:
+        """Return the topic, made now if the broker may; None if it does not exist and may not.
+
+        A topic that somebody sends to is made after the pattern of `default_topic`, when that
+        exists and has PERM_INHERIT (with `auto_create_topic_enable` off, `TBW102` has it not). A
+        retry topic is made in any case.
+
+        Args:
+            name: a valid name.
+            default_topic: the pattern; clients name `TBW102`.
+            queue_nums: how many queues the client would like; at most those of the pattern.
+            is_unit: the client sends for one unit of a deployment in several.
+        """
+        topic = self._table.get(name)
+        if topic is not None:
+            return topic
+        if is_retry_topic(name):
+            flag = names.TOPIC_UNIT_SUB if is_unit else 0
+            self.put(TopicConfig(name, 1, 1, _READ_WRITE, topic_sys_flag=flag))
+            return self._table[name]
+        pattern = self._table.get(default_topic)
+        if pattern is None or not self._may_inherit(pattern):
+            return None
+        # Java lets 0 pass, which makes a topic that nobody can ever send to.
+        count = max(1, min(queue_nums, pattern.write_queue_nums))
+        topic = TopicConfig(
+            name,
+            count,
+            count,
+            pattern.perm & ~PERM_INHERIT,
+            pattern.topic_filter_type,
+            names.TOPIC_UNIT if is_unit else 0,
+        )
+        self.put(topic)
+        return topic
+
+    def is_saved(self, name: str) -> bool:
+        """Return whether the topic is in the file, so that it will outlive a crash."""
+        return name not in self._unsaved
+
+    async def persist(self) -> None:
+        """Write the file if something changed; when this returns, it is durable.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        change = self._change
+        await self._saver.save()
+        self._unsaved = {name: at for name, at in self._unsaved.items() if at > change}
+
+    def _may_inherit(self, pattern: TopicConfig) -> bool:
+        if pattern.name == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+            return False  # a file from before it was switched off may still say it may
+        return is_inherited(pattern.perm)
+
+    def _note_change(self, name: str) -> None:
+        self._change += 1
+        self._unsaved[name] = self._change
+        self._version = self._version.next(self._clock.now_ms())
+        self._saver.changed()
+        self.on_changed()
+
+    def _encode(self) -> bytes:
+        return encode_topic_config_table(self.table(), pretty=True)
+
+
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """Return the topics that a broker has from its first start, as RocketMQ makes them."""
+    cluster, broker = config.cluster_name, config.broker_name
+    topics = [
+        _system_topic(names.SELF_TEST_TOPIC, 1),
+        _system_topic(names.BENCHMARK_TOPIC, 1024),
+        _system_topic(cluster, 16, _READ_WRITE | PERM_INHERIT),
+        _system_topic(broker, 1, _READ_WRITE | PERM_INHERIT),
+        _system_topic(names.OFFSET_MOVED_EVENT, 1),
+        _system_topic(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+        _system_topic(f"{cluster}_REPLY_TOPIC", 1),
+        _system_topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
+        _system_topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+        _system_topic(names.TRANS_HALF_TOPIC, 1),
+        _system_topic(names.TRANS_OP_HALF_TOPIC, 1),
+        _system_topic(names.ROCKSDB_TRANS_HALF_TOPIC, 1),
+        _system_topic(names.ROCKSDB_TRANS_OP_HALF_TOPIC, 1),
+        _system_topic(f"{names.SYSTEM_PREFIX}wheel_timer", 1),
+    ]
+    if config.auto_create_topic_enable:
+        count = config.default_topic_queue_nums
+        topics.append(_system_topic(names.AUTO_CREATE_TOPIC, count, _READ_WRITE | PERM_INHERIT))
+    return topics
+
+
+def _system_topic(name: str, queue_nums: int, perm: int = _READ_WRITE) -> TopicConfig:
+    return TopicConfig(name, queue_nums, queue_nums, perm)

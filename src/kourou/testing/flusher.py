@@ -1,0 +1,102 @@
+"""A flusher without a thread: syncs end after a delay of the seed's choice, or fail, or hang.
+
+Faults that a broker must survive: a sync that takes long, one that fails, one that never ends, and
+a crash while one runs, when the disk has taken all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from kourou.broker.flusher import SyncEnded
+from kourou.store.message_store import MessageStore, SyncPlan
+
+
+class SimFlusher:
+    """Runs syncs on the virtual-time loop.
+
+    Attributes:
+        sync_count: syncs that have ended well.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        seed: int = 0,
+        delay_ms: tuple[float, float] = (0.5, 5.0),
+    ) -> None:
+        """Serve the broker on `loop`.
+
+        Args:
+            loop: a virtual-time loop.
+            seed: decides how long each sync takes, and whether the disk has it at the start or at
+                the end of that time; a crash in between tells the two apart.
+            delay_ms: the shortest and the longest sync.
+        """
+        self.sync_count = 0
+        self._loop = loop
+        self._random = Random(seed)
+        self._delay_ms = delay_ms
+        self._error: OSError | None = None
+        self._is_stalled = False
+        self._stalled: list[tuple[MessageStore, SyncPlan, SyncEnded]] = []
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def fail_next(self, error: OSError) -> None:
+        """Let the next sync end with `error`; what it should have synced stays unsynced."""
+        self._error = error
+
+    def stall(self) -> None:
+        """Let syncs that begin from now on not end before `release`."""
+        self._is_stalled = True
+
+    def release(self) -> None:
+        """End the stalled syncs now."""
+        self._is_stalled = False
+        stalled, self._stalled = self._stalled, []
+        for store, plan, done in stalled:
+            self._run(store, plan, done)
+
+    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+        if self._is_stalled:
+            self._stalled.append((store, plan, done))
+            return
+        delay_s = self._random.uniform(*self._delay_ms) / 1000
+        if self._error is None and self._random.random() < 0.5:
+            error = _sync(store, plan)
+            self._later(delay_s, lambda: self._end(done, error))
+        else:
+            self._later(delay_s, lambda: self._run(store, plan, done))
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._stalled.clear()
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        def run() -> None:
+            self._timers.discard(timer)
+            action()
+
+        timer = self._loop.call_later(delay_s, run)
+        self._timers.add(timer)
+
+    def _run(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+        error: Exception | None
+        error, self._error = self._error, None
+        self._end(done, error or _sync(store, plan))
+
+    def _end(self, done: SyncEnded, error: Exception | None) -> None:
+        self.sync_count += error is None
+        done(error)
+
+
+def _sync(store: MessageStore, plan: SyncPlan) -> Exception | None:
+    try:
+        store.run_sync(plan)
+    except OSError as error:
+        return error
+    return None
