@@ -2,7 +2,7 @@
 
     offset message id    address (4 or 16), port int32, physical offset int64
     unique id            address (4 or 16), low 16 bits of the process id, salt 4 bytes,
-                         milliseconds since the month began int32, counter 16 bits
+                         milliseconds since the month began, 32 bits unsigned, counter 16 bits
 
 Both are written as upper-case hexadecimal, 32 characters with an IPv4 address and 56 with an
 IPv6 one; big-endian throughout.
@@ -21,7 +21,7 @@ from kourou.model.host import Host, pack_address, unpack_address
 
 _PORT_AND_OFFSET: Final = struct.Struct(">iq")
 _PID_AND_SALT: Final = struct.Struct(">HI")
-_TIME_AND_COUNTER: Final = struct.Struct(">iH")
+_TIME_AND_COUNTER: Final = struct.Struct(">IH")
 _TEXT_SIZES: Final = (32, 56)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)

@@ -193,6 +193,9 @@ def _write(value: object, parts: list[bytes], line: bytes) -> None:
         members = [(key, value[key]) for key in sorted(value) if value[key] is not None]
         _write_members([(_key(key), member) for key, member in members], parts, line, b"{}")
     elif isinstance(value, list | tuple):
+        # Java's pretty form keeps numbers on one line.
+        if all(type(element) is int for element in value):
+            line = b""
         _write_members([(b"", element) for element in value], parts, line, b"[]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} has no JSON form")

@@ -1,0 +1,80 @@
+"""Tag expressions mean what they mean in Java."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import FilterSyntaxError
+from kourou.filter.tags import matches_code, matches_tag, parse_tags
+from kourou.protocol.bodies import subscription_to_json
+from kourou.protocol.hashing import tags_code
+
+VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
+CASES = [
+    case
+    for case in json.loads((VECTORS / "tag_subscription.json").read_text())["cases"]
+    if case.get("type") in (None, "TAG")
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: repr(c["expression"]))
+def test_an_expression_makes_the_subscription_that_java_makes(case: dict[str, Any]) -> None:
+    if "error" in case["result"]:
+        with pytest.raises(FilterSyntaxError):
+            parse_tags("T", case["expression"])
+        return
+    expected = case["result"] | {
+        "codeSet": sorted(case["result"]["codeSet"]),
+        "tagsSet": sorted(case["result"]["tagsSet"]),
+    }
+
+    assert subscription_to_json(parse_tags("T", case["expression"])) == expected
+
+
+def test_the_version_is_kept() -> None:
+    assert parse_tags("T", "*", 7).sub_version == 7
+    assert parse_tags("T", "a", 8).sub_version == 8
+
+
+def test_all_takes_every_tag_and_none() -> None:
+    everything = parse_tags("T", "*")
+
+    assert matches_code(everything, 0)
+    assert matches_code(everything, tags_code("TagA"))
+    assert matches_tag(everything, None)
+    assert matches_tag(everything, "TagA")
+
+
+def test_a_tag_takes_its_own_messages_only() -> None:
+    subscription = parse_tags("T", "TagA || TagB")
+
+    assert matches_code(subscription, tags_code("TagA"))
+    assert matches_tag(subscription, "TagB")
+    assert not matches_code(subscription, tags_code("TagC"))
+    assert not matches_tag(subscription, "TagC")
+    assert not matches_code(subscription, tags_code(None))
+    assert not matches_tag(subscription, None)
+
+
+def test_tags_of_one_hash_pass_the_broker_and_not_the_consumer() -> None:
+    subscription = parse_tags("T", "Aa")
+
+    assert matches_code(subscription, tags_code("BB"))
+    assert not matches_tag(subscription, "BB")
+
+
+@given(st.text())
+def test_any_expression_parses_or_is_refused(expression: str) -> None:
+    try:
+        subscription = parse_tags("T", expression)
+    except FilterSyntaxError:
+        assert not expression.replace("||", "")
+    else:
+        assert all(matches_tag(subscription, tag) for tag in subscription.tags_set)
+        assert all(matches_code(subscription, tags_code(tag)) for tag in subscription.tags_set)

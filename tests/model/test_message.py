@@ -1,0 +1,139 @@
+"""A message refuses what could never arrive as it was sent."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from kourou.errors import InvalidMessageError
+from kourou.model.message import Message, MessageExt
+from kourou.model.properties import RESERVED
+
+
+def stored(**properties: str) -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=b"hi",
+        properties=properties,
+        flag=0,
+        queue_id=1,
+        queue_offset=2,
+        physical_offset=3,
+        sys_flag=0,
+        born_at_ms=4,
+        born_host=("127.0.0.1", 5),
+        store_at_ms=6,
+        store_host=("10.0.0.1", 10911),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        store_size=98,
+        body_crc=1486039724,
+    )
+
+
+def test_a_plain_message_carries_only_the_wait_property() -> None:
+    assert Message("T", b"x").to_properties() == {"WAIT": "true"}
+
+
+def test_tags_keys_delay_and_wait_travel_as_properties_beside_the_users() -> None:
+    message = Message(
+        "T",
+        b"x",
+        tags="eu",
+        keys=["o-1", "o-2"],
+        properties={"region": "north"},
+        delay_level=3,
+        wait_store_ok=False,
+    )
+
+    assert message.to_properties() == {
+        "region": "north",
+        "KEYS": "o-1 o-2",
+        "WAIT": "false",
+        "TAGS": "eu",
+        "DELAY": "3",
+    }
+
+
+def test_a_later_change_of_what_was_given_does_not_reach_the_message() -> None:
+    properties, keys = {"a": "1"}, ["k"]
+    message = Message("T", b"x", properties=properties, keys=keys)
+    properties["b"] = "2"
+    keys.append("l")
+
+    assert message.properties == {"a": "1"}
+    assert message.keys == ("k",)
+
+
+def test_a_message_can_be_pickled_as_spark_does() -> None:
+    message = Message("T", b"x", keys=["k"], properties={"a": "1"})
+
+    assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_a_reserved_property_name_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidMessageError, match="set by the system"):
+        Message("T", b"x", properties={name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"topic": 1}, "topic is a str"),
+        ({"body": "text"}, "body is bytes"),
+        ({"body": bytearray(b"x")}, "body is bytes"),
+        ({"flag": 1 << 31}, "flag 2147483648"),
+        ({"flag": -(1 << 31) - 1}, "32-bit"),
+        ({"flag": "1"}, "32-bit"),
+        ({"delay_level": 1.5}, "delay_level 1.5"),
+        ({"delay_level": -1}, "negative"),
+        ({"tags": ""}, "tags is empty"),
+        ({"tags": 1}, "tags is a str"),
+        ({"tags": "a\x02b"}, "ends a property"),
+        ({"keys": "o-17"}, "not one text"),
+        ({"keys": ["a b"]}, "blank"),
+        ({"keys": [""]}, "a key is empty"),
+        ({"properties": {"": "v"}}, "name is empty"),
+        ({"properties": {"a": ""}}, "value of property a is empty"),
+        ({"properties": {"a": "v\x02"}}, "ends a property"),
+        ({"properties": {"a\x01": "v"}}, "ends a name"),
+        ({"properties": {"a": 1}}, "value of property a is a str"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_a_reason(
+    arguments: dict[str, Any], reason: str
+) -> None:
+    given: dict[str, Any] = {"topic": "T", "body": b"x"} | arguments
+    with pytest.raises(InvalidMessageError, match=reason):
+        Message(given.pop("topic"), given.pop("body"), **given)
+
+
+def test_a_value_may_hold_the_character_that_ends_a_name() -> None:
+    assert Message("T", b"x", properties={"a": "v\x01w"}).to_properties()["a"] == "v\x01w"
+
+
+def test_a_stored_message_shows_its_system_properties() -> None:
+    message = stored(TAGS="eu", KEYS="o-1 o-2", DELAY="3", UNIQ_KEY="7F00")
+
+    assert message.tags == "eu"
+    assert message.keys == ["o-1", "o-2"]
+    assert message.delay_level == 3
+    assert message.msg_id == "7F00"
+    assert message.offset_msg_id == "0A00000100002A9F0000000000000003"
+
+
+def test_a_stored_message_without_them_has_defaults() -> None:
+    message = stored()
+
+    assert message.tags is None
+    assert message.keys == []
+    assert message.delay_level == 0
+    assert message.msg_id == message.offset_msg_id
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "3.5", "\u0663"])
+def test_a_delay_level_that_is_no_number_counts_as_none(text: str) -> None:
+    assert stored(DELAY=text).delay_level == 0
