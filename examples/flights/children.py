@@ -1,0 +1,165 @@
+"""The processes that the demo starts: each with a log of its own, each stopped by its pid.
+
+They run in sessions of their own, so that a Ctrl-C in the terminal reaches the demo alone, which
+then stops them in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 15.0
+LOG_TAIL_LINES: Final = 15
+
+
+class ChildFailedError(Exception):
+    """A process did not start, or ended by itself; the text has the end of its log."""
+
+
+class Child:
+    """A Python process. Usable as a context manager, which stops it."""
+
+    def __init__(self, name: str, arguments: list[str], log_file: Path) -> None:
+        self.name = name
+        self._log_file = log_file
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def read_line(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, Any]:
+        """Return the next line that the process prints, a JSON object; all it says is such lines.
+
+        Raises:
+            ChildFailedError: it ended, or said nothing for `timeout_s`.
+        """
+        stream = self._stdout()
+        has_spoken, _, _ = select.select([stream], [], [], timeout_s)
+        line = stream.readline() if has_spoken else b""
+        if not line:
+            raise ChildFailedError(self._failure("did not answer"))
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def check(self) -> None:
+        """Raise ChildFailedError if the process has ended."""
+        if self._process.poll() is not None:
+            raise ChildFailedError(self._failure("ended"))
+
+    def kill(self) -> None:
+        """Kill it with -9, as a crash would."""
+        os.kill(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self) -> None:
+        """Return when the process has ended by itself.
+
+        Raises:
+            ChildFailedError: it goes on, or ended with another exit code than 0.
+        """
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise ChildFailedError(self._failure("does not end")) from None
+        if code:
+            raise ChildFailedError(self._failure("failed"))
+
+    def stop(self) -> None:
+        """Ask the process and its own children to end, and insist after a while."""
+        if self._process.poll() is None:
+            # Not reaped yet, so the pid, which is also its group's, is still its own.
+            os.killpg(self.pid, signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.pid, signal.SIGKILL)
+                self._process.wait()
+        self._stdout().close()
+
+    def _stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def _failure(self, what: str) -> str:
+        code = self._process.poll()
+        state = "is running" if code is None else f"exit code {code}"
+        log = self._log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return "\n".join([f"{self.name} {what} ({state}); its log {self._log_file} ends:", *log])
+
+
+class Server:
+    """`kourou serve`, name server and broker, on one store and the same ports after a crash."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._child, ready = self._start(port=0, name_server_port=0)
+        self.name_server: str = ready["namesrv"]
+        self._broker: str = ready["broker"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._child.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def crash(self) -> float:
+        """Kill it with -9, start it again, and return the seconds until it served again."""
+        started_at = time.perf_counter()
+        self._child.kill()
+        self._child, _ = self._start(_port(self._broker), _port(self.name_server))
+        return time.perf_counter() - started_at
+
+    def _start(self, port: int, name_server_port: int) -> tuple[Child, dict[str, Any]]:
+        arguments = [
+            *("-m", "kourou.cli.main", "serve", "--ready-json"),
+            *("--store", str(self._directory / "store")),
+            *("--port", str(port), "--namesrv-port", str(name_server_port)),
+        ]
+        child = Child("kourou serve", arguments, self._directory / "serve.log")
+        try:
+            return child, child.read_line()
+        except BaseException:
+            child.stop()
+            raise
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -1,0 +1,76 @@
+"""One member of the push group: counts late departures as the flights arrive.
+
+    count_delays.py NAME_SERVER LEDGER
+
+Run it any number of times; the members share the topic's queues. It appends a line to its ledger
+for each delivery (`ledger.py`), prints `{"ready": true}` when it listens, and ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+from ledger import Entry
+
+from kourou.client.config import PushConsumerConfig
+from kourou.client.push_consumer import PushConsumer
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import MessageExt
+
+TOPIC: Final = "flights"
+GROUP: Final = "flight-delays"
+LATE_FROM_MINUTES: Final = 15
+"""What the authorities call late."""
+
+
+class Departure(msgspec.Struct):
+    """What is counted of a flight; the message holds more."""
+
+    dep_delay: int | None
+
+
+class DelayCount:
+    """Counts late flights, each once however often it is delivered."""
+
+    def __init__(self, ledger: IO[bytes]) -> None:
+        self._ledger = ledger
+        self._decode = msgspec.json.Decoder(Departure).decode
+        self._seen: set[str] = set()
+        self._late = 0
+        self._minutes = 0
+
+    async def count(self, message: MessageExt) -> None:
+        """Count one delivery; returning acknowledges the message."""
+        [flight_id] = message.keys
+        delay = self._decode(message.body).dep_delay or 0
+        if delay >= LATE_FROM_MINUTES and flight_id not in self._seen:
+            self._late += 1
+            self._minutes += delay
+        self._seen.add(flight_id)
+        entry = Entry(flight_id, message.queue_id, message.queue_offset, self._late, self._minutes)
+        self._ledger.write(entry.line())
+
+
+async def main(name_server: str, ledger_file: Path) -> None:
+    """Count until SIGTERM."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = PushConsumer(GROUP, name_server, config=config)
+    consumer.subscribe(TOPIC)
+    # Unbuffered: a line is out before its message is acknowledged.
+    with ledger_file.open("ab", buffering=0) as ledger:
+        consumer.listen(DelayCount(ledger).count)
+        async with consumer:
+            print(json.dumps({"ready": True}), flush=True)
+            await stopped.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,232 @@
+"""The main job: a year of flights through a durable broker, to live consumers and into Spark.
+
+    demo.py [--fast | --rows N]
+
+1. starts `kourou serve` on a fresh store in var/demo
+2. publishes each flight as one message, while a push group of two processes counts late departures
+3. midway kills the broker with -9 and starts it again; the publisher sees nothing but a delay
+4. has Spark read the topic, join the weather, write Parquet and find the worst routes
+5. compares what was consumed, and what is in the Parquet, with the data set, flight by flight
+
+Exit codes: 0 all well; 1 anything lost, different or failed; 130 interrupted. All that it starts
+is stopped, whatever happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from children import Child, ChildFailedError, Server
+from comparison import compare_ids, differing_columns, read_parquet
+from data import FLIGHTS_TOTAL, flights_of, load_flights
+from ledger import Ledgers
+from progress import Bars
+from publish import CONFIG, GROUP, Sending, publish
+from rich.console import Console
+from summary import Outcome, print_outcome, print_worst_routes
+
+from kourou.client.admin import AdminClient
+from kourou.client.producer import Producer
+from kourou.client.pull_consumer import PullConsumer
+from kourou.errors import KourouError
+
+TOPIC: Final = "flights"
+QUEUES: Final = 8
+MEMBERS: Final = 2
+FAST_ROWS: Final = 20_000
+LOOK_EVERY_S: Final = 0.25
+STALL_LIMIT_S: Final = 60.0
+SPARK_LIMIT_S: Final = 300.0
+
+HERE: Final = Path(__file__).resolve().parent
+DIRECTORY: Final = HERE.parent.parent / "var" / "demo"
+
+
+class Demo:
+    """One run, step by step; `run` has the order."""
+
+    def __init__(self, table: pa.Table, console: Console) -> None:
+        self._table = table
+        self._console = console
+        self._sending = Sending(len(table))
+        self._ledgers = Ledgers([DIRECTORY / f"counted-{n}.txt" for n in range(1, MEMBERS + 1)])
+        self._members: list[Child] = []
+
+    def run(self) -> Outcome:
+        """Do all of it.
+
+        Raises:
+            ChildFailedError: a process did not start, ended early or stood still.
+            KourouError: the broker refused something.
+        """
+        started_at = time.perf_counter()
+        with ExitStack() as stack:
+            server = stack.enter_context(Server(DIRECTORY))
+            self._say(f"broker    kourou serve, pid {server.pid}, name server {server.name_server}")
+            asyncio.run(create_topic(server.name_server))
+            self._start_group(stack, server)
+            crash_seconds, stored = asyncio.run(self._publish_and_count(server))
+            for member in self._members:
+                member.stop()
+            self._ledgers.read_on()
+            spark = self._run_spark(stack, server)
+        print_worst_routes(self._console, spark)
+        parquet = read_parquet(DIRECTORY / "parquet")
+        reported = compare_ids(self._flight_ids(), parquet["flight_id"].to_pylist())
+        is_same = not reported.missing and not reported.unknown
+        return Outcome(
+            total=len(self._table),
+            sending=self._sending,
+            stored=stored,
+            deliveries=self._ledgers.deliveries,
+            records=len(self._ledgers.records),
+            consumed=compare_ids(self._flight_ids(), self._ledgers.flights),
+            late=self._ledgers.late,
+            late_minutes=self._ledgers.minutes,
+            crash_seconds=crash_seconds,
+            spark=spark,
+            reported=reported,
+            differing=differing_columns(self._table, parquet) if is_same else [],
+            parquet=DIRECTORY / "parquet",
+            seconds=time.perf_counter() - started_at,
+        )
+
+    def _start_group(self, stack: ExitStack, server: Server) -> None:
+        for file in self._ledgers.files:
+            arguments = [str(HERE / "count_delays.py"), server.name_server, str(file)]
+            child = Child(file.stem, arguments, file.with_suffix(".log"))
+            self._members.append(stack.enter_context(child))
+        for member in self._members:
+            member.read_line()
+        pids = ", ".join(str(member.pid) for member in self._members)
+        self._say(f"counting  a push group of {MEMBERS} processes, pids {pids}")
+
+    async def _publish_and_count(self, server: Server) -> tuple[float, int]:
+        """Publish with a crash midway; return its seconds, and the messages stored in the end.
+
+        Returns when the group has got every stored message.
+        """
+        async with Producer(GROUP, server.name_server, config=CONFIG) as producer:
+            flights = flights_of(self._table)
+            publishing = asyncio.create_task(publish(producer, TOPIC, flights, self._sending))
+            crashing = asyncio.create_task(self._crash_midway(server))
+            try:
+                with Bars(self._console, len(self._table)) as bars:
+                    await self._follow(bars, until=lambda: publishing.done() and crashing.done())
+                    await asyncio.gather(publishing, crashing)
+                    stored = await count_stored(server.name_server)
+                    await self._follow(bars, until=lambda: len(self._ledgers.records) >= stored)
+            finally:
+                publishing.cancel()
+                crashing.cancel()
+        return crashing.result(), stored
+
+    async def _follow(self, bars: Bars, *, until: Callable[[], bool]) -> None:
+        """Show what happens until the condition holds.
+
+        Raises:
+            ChildFailedError: a member of the group ended, or nothing has happened for a minute.
+        """
+        state, changed_at = (-1, -1), time.perf_counter()
+        while not until():
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._ledgers.read_on()
+            bars.show(self._sending, self._ledgers)
+            for member in self._members:
+                member.check()
+            now = (self._sending.acknowledged, self._ledgers.deliveries)
+            if now != state:
+                state, changed_at = now, time.perf_counter()
+            elif time.perf_counter() - changed_at > STALL_LIMIT_S:
+                raise ChildFailedError(
+                    f"nothing has moved for {STALL_LIMIT_S:.0f} s: {now[0]} acknowledged, "
+                    f"{now[1]} delivered; the logs are in {DIRECTORY}"
+                )
+
+    async def _crash_midway(self, server: Server) -> float:
+        """Kill and restart the broker when half is acknowledged; return the seconds it was away."""
+        await self._sending.halfway.wait()
+        at, pid = self._sending.acknowledged, server.pid
+        seconds = await asyncio.to_thread(server.crash)
+        self._say(
+            f"crash     kill -9 {pid} at {at:,} acknowledged; "
+            f"pid {server.pid} serves the same store after {seconds:.1f} s"
+        )
+        return seconds
+
+    def _run_spark(self, stack: ExitStack, server: Server) -> dict[str, Any]:
+        self._say("spark     reads the topic, joins the weather, writes Parquet")
+        arguments = [str(HERE / "spark_report.py"), server.name_server, str(DIRECTORY / "parquet")]
+        job = stack.enter_context(Child("the Spark job", arguments, DIRECTORY / "spark.log"))
+        with self._console.status("Spark"):
+            found = job.read_line(SPARK_LIMIT_S)
+            job.wait()
+        return found
+
+    def _flight_ids(self) -> list[str]:
+        ids: list[str] = self._table["flight_id"].to_pylist()
+        return ids
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+async def create_topic(name_server: str) -> None:
+    """Make the topic, so that the group finds its queues before the first message."""
+    async with AdminClient(name_server) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
+
+
+async def count_stored(name_server: str) -> int:
+    """Return the messages that the topic holds."""
+    async with PullConsumer("flight-auditor", name_server) as consumer:
+        queues = await consumer.fetch_subscribe_message_queues(TOPIC)
+        return sum(
+            [
+                await consumer.max_offset(queue) - await consumer.min_offset(queue)
+                for queue in queues
+            ]
+        )
+
+
+def main() -> int:
+    """Run the demo and return its exit code."""
+    parser = argparse.ArgumentParser(description="The main job on the flights of 2013.")
+    parser.add_argument(
+        "--rows", type=int, default=FLIGHTS_TOTAL, help="flights to publish (default: all)"
+    )
+    parser.add_argument(
+        "--fast", dest="rows", action="store_const", const=FAST_ROWS, help=f"{FAST_ROWS} flights"
+    )
+    rows: int = parser.parse_args().rows
+    if not 1 <= rows <= FLIGHTS_TOTAL:
+        parser.error(f"--rows is {rows}: from 1 to {FLIGHTS_TOTAL}")
+    console = Console()
+    # A SIGTERM takes the way of a Ctrl-C, on which everything is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir(parents=True)
+    try:
+        outcome = Demo(load_flights(rows), console).run()
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    except (ChildFailedError, KourouError) as error:
+        console.print(f"[bold red]failed:[/] {error}", markup=True, soft_wrap=True)
+        return 1
+    print_outcome(console, outcome)
+    return 1 if outcome.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

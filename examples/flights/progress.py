@@ -1,0 +1,54 @@
+"""Two progress bars: what was sent, and what was counted meanwhile."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from ledger import Ledgers
+from publish import Sending
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class Bars:
+    """Shows the publication and the counting while they go on."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._sent = self._progress.add_task("sent     ", total=total, note="")
+        self._counted = self._progress.add_task("counted  ", total=total, note="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, sending: Sending, ledgers: Ledgers) -> None:
+        """Move the bars to where things are."""
+        speed = self._progress.tasks[self._sent].speed
+        self._progress.update(
+            self._sent,
+            completed=sending.acknowledged,
+            note="" if speed is None else f"{speed:,.0f} messages/s",
+        )
+        mean = ledgers.minutes / max(1, ledgers.late)
+        self._progress.update(
+            self._counted,
+            completed=len(ledgers.flights),
+            note=f"{ledgers.late:,} late, {mean:.0f} minutes each",
+        )

@@ -1,0 +1,84 @@
+"""Publish flights, one message each, many in flight, and keep the books on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from data import Flight
+
+from kourou.client.config import ProducerConfig
+from kourou.client.producer import Producer, SendReceipt
+from kourou.model.message import Message
+
+GROUP: Final = "flight-publisher"
+CONFIG: Final = ProducerConfig(
+    # Longer than the broker is away: until then every failed send is tried again in silence.
+    send_timeout_ms=60_000,
+    attempt_timeout_ms=10_000,
+    in_flight_messages_max=512,
+)
+
+
+@dataclass
+class Sending:
+    """The books of one publication.
+
+    Attributes:
+        total: messages that it will have.
+        sent: messages handed to the producer.
+        acknowledged: of these, answered by the broker as stored.
+        failures: flight id and error of each that raised.
+        latencies_ms: from handing over to the acknowledgement.
+        seconds: from the first message to the last answer.
+        halfway: set when half of them are acknowledged.
+    """
+
+    total: int
+    sent: int = 0
+    acknowledged: int = 0
+    failures: list[tuple[str, BaseException]] = field(default_factory=list)
+    latencies_ms: array[float] = field(default_factory=lambda: array("d"))
+    seconds: float = 0.0
+    halfway: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def latency_ms(self, share: float) -> float:
+        """Return the latency that this share of the messages did not exceed; 0 if none was sent."""
+        ordered = sorted(self.latencies_ms)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+async def publish(
+    producer: Producer, topic: str, flights: Iterable[Flight], sending: Sending
+) -> None:
+    """Send all flights and return when each is answered; `sending` is up to date meanwhile."""
+    started_at = time.perf_counter()
+    open_sends: set[asyncio.Future[SendReceipt]] = set()
+    for flight in flights:
+        message = Message(topic, flight.body, tags=flight.carrier, keys=[flight.flight_id])
+        future = await producer.submit(message)
+        sending.sent += 1
+        open_sends.add(future)
+        future.add_done_callback(open_sends.discard)
+        future.add_done_callback(partial(_book, sending, flight.flight_id, time.perf_counter()))
+    if open_sends:
+        await asyncio.wait(open_sends)
+    sending.seconds = time.perf_counter() - started_at
+
+
+def _book(
+    sending: Sending, flight_id: str, sent_at: float, future: asyncio.Future[SendReceipt]
+) -> None:
+    error = future.exception()
+    if error is None:
+        sending.acknowledged += 1
+        if sending.acknowledged * 2 >= sending.total:
+            sending.halfway.set()
+        sending.latencies_ms.append((time.perf_counter() - sent_at) * 1000)
+    else:
+        sending.failures.append((flight_id, error))

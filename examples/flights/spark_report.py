@@ -1,0 +1,100 @@
+"""The Spark job: the topic from end to end, joined with the weather, written as Parquet.
+
+    spark_report.py NAME_SERVER PARQUET
+
+Prints what it read and found as one line of JSON. A message stored twice (a producer that lost
+the answer sends again) is two rows of the topic and one flight: `rows` and `flights` tell.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Final
+
+from data import weather_file
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users know it
+
+from kourou.spark.session import local_session
+
+TOPIC: Final = "flights"
+CORES: Final = 2
+WORST_ROUTES: Final = 10
+FLIGHT: Final = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
+    "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, "
+    "origin STRING, dest STRING, air_time INT, distance INT, hour INT, minute INT, "
+    "time_hour TIMESTAMP, flight_id STRING"
+)
+WEATHER: Final = (
+    "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, "
+    "humid DOUBLE, wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, "
+    "pressure DOUBLE, visib DOUBLE, time_hour TIMESTAMP"
+)
+
+
+def read_topic(spark: SparkSession, name_server: str) -> DataFrame:
+    """Return every stored message of the topic, as it is now."""
+    return (
+        spark.read.format("rocketmq")
+        .option("nameServer", name_server)
+        .option("topic", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("endingOffsets", "latest")
+        .load()
+    )
+
+
+def with_weather(flights: DataFrame) -> DataFrame:
+    """Return the flights with the weather at their origin in their hour, where it is known."""
+    weather = flights.sparkSession.read.csv(
+        str(weather_file()), schema=WEATHER, header=True, nullValue="NA"
+    ).drop("year", "month", "day", "hour")
+    return flights.join(F.broadcast(weather), ["origin", "time_hour"], "left")
+
+
+def worst_routes(flights: DataFrame) -> list[dict[str, Any]]:
+    """Return the routes of the longest mean delay at departure, worst first."""
+    routes = (
+        flights.groupBy("origin", "dest")
+        .agg(
+            F.count("dep_delay").alias("departed"),
+            F.mean("dep_delay").alias("delay_minutes"),
+            F.mean("wind_speed").alias("wind_mph"),
+            F.mean("visib").alias("visibility_miles"),
+        )
+        .orderBy(F.desc_nulls_last("delay_minutes"))
+    )
+    return [row.asDict() for row in routes.limit(WORST_ROUTES).collect()]
+
+
+def main(name_server: str, parquet: str) -> None:
+    """Run the job and print its result."""
+    spark = local_session("flights", cores=CORES)
+    started_at = time.perf_counter()
+    # Counted on the way: the topic is read once.
+    stored = Observation("stored")
+    flights = (
+        read_topic(spark, name_server)
+        .observe(stored, F.count(F.lit(1)).alias("rows"))
+        .select(F.from_json(F.col("body").cast("string"), FLIGHT).alias("flight"))
+        .select("flight.*")
+        .dropDuplicates(["flight_id"])
+    )
+    with_weather(flights).write.mode("overwrite").partitionBy("carrier").parquet(parquet)
+    written = spark.read.parquet(parquet)
+    found = {
+        "rows": stored.get["rows"],
+        "flights": written.count(),
+        "with_weather": written.where("temp IS NOT NULL").count(),
+        "worst": worst_routes(written),
+        "seconds": time.perf_counter() - started_at,
+    }
+    print(json.dumps(found), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

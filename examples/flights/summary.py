@@ -1,0 +1,152 @@
+"""The end of the demo: what was sent and what arrived, and whether that is the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comparison import Comparison
+from publish import Sending
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything the demo measured.
+
+    Attributes:
+        total: flights of the data set that were to be published.
+        sending: the publisher's books.
+        stored: messages in the topic at the end.
+        deliveries: messages given to the counting processes, repeated ones included.
+        records: different stored messages among them.
+        consumed: their flights against the data set.
+        late, late_minutes: what the counting processes counted.
+        crash_seconds: from kill -9 until the broker served again.
+        spark: what the Spark job printed.
+        reported: the Parquet's flights against the data set.
+        differing: columns of the Parquet that differ from the data set's.
+        parquet: where it lies.
+        seconds: the whole demo.
+    """
+
+    total: int
+    sending: Sending
+    stored: int
+    deliveries: int
+    records: int
+    consumed: Comparison
+    late: int
+    late_minutes: int
+    crash_seconds: float
+    spark: dict[str, Any]
+    reported: Comparison
+    differing: list[str]
+    parquet: Path
+    seconds: float
+
+    @property
+    def lost(self) -> int:
+        """Flights of the data set that the group or the Parquet lacks."""
+        return len({*self.consumed.missing, *self.reported.missing})
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as it must be; empty if all is well."""
+        sending, spark = self.sending, self.spark
+        checks = [
+            (sending.sent == self.total, f"{self.total} flights, {sending.sent} sent"),
+            (
+                sending.acknowledged == sending.sent,
+                f"{len(sending.failures)} sends raised, the first: {sending.failures[:1]}",
+            ),
+            (not self.consumed.missing, f"not consumed: {_some(self.consumed.missing)}"),
+            (not self.consumed.unknown, f"consumed, never sent: {_some(self.consumed.unknown)}"),
+            (
+                self.records == self.stored,
+                f"{self.stored} messages stored, {self.records} of them consumed",
+            ),
+            (
+                spark["rows"] == self.stored,
+                f"{self.stored} messages stored, {spark['rows']} rows read by Spark",
+            ),
+            (
+                spark["flights"] == self.total,
+                f"{self.total} flights, {spark['flights']} in the Parquet",
+            ),
+            (not self.reported.missing, f"not in the Parquet: {_some(self.reported.missing)}"),
+            (
+                not self.reported.unknown,
+                f"in the Parquet, never sent: {_some(self.reported.unknown)}",
+            ),
+            (not self.differing, f"other values in the Parquet: {', '.join(self.differing)}"),
+        ]
+        return [problem for is_well, problem in checks if not is_well]
+
+
+def print_worst_routes(console: Console, spark: dict[str, Any]) -> None:
+    """Print the routes that Spark found to be the worst."""
+    table = Table(title=f"The {len(spark['worst'])} worst routes by mean delay at departure")
+    table.add_column("route")
+    for name in ("departures", "mean delay, min", "mean wind, mph", "mean visibility, mi"):
+        table.add_column(name, justify="right")
+    for route in spark["worst"]:
+        table.add_row(
+            f"{route['origin']} to {route['dest']}",
+            f"{route['departed']:,}",
+            *(_number(route[n]) for n in ("delay_minutes", "wind_mph", "visibility_miles")),
+        )
+    console.print(table)
+
+
+def print_outcome(console: Console, outcome: Outcome) -> None:
+    """Print the short table, and what is wrong below it."""
+    table = Table(title="From the data set to Spark", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for row in _rows(outcome):
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"Parquet: {outcome.parquet} (partitioned by carrier)", soft_wrap=True)
+    for problem in outcome.problems:
+        console.print(f"[bold red]wrong:[/] {problem}", soft_wrap=True)
+
+
+def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
+    """Return (what, figure, what it means), one a line of the table."""
+    sending, spark = outcome.sending, outcome.spark
+    twice = outcome.stored - outcome.total
+    flights = outcome.total - len(outcome.consumed.missing)
+    again = outcome.deliveries - outcome.records
+    rate = sending.acknowledged / sending.seconds
+    each = outcome.late_minutes / max(1, outcome.late)
+    p50, p99, p100 = (sending.latency_ms(share) for share in (0.5, 0.99, 1))
+    notes = {
+        "stored": f"{twice:,} twice: sent again, as kill -9 took the answer" if twice else "",
+        "rate": f"in {sending.seconds:.1f} s, {outcome.crash_seconds:.1f} of them with no broker",
+        "weather": f"{spark['with_weather']:,} with weather, in {spark['seconds']:.1f} s",
+    }
+    return [
+        ("sent", f"{sending.sent:,}", "flights, one message each"),
+        ("acknowledged", f"{sending.acknowledged:,}", "by a broker that had them on disk"),
+        ("stored", f"{outcome.stored:,}", notes["stored"] or "each once"),
+        ("consumed", f"{flights:,}", f"flights, in {outcome.deliveries:,} deliveries"),
+        ("redelivered", f"{again:,}", "deliveries of a stored message that had been delivered"),
+        ("lost", f"{outcome.lost:,}", "by comparison with the data set, flight by flight"),
+        ("late", f"{outcome.late:,}", f"counted live; {_number(each)} minutes each"),
+        ("messages/s", f"{rate:,.0f}", notes["rate"]),
+        ("p50 / p99", f"{p50:,.0f} / {p99:,.0f} ms", f"send to acknowledged; at most {p100:,.0f}"),
+        ("Spark rows", f"{spark['rows']:,}", f"{spark['flights']:,} flights, {notes['weather']}"),
+        ("whole demo", f"{outcome.seconds:.0f} s", ""),
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return f"{len(names)} flights, such as {', '.join(names[:3])}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
