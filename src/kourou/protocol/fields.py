@@ -112,14 +112,20 @@ def _parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _parse_int(text: str) -> int:
-    value = _parse_long(text)
+def parse_int(text: str) -> int:
+    """Return the 32-bit integer of a text, read as strictly as Java's Integer.parseInt.
+
+    Raises:
+        ValueError: it is none, or does not fit; the text is quoted, at most 40 characters of it.
+    """
+    value = parse_long(text)
     if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
         raise ValueError(f"{text} does not fit 32 bits")
     return value
 
 
-def _parse_long(text: str) -> int:
+def parse_long(text: str) -> int:
+    """Return the 64-bit integer of a text. Raises as `parse_int`."""
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(f"{text[:40]!r} is not an integer")
     value = int(text)
@@ -131,8 +137,8 @@ def _parse_long(text: str) -> int:
 _PARSERS: Final[dict[object, Callable[[str], object]]] = {
     str: str,
     bool: _parse_bool,
-    Int: _parse_int,
-    Long: _parse_long,
+    Int: parse_int,
+    Long: parse_long,
 }
 
 _PLANS: Final[dict[type, tuple[_Field, ...]]] = {}

@@ -25,6 +25,7 @@ import msgspec
 from kourou.errors import FrameTooLargeError, MalformedFrameError, MalformedHeaderError
 from kourou.protocol.codes import LanguageCode, language_of
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+from kourou.protocol.fields import parse_int
 
 FRAME_SIZE_MAX: Final = 16 * 1024 * 1024 - 4
 """Largest `frame_size` in bytes: Java's frameMaxLength, which counts the 4 bytes of the field."""
@@ -184,14 +185,13 @@ def _integer(members: dict[str, Any], name: str) -> int:
     value = members.get(name)
     if value is None:
         return 0
-    # The length bounds int()'s work; eleven characters hold every 32-bit integer.
-    if isinstance(value, str) and len(value) <= 11:
+    if isinstance(value, str):
         try:
-            value = int(value)
-        except ValueError:
-            pass
+            return parse_int(value)
+        except ValueError as error:
+            raise MalformedHeaderError(f"member {name}: {error}") from None
     if type(value) is not int or not _INT32_MIN <= value <= _INT32_MAX:
-        raise MalformedHeaderError(f"member {name}: {str(value)[:40]!r} is not a 32-bit integer")
+        raise MalformedHeaderError(f"member {name}: {str(value)[:40]} is not a 32-bit integer")
     return value
 
 

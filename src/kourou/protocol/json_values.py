@@ -6,16 +6,15 @@ boolean may be written as text, unknown members do not matter.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from kourou.errors import MalformedBodyError
+from kourou.protocol.fields import parse_long
 
 Json = Mapping[str, Any]
 """A parsed JSON object."""
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _INT64_MIN: Final = -0x8000_0000_0000_0000
 _INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -51,8 +50,11 @@ def as_text(value: object, what: str) -> str:
 
 def as_integer(value: object, what: str) -> int:
     """Return `value` if it is a 64-bit integer, or the text of one. Raises as `as_object`."""
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        value = int(value)
+    if isinstance(value, str):
+        try:
+            return parse_long(value)
+        except ValueError:
+            raise _type_error(what, value, "a 64-bit integer") from None
     if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:
         raise _type_error(what, value, "a 64-bit integer")
     return value

@@ -1,0 +1,51 @@
+"""Commands are made as requests and as answers, and give their header by class."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.errors import MalformedHeaderError
+from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from kourou.protocol.command import request, response
+from kourou.protocol.headers_consume import GetMaxOffsetResponseHeader
+from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.headers_send import SendMessageRequestHeaderV2
+
+
+def test_a_request_carries_its_header_as_texts() -> None:
+    command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader("T"), b"body")
+
+    assert command.ext_fields == {"topic": "T"}
+    assert command.body == b"body"
+    assert command.language is LanguageCode.PYTHON
+    assert not command.is_response
+    assert not command.is_oneway
+
+
+def test_a_oneway_request_says_so() -> None:
+    command = request(RequestCode.HEART_BEAT, oneway=True)
+
+    assert command.is_oneway
+    assert not command.is_response
+    assert command.ext_fields == {}
+
+
+def test_an_answer_belongs_to_its_request() -> None:
+    command = request(RequestCode.GET_MAX_OFFSET)
+    command.opaque = 77
+    answer = response(command, header=GetMaxOffsetResponseHeader(5), body=b"b", remark="r")
+
+    assert answer.is_response
+    assert not answer.is_oneway
+    assert (answer.opaque, answer.code, answer.remark) == (77, ResponseCode.SUCCESS, "r")
+    assert answer.header(GetMaxOffsetResponseHeader) == GetMaxOffsetResponseHeader(5)
+    assert response(command, ResponseCode.SYSTEM_ERROR).ext_fields == {}
+
+
+def test_a_bad_header_names_the_request_and_the_field() -> None:
+    with pytest.raises(
+        MalformedHeaderError, match=r"SEND_MESSAGE_V2 \(310\): field a \(producer_group\) is miss"
+    ):
+        request(RequestCode.SEND_MESSAGE_V2).header(SendMessageRequestHeaderV2)
+    with pytest.raises(MalformedHeaderError, match=r"response 0: field offset \(offset\) is miss"):
+        response(request(30)).header(GetMaxOffsetResponseHeader)
