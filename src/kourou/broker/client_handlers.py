@@ -6,7 +6,6 @@ DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -14,6 +13,7 @@ from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.expressions import is_tag_expression, not_served
 from kourou.broker.groups import Groups
 from kourou.broker.retry_topics import TopicTable, ensure_retry_topic
+from kourou.broker.steady_time import steady_ms
 from kourou.model.group import MessageModel
 from kourou.protocol.bodies_client import (
     decode_check_client_config,
@@ -79,7 +79,7 @@ class ClientHandlers:
             request.connection,
             command.language,
             command.version,
-            _steady_ms(),
+            steady_ms(),
         )
         must_send = heartbeat.fingerprint == 0
         for data in heartbeat.consumers:
@@ -129,11 +129,6 @@ class ClientHandlers:
 
     def expire(self) -> None:
         """Take out and disconnect who sent no heartbeat for too long; to be called every 10 s."""
-        for peer in self._clients.expire(_steady_ms()):
+        for peer in self._clients.expire(steady_ms()):
             log.info("client.expired peer=%s", peer.remote_address)
             peer.close("no heartbeat came for too long")
-
-
-def _steady_ms() -> int:
-    """Return the loop's time: a wall clock that jumps must not make all clients silent."""
-    return int(asyncio.get_running_loop().time() * 1000)

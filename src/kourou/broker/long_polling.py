@@ -126,6 +126,10 @@ class LongPolling(Generic[PullT]):
             self._forget(held)
         return expired
 
+    def next_due_ms(self) -> int | None:
+        """Return when `expired` will next find a pull; None when nothing is held."""
+        return min(self._by_tick) * TICK_MS if self._by_tick else None
+
     def dropped(self, owner: Hashable) -> int:
         """Forget the pulls of a closed connection, and return how many there were."""
         pulls = list(self._by_owner.get(owner, ()))

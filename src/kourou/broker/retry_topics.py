@@ -22,6 +22,14 @@ class TopicTable(Protocol):
     def put(self, config: TopicConfig) -> object: ...
 
 
+class SavedTopics(TopicTable, Protocol):
+    """The same, for who must know that a topic outlives a crash."""
+
+    def is_saved(self, name: str) -> bool: ...
+
+    async def persist(self) -> None: ...
+
+
 def ensure_retry_topic(
     topics: TopicTable, group: SubscriptionGroup, *, unit_mode: bool = False
 ) -> TopicConfig:

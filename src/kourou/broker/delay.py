@@ -1,0 +1,390 @@
+"""Delivery of delayed messages: when one is due, it is stored again, in the queue it is meant for.
+
+A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX, in the order in which the messages
+of the level came, which is also the order in which they are due: only the first of each queue must
+be looked at. Its consume queue entry says when it is due (`placement.py`).
+
+The progress of each level is in `config/delayOffset.json`: the queue offset of its first message
+that was not delivered. In the file it may lag behind, never run ahead of what is synced: after a
+crash messages may be delivered twice, and none is lost.
+
+    found at the head of a level                what happens
+    due later than its level allows             it is due now: the clock was set back
+    record gone or unreadable, or it does not   logged and passed over
+    say where it goes
+    the store refuses for now                   tried again, after 1 to 10 s
+
+Source: ScheduleMessageService.java, apache/rocketmq 5.5.0, which looks every 100 ms; here a timer
+is set for the next message that is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.long_polling import Arrived
+from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.steady_time import steady_ms
+from kourou.clock import Clock
+from kourou.errors import MalformedMessageError
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from kourou.protocol.bodies import DataVersion, data_version_from_json, data_version_to_json
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.hashing import tags_code
+from kourou.protocol.json_values import as_integer, as_object, get_object
+from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.remoting.runtime import Offload
+from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
+from kourou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/delayOffset.json"
+
+BATCH_MESSAGES_MAX: Final = 64
+"""Messages of one level that are delivered together; they share a write and a sync."""
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of these messages; the one that passes this is the last of them."""
+LOOK_AGAIN_MS: Final = 5_000
+"""Longest time between two looks at a level: how late messages are if the clock is set forward."""
+BUSY_RETRY_MS: Final = 1_000
+"""When to try again after the store had too much to do."""
+FAILED_RETRY_MS: Final = 10_000
+"""When to try again after the store, or the disk, failed."""
+
+_STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
+
+
+@dataclass(slots=True)
+class _Level:
+    """One delay level.
+
+    Attributes:
+        queue_offset: the first message that was not delivered yet.
+        look_at_ms: when to look at it, in the loop's time.
+        is_empty: the last look found no message at all.
+        is_busy: messages of it are being delivered.
+    """
+
+    number: int
+    delay_ms: int
+    queue_offset: int
+    look_at_ms: int = 0
+    is_empty: bool = True
+    is_busy: bool = False
+
+    @property
+    def queue_id(self) -> int:
+        """Its queue of SCHEDULE_TOPIC_XXXX."""
+        return self.number - 1
+
+
+class DelayDelivery:
+    """Delivers the delayed messages of one store."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        commit: GroupCommit,
+        file: SavedFile,
+        offload: Offload,
+        clock: Clock,
+        delay_levels_ms: Sequence[int],
+        text: bytes | None = None,
+    ) -> None:
+        """Go on where the file says.
+
+        Args:
+            store: holds the messages that wait.
+            commit: stores them again when they are due.
+            file: where `persist` writes.
+            offload: takes disk reads and the write of the file off the loop.
+            clock: tells which messages are due.
+            delay_levels_ms: how long each level waits, level 1 first.
+            text: the content of the file; None when there is none yet.
+
+        Raises:
+            MalformedBodyError: `text` is not such a file.
+        """
+        self._store = store
+        self._commit = commit
+        self._offload = offload
+        self._clock = clock
+        self._saver = ConfigSaver(file, self._encode, offload, covered_by=store)
+        self._version, self._offsets = parse_delay_offsets(text) if text else (DataVersion(), {})
+        self._levels = [
+            _Level(number, delay_ms, self._offsets.get(number, 0))
+            for number, delay_ms in enumerate(delay_levels_ms, 1)
+        ]
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        """Begin to deliver; what became due while the broker was down comes first.
+
+        Progress beyond the end of a queue is set back: a crash took messages that it counts.
+        """
+        for level in self._levels:
+            self._clamp(level)
+        self._is_started = True
+        self._run()
+
+    async def stop(self) -> None:
+        """Begin no more deliveries, and return when those under way have ended."""
+        self._halt()
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def abandon(self) -> None:
+        """Stop as a killed process stops."""
+        self._halt()
+        for task in self._running:
+            task.cancel()
+
+    async def persist(self) -> bool:
+        """Write the progress if there was some; see `ConfigSaver.save`.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        return await self._saver.save()
+
+    def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
+        """Look at levels that were empty and are no longer; called once a turn of the loop."""
+        is_concerned = False
+        for arrival in arrivals:
+            if arrival.topic != SCHEDULE_TOPIC or arrival.queue_id >= len(self._levels):
+                continue
+            level = self._levels[arrival.queue_id]
+            if level.is_empty:
+                level.is_empty = False
+                level.look_at_ms = 0
+                is_concerned = True
+        if is_concerned:
+            self._set_timer()
+
+    def _halt(self) -> None:
+        self._is_started = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # When to look
+
+    def _set_timer(self) -> None:
+        """See to it that `_run` is called when the first level is to be looked at."""
+        times = [level.look_at_ms for level in self._levels if not level.is_busy]
+        if not self._is_started or not times:
+            return
+        at_s = min(times) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at_s:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at_s, self._run)
+
+    def _run(self) -> None:
+        """Deliver what is due at the levels that are to be looked at."""
+        self._timer = None
+        for level in self._levels:
+            if not level.is_busy and level.look_at_ms <= steady_ms():
+                self._look(level)
+        self._set_timer()
+
+    def _look(self, level: _Level) -> None:
+        level.look_at_ms = steady_ms() + FAILED_RETRY_MS
+        try:
+            due, wait_ms = self._due(level)
+        except Exception:  # a level that fails must not end delivery for good
+            log.exception("delay.failed level=%d queue_offset=%d", level.number, level.queue_offset)
+            return
+        level.look_at_ms = steady_ms() + wait_ms
+        if due:
+            level.is_busy = True
+            task = asyncio.get_running_loop().create_task(self._deliver(level, due))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    def _due(self, level: _Level) -> tuple[list[QueueEntry], int]:
+        """Return the entries of the level that are due, and in how many ms to look again."""
+        now_ms = self._clock.now_ms()
+        due: list[QueueEntry] = []
+        size = 0
+        while len(due) < BATCH_MESSAGES_MAX and size < BATCH_BYTES_MAX:
+            queue_offset = level.queue_offset + len(due)
+            entry = self._store.entry(SCHEDULE_TOPIC, level.queue_id, queue_offset)
+            level.is_empty = entry is None and not due
+            if entry is None:
+                if level.is_empty and self._clamp(level):
+                    return [], 0
+                break
+            due_at_ms = entry.tags_code
+            if now_ms < due_at_ms <= now_ms + level.delay_ms:
+                return due, min(LOOK_AGAIN_MS, due_at_ms - now_ms)
+            due.append(entry)
+            size += entry.size
+        return due, LOOK_AGAIN_MS
+
+    # Delivery
+
+    async def _deliver(self, level: _Level, due: Sequence[QueueEntry]) -> None:
+        """Store the messages again, and note how far that went."""
+        wait_ms = FAILED_RETRY_MS
+        try:
+            wait_ms = await self._deliver_batch(level, due)
+        except Exception:  # a level that fails must not end delivery for good
+            log.exception("delay.failed level=%d queue_offset=%d", level.number, level.queue_offset)
+        level.is_busy = False
+        level.look_at_ms = steady_ms() + wait_ms
+        self._set_timer()
+
+    async def _deliver_batch(self, level: _Level, due: Sequence[QueueEntry]) -> int:
+        """Store the messages again and return in how many ms to look at the level again."""
+        drafts = [await self._draft(level, entry) for entry in due]
+        now_ms = self._clock.now_ms()
+        puts: list[asyncio.Future[PutResult] | None] = []
+        for draft in drafts:
+            put = self._put(draft, now_ms) if draft is not None else None
+            puts.append(put)
+            if put is not None and put.done() and not _is_settled(put.result()):
+                break  # those behind it would be stored out of order, and twice
+        for put in puts:
+            result = await put if put is not None else None
+            if result is not None and not _is_settled(result):
+                log.warning(
+                    "delay.put_refused level=%d queue_offset=%d status=%s reason=%s",
+                    level.number, level.queue_offset, result.status.name, result.reason,
+                )  # fmt: skip
+                is_busy = result.status is PutStatus.BUSY
+                return BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS
+            if result is not None and result.status is PutStatus.MESSAGE_ILLEGAL:
+                self._passed_over(level, result.reason)
+            self._advance(level)
+        return 0
+
+    def _put(self, draft: RecordDraft, now_ms: int) -> asyncio.Future[PutResult]:
+        future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutResult) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self._commit.put([draft], now_ms, done)
+        return future
+
+    async def _draft(self, level: _Level, entry: QueueEntry) -> RecordDraft | None:
+        """Return the message as it is to be stored again, None if it cannot be delivered."""
+        record = None
+        if entry.size != BLANK_ENTRY_SIZE:
+            where = [(entry.physical_offset, entry.size)]
+            record = self._store.read_ranges(where, may_block=False)
+            if record is None:
+                record = await self._offload(self._store.read_ranges, where, may_block=True)
+        if record is None:
+            self._passed_over(level, f"no record at byte {entry.physical_offset} of the log")
+            return None
+        try:
+            return due_draft(record)
+        except MalformedMessageError as error:
+            self._passed_over(level, str(error))
+            return None
+
+    def _passed_over(self, level: _Level, reason: str) -> None:
+        log.error("delay.passed_over level=%d reason=%s", level.number, reason)
+
+    def _advance(self, level: _Level) -> None:
+        level.queue_offset += 1
+        self._offsets[level.number] = level.queue_offset
+        self._saver.changed()
+
+    def _clamp(self, level: _Level) -> bool:
+        """Bring the progress into the bounds of the queue, and return whether it was not."""
+        first = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
+        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        queue_offset = max(first, min(level.queue_offset, end))
+        if queue_offset == level.queue_offset:
+            return False
+        log.warning(
+            "delay_offset.clamped level=%d from=%d to=%d",
+            level.number, level.queue_offset, queue_offset,
+        )  # fmt: skip
+        level.queue_offset = self._offsets[level.number] = queue_offset
+        self._saver.changed()
+        return True
+
+    def _encode(self) -> bytes:
+        self._version = self._version.next(self._clock.now_ms())
+        content = {
+            "dataVersion": data_version_to_json(self._version),
+            "offsetTable": dict(self._offsets),
+        }
+        return dumps(content, pretty=True)
+
+
+def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
+    """Return what a `delayOffset.json` says: its version, and level -> queue offset.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    content = as_object(loads(text), FILE_NAME)
+    return (
+        data_version_from_json(get_object(content, "dataVersion")),
+        {
+            as_integer(level, "a level"): as_integer(queue_offset, "an offset")
+            for level, queue_offset in get_object(content, "offsetTable").items()
+        },
+    )
+
+
+def due_draft(record: bytes) -> RecordDraft:
+    """Return the message of a delayed record as it is to be stored for its consumers.
+
+    Everything stays as it is, the properties that tell of the delay too, as with Java; only topic
+    and queue become those that it was sent to.
+
+    Raises:
+        MalformedMessageError: it is no record, does not say where it goes, or names a topic that
+            nothing is delivered to.
+    """
+    header = read_record(record, check_crc=True)
+    text = record[header.properties_start : header.properties_start + header.properties_size]
+    properties = decode_properties(text)
+    topic = properties.get(names.REAL_TOPIC, "")
+    queue_id = properties.get(names.REAL_QID, "")
+    if not topic or topic in (TRANS_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
+        raise MalformedMessageError(
+            f"delayed record at byte {header.physical_offset} goes to queue {queue_id!r} of "
+            f"topic {topic!r}"
+        )
+    if properties.pop(names.CRC32, None) is not None:  # it is the old record's
+        text = encode_properties(properties)
+    return RecordDraft(
+        topic=topic.encode(),
+        queue_id=int(queue_id),
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_at_ms,
+        born_host=header.born_host,
+        store_host=header.store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=record[header.body_start : header.body_start + header.body_size],
+        properties=text,
+        tags_code=tags_code(properties.get(names.TAGS)),
+    )
+
+
+def _is_settled(result: PutResult) -> bool:
+    """Return whether trying again would change nothing: it is stored, or never can be."""
+    return result.status in _STORED or result.status is PutStatus.MESSAGE_ILLEGAL

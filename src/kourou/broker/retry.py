@@ -1,0 +1,212 @@
+"""CONSUMER_SEND_MSG_BACK (36): a consumer gives a message back, to get it again later.
+
+The checks come in Java's order, each with Java's code:
+
+    26  the group does not exist and may not be made
+    16  the broker is not writable
+    0   the group has no retry queues: nothing is stored
+    16  its retry topic is not writable
+    1   there is no message at the given place of the log
+
+The message is stored anew for the group's retry topic, with one more in reconsume_times, and waits
+at a delay level: the one asked for, or 3 + reconsume_times, so that each try waits longer. With a
+negative level, or when it was given back as often as the group allows, it goes to the group's
+dead-letter topic, from where nobody takes it but by hand.
+
+The answer comes when the message is as safe as one that is sent; Java does not wait for the disk.
+
+Source: AbstractSendMessageProcessor.consumerSendMsgBack, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from random import Random
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.groups import Groups
+from kourou.broker.later import LaterReplies
+from kourou.broker.placement import place
+from kourou.broker.put import PutStatus
+from kourou.broker.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
+from kourou.clock import Clock
+from kourou.errors import (
+    GroupNotFoundError,
+    MalformedMessageError,
+    NoPermissionError,
+    RemoteSystemError,
+)
+from kourou.model import properties as names
+from kourou.model.group import SubscriptionGroup
+from kourou.model.host import Host
+from kourou.model.message import MessageExt
+from kourou.model.properties import encode_properties
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.message_layout import RecordDraft, decode_message
+from kourou.remoting.connection import Request
+from kourou.remoting.runtime import Offload
+from kourou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_FIRST_LEVEL: Final = 3
+"""The level of the first retry, when the client leaves it to the broker: 10 s."""
+_NOT_DELAYED: Final = 0
+
+
+class SendBackHandler:
+    """Serves the request."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: SavedTopics,
+        groups: Groups,
+        store: MessageStore,
+        commit: GroupCommit,
+        later: LaterReplies,
+        offload: Offload,
+        clock: Clock,
+        random: Random,
+        store_host: Host | None,
+    ) -> None:
+        """Give messages of `store` to their groups again.
+
+        Args:
+            config: whether the broker is writable; the delay levels.
+            topics: get the group's retry and dead-letter topics.
+            groups: say how often a message is given again.
+            store: holds the messages that are given back.
+            commit: stores them anew.
+            later: runs the requests, which all wait for the disk.
+            offload: takes the read of the message off the loop.
+            clock: the store time.
+            random: chooses among the retry queues.
+            store_host: the broker's address in message ids; None takes the one that the consumer
+                connected to.
+        """
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._commit = commit
+        self._later = later
+        self._offload = offload
+        self._clock = clock
+        self._random = random
+        self._store_host = store_host
+
+    def on_consumer_send_msg_back(self, request: Request) -> RemotingCommand | None:
+        """Check what needs no disk; the rest answers later."""
+        command = request.command
+        header = command.header(ConsumerSendMsgBackRequestHeader)
+        group = self._groups.get_or_create(header.group)
+        if group is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"consumer group {header.group} does not exist",
+            )
+        if not self._config.is_writable:
+            raise NoPermissionError(ResponseCode.NO_PERMISSION, "the broker is not writable")
+        if group.retry_queue_nums <= 0:
+            log.info("message.dropped group=%s reason=no_retry_queues", group.group_name)
+            return response(command)
+        retry_topic = ensure_retry_topic(self._topics, group, unit_mode=header.unit_mode)
+        if not retry_topic.is_writable:
+            raise NoPermissionError(
+                ResponseCode.NO_PERMISSION, f"topic {retry_topic.name} is not writable"
+            )
+        self._later.answer(request, partial(self._give_back, request, header, group, retry_topic))
+        return None
+
+    async def _give_back(
+        self,
+        request: Request,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroup,
+        retry_topic: TopicConfig,
+    ) -> RemotingCommand:
+        command = request.command
+        message = await self._message_at(header.offset)
+        level = header.delay_level
+        if level < 0 or message.reconsume_times >= _tries_max(command, header, group):
+            topic, level = ensure_dlq_topic(self._topics, group), _NOT_DELAYED
+            log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
+        else:
+            topic, level = retry_topic, level or _FIRST_LEVEL + message.reconsume_times
+        if not self._topics.is_saved(topic.name):
+            # Else a crash could leave a dead letter in a topic that nobody can read.
+            await self._topics.persist()
+        now_ms = self._clock.now_ms()
+        draft = self._draft(message, topic, level, request, now_ms)
+        result = await self._commit.put_and_wait([draft], now_ms)
+        if result.status is PutStatus.OK:
+            return response(command)
+        # The client sends the message by itself then, so that it may come twice, but is not lost.
+        text = f"{result.status.name}: {result.reason}"
+        return response(command, ResponseCode.SYSTEM_ERROR, text)
+
+    async def _message_at(self, physical_offset: int) -> MessageExt:
+        """Return the message whose record begins at a byte of the log.
+
+        Raises:
+            RemoteSystemError: there is none, or not any more.
+        """
+        record = await self._offload(self._store.read_record, physical_offset)
+        try:
+            if record is not None:
+                return decode_message(record, decompress=False)
+        except MalformedMessageError as error:
+            log.warning("record.unreadable physical_offset=%d error=%s", physical_offset, error)
+        raise RemoteSystemError(
+            ResponseCode.SYSTEM_ERROR, f"there is no message at byte {physical_offset} of the log"
+        )
+
+    def _draft(
+        self, message: MessageExt, topic: TopicConfig, level: int, request: Request, now_ms: int
+    ) -> RecordDraft:
+        """Return the message as it is stored anew: the same content, for another queue."""
+        properties = dict(message.properties)
+        properties.pop(names.CRC32, None)  # of the record that it was read from
+        properties.setdefault(names.RETRY_TOPIC, message.topic)
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+        properties[names.DELAY] = str(level)
+        properties[names.WAIT] = "false"
+        placement = place(
+            topic.name,
+            self._random.randrange(max(1, topic.write_queue_nums)),
+            properties,
+            self._config.delay_levels_ms,
+            now_ms,
+        )
+        return RecordDraft(
+            topic=placement.topic.encode(),
+            queue_id=placement.queue_id,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_at_ms=message.born_at_ms,
+            born_host=message.born_host,
+            store_host=self._store_host or request.connection.local_address,
+            reconsume_times=message.reconsume_times + 1,
+            prepared_transaction_offset=0,
+            body=message.body,
+            properties=encode_properties(properties),
+            tags_code=placement.tags_code,
+        )
+
+
+def _tries_max(
+    command: RemotingCommand, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroup
+) -> int:
+    """Return how often a message may be given again: the client's limit, else the group's."""
+    told = header.max_reconsume_times
+    if told is not None and command.version >= VERSION_MAX_RECONSUME_TIMES:
+        return told
+    return group.retry_max_times
