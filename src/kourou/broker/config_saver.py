@@ -20,6 +20,8 @@ from kourou.remoting.runtime import Offload
 class SavedFile(Protocol):
     """A config file that is replaced as a whole, see `kourou.store.config_file.ConfigFile`."""
 
+    def load(self) -> bytes | None: ...
+
     def save(self, data: bytes) -> None: ...
 
 

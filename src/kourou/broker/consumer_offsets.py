@@ -45,27 +45,25 @@ class ConsumerOffsets:
         offload: Offload,
         clock: Clock,
         covered_by: LogPositions | None,
-        *,
-        text: bytes | None = None,
     ) -> None:
-        """Start with what the file said.
+        """Start with what the file says.
 
         Args:
-            file: where `persist` writes.
-            offload: takes the write off the loop.
+            file: read now; written by `persist`.
+            offload: takes the writes off the loop.
             clock: for the time of the data version.
             covered_by: with ASYNC_FLUSH the log, which the file must not run ahead of; None in
                 sync mode, where consumers see only what is synced.
-            text: the content of the file; None when there is none yet.
 
         Raises:
-            MalformedBodyError: `text` is not such a file.
+            CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
         self._saver = ConfigSaver(file, self._encode, offload, covered_by)
         self._version = DataVersion()
         self._committed: Table = {}
         self._pulled: Table = {}
+        text = file.load()
         if text is not None:
             self._version, self._committed, self._pulled = parse_consumer_offsets(text)
 

@@ -27,20 +27,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.broker.due_record import due_draft
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.long_polling import Arrived
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.steady_time import steady_ms
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
-from kourou.model import properties as names
-from kourou.model.properties import decode_properties, encode_properties
-from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies import DataVersion, data_version_from_json, data_version_to_json
 from kourou.protocol.fastjson import dumps, loads
-from kourou.protocol.hashing import tags_code
 from kourou.protocol.json_values import as_integer, as_object, get_object
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Offload
 from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.message_store import MessageStore
@@ -99,28 +97,26 @@ class DelayDelivery:
         offload: Offload,
         clock: Clock,
         delay_levels_ms: Sequence[int],
-        text: bytes | None = None,
     ) -> None:
         """Go on where the file says.
 
         Args:
             store: holds the messages that wait.
             commit: stores them again when they are due.
-            file: where `persist` writes.
+            file: read now; written by `persist`.
             offload: takes disk reads and the write of the file off the loop.
             clock: tells which messages are due.
             delay_levels_ms: how long each level waits, level 1 first.
-            text: the content of the file; None when there is none yet.
 
         Raises:
-            MalformedBodyError: `text` is not such a file.
+            CorruptRecordError: neither the file nor its backup parses.
         """
         self._store = store
         self._commit = commit
         self._offload = offload
         self._clock = clock
         self._saver = ConfigSaver(file, self._encode, offload, covered_by=store)
-        self._version, self._offsets = parse_delay_offsets(text) if text else (DataVersion(), {})
+        self._version, self._offsets = _load(file)
         self._levels = [
             _Level(number, delay_ms, self._offsets.get(number, 0))
             for number, delay_ms in enumerate(delay_levels_ms, 1)
@@ -347,42 +343,9 @@ def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
     )
 
 
-def due_draft(record: bytes) -> RecordDraft:
-    """Return the message of a delayed record as it is to be stored for its consumers.
-
-    Everything stays as it is, the properties that tell of the delay too, as with Java; only topic
-    and queue become those that it was sent to.
-
-    Raises:
-        MalformedMessageError: it is no record, does not say where it goes, or names a topic that
-            nothing is delivered to.
-    """
-    header = read_record(record, check_crc=True)
-    text = record[header.properties_start : header.properties_start + header.properties_size]
-    properties = decode_properties(text)
-    topic = properties.get(names.REAL_TOPIC, "")
-    queue_id = properties.get(names.REAL_QID, "")
-    if not topic or topic in (TRANS_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
-        raise MalformedMessageError(
-            f"delayed record at byte {header.physical_offset} goes to queue {queue_id!r} of "
-            f"topic {topic!r}"
-        )
-    if properties.pop(names.CRC32, None) is not None:  # it is the old record's
-        text = encode_properties(properties)
-    return RecordDraft(
-        topic=topic.encode(),
-        queue_id=int(queue_id),
-        flag=header.flag,
-        sys_flag=header.sys_flag,
-        born_at_ms=header.born_at_ms,
-        born_host=header.born_host,
-        store_host=header.store_host,
-        reconsume_times=header.reconsume_times,
-        prepared_transaction_offset=0,
-        body=record[header.body_start : header.body_start + header.body_size],
-        properties=text,
-        tags_code=tags_code(properties.get(names.TAGS)),
-    )
+def _load(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
+    text = file.load()
+    return (DataVersion(), {}) if text is None else parse_delay_offsets(text)
 
 
 def _is_settled(result: PutResult) -> bool:

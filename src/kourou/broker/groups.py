@@ -46,23 +46,22 @@ class Groups:
         clock: Clock,
         *,
         auto_create: bool = True,
-        text: bytes | None = None,
     ) -> None:
-        """Start with what the file said, and the group of the admin tools.
+        """Start with what the file says, and the group of the admin tools.
 
         Args:
-            file: where `persist` writes.
-            offload: takes the write off the loop.
+            file: read now; written by `persist`.
+            offload: takes the writes off the loop.
             clock: for the time of the data version.
             auto_create: whether `get_or_create` makes an unknown group.
-            text: the content of the file; None when there is none yet.
 
         Raises:
-            MalformedBodyError: `text` is not such a file.
+            CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
         self._auto_create = auto_create
         self._saver = ConfigSaver(file, self._encode, offload)
+        text = file.load()
         table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
         self._version = table.data_version
         self._groups = dict(table.groups)

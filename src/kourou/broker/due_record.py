@@ -1,0 +1,53 @@
+"""A delayed message whose time has come, as it is stored for its consumers.
+
+The way there is `placement.place`.
+
+Source: ScheduleMessageService.messageTimeUp, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from kourou.errors import MalformedMessageError
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from kourou.protocol.hashing import tags_code
+from kourou.protocol.message_layout import RecordDraft, read_record
+
+
+def due_draft(record: bytes) -> RecordDraft:
+    """Return the message of a delayed record as it is to be stored for its consumers.
+
+    Everything stays as it is, the properties that tell of the delay too, as with Java; only topic
+    and queue become those that it was sent to.
+
+    Raises:
+        MalformedMessageError: it is no record, does not say where it goes, or names a topic that
+            nothing is delivered to.
+    """
+    header = read_record(record, check_crc=True)
+    text = record[header.properties_start : header.properties_start + header.properties_size]
+    properties = decode_properties(text)
+    topic = properties.get(names.REAL_TOPIC, "")
+    queue_id = properties.get(names.REAL_QID, "")
+    if not topic or topic in (TRANS_HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id.isdecimal():
+        raise MalformedMessageError(
+            f"delayed record at byte {header.physical_offset} goes to queue {queue_id!r} of "
+            f"topic {topic!r}"
+        )
+    if properties.pop(names.CRC32, None) is not None:  # it is the old record's
+        text = encode_properties(properties)
+    return RecordDraft(
+        topic=topic.encode(),
+        queue_id=int(queue_id),
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_at_ms,
+        born_host=header.born_host,
+        store_host=header.store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=record[header.body_start : header.body_start + header.body_size],
+        properties=text,
+        tags_code=tags_code(properties.get(names.TAGS)),
+    )
