@@ -21,6 +21,7 @@ from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.json_values import (
     Json,
     as_integer,
+    as_kept_object,
     as_object,
     get_boolean,
     get_integer,
@@ -84,7 +85,8 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
         get_boolean(data, "consumeMessageOrderly", default=default.consume_message_orderly),
         get_integer(data, "retryQueueNums", default.retry_queue_nums),
         get_integer(data, "retryMaxTimes", default.retry_max_times),
-        get_object(data, "groupRetryPolicy") or default.group_retry_policy,
+        as_kept_object(data.get("groupRetryPolicy"), "groupRetryPolicy")
+        or default.group_retry_policy,
         get_integer(data, "brokerId", default.broker_id),
         get_integer(data, "whichBrokerWhenConsumeSlowly", default.which_broker_when_consume_slowly),
         get_boolean(
@@ -97,7 +99,8 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
         None
         if data.get("subscriptionDataSet") is None
         else tuple(
-            as_object(one, "subscriptionDataSet") for one in get_list(data, "subscriptionDataSet")
+            as_kept_object(one, "subscriptionDataSet")
+            for one in get_list(data, "subscriptionDataSet")
         ),
         get_text_map(data, "attributes"),
     )

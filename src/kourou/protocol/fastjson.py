@@ -73,6 +73,7 @@ class _Reader:
         self._at = 0
         self._kind = ""
         self._lexeme = ""
+        self._in_key = False
 
     def read(self) -> Any:  # noqa: ANN401 - any JSON value
         self._advance()
@@ -144,7 +145,7 @@ class _Reader:
 
     def _key(self, depth: int) -> str:
         if self._lexeme == "{":
-            return encode_key(self._object(depth + 1))
+            return self._object_key(depth)
         if self._kind == "text":
             key = str(self._scalar())
         elif _INTEGER.fullmatch(self._lexeme) or self._lexeme in ("true", "false"):
@@ -152,6 +153,15 @@ class _Reader:
         else:
             raise self._error("a key is neither text, integer nor object")
         self._advance()
+        return key
+
+    def _object_key(self, depth: int) -> str:
+        # A key in a key would be a text in a text: each level doubles the backslashes.
+        if self._in_key:
+            raise self._error("an object key in an object key")
+        self._in_key = True
+        key = encode_key(self._value(depth))
+        self._in_key = False
         return key
 
     def _more(self, end: str) -> bool:

@@ -191,7 +191,7 @@ def _integer(members: dict[str, Any], name: str) -> int:
         except ValueError as error:
             raise MalformedHeaderError(f"member {name}: {error}") from None
     if type(value) is not int or not _INT32_MIN <= value <= _INT32_MAX:
-        raise MalformedHeaderError(f"member {name}: {str(value)[:40]} is not a 32-bit integer")
+        raise MalformedHeaderError(f"member {name} is not a 32-bit integer")
     return value
 
 
@@ -205,7 +205,13 @@ def _texts(fields: object) -> dict[str, str]:
 
 def _text(value: object) -> str:
     """Return a text as it is, and any other JSON value as its JSON text (`true`, `1.5`)."""
-    return value if isinstance(value, str) else _encode_header(value).decode()
+    if isinstance(value, str):
+        return value
+    try:
+        return _encode_header(value).decode()
+    except RecursionError:
+        # Reading it went just well: writing takes a little more of the interpreter's stack.
+        raise MalformedHeaderError("a header field is nested too deep") from None
 
 
 def _language(value: object) -> LanguageCode:

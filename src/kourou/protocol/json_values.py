@@ -15,6 +15,9 @@ from kourou.protocol.fields import parse_long
 Json = Mapping[str, Any]
 """A parsed JSON object."""
 
+KEPT_DEPTH_MAX: Final = 16
+"""Nested arrays and objects of a value that is kept as it came; real ones have three."""
+
 _INT64_MIN: Final = -0x8000_0000_0000_0000
 _INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -58,6 +61,28 @@ def as_integer(value: object, what: str) -> int:
     if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:
         raise _type_error(what, value, "a 64-bit integer")
     return value
+
+
+def as_kept_object(value: object, what: str) -> Json:
+    """Return `value` if it is a JSON object that can be written again as it came.
+
+    Raises:
+        MalformedBodyError: as `as_object`, or it nests deeper than `KEPT_DEPTH_MAX`: reading such
+            a value may go well where writing it later, to a file, does not.
+    """
+    members = as_object(value, what)
+    _check_depth(members, what, KEPT_DEPTH_MAX)
+    return members
+
+
+def _check_depth(value: object, what: str, depth: int) -> None:
+    if depth == 0:
+        raise MalformedBodyError(f"{what} nests deeper than {KEPT_DEPTH_MAX}")
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            _check_depth(inner, what, depth - 1)
 
 
 def get_object(parent: Json, name: str) -> Json:
@@ -125,5 +150,6 @@ def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
 
 
 def _type_error(what: str, value: object, wanted: str) -> MalformedBodyError:
-    kind = type(value).__name__
-    return MalformedBodyError(f"{what} is {wanted}, not {str(value)[:40]!r} ({kind})")
+    # Only a text is shown: the digits of a number and the depth of a list are the peer's choice.
+    shown = repr(value[:40]) if isinstance(value, str) else type(value).__name__
+    return MalformedBodyError(f"{what} is {wanted}, not {shown}")

@@ -1,0 +1,139 @@
+"""Routes and the name server's tables are Java's, in both forms."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import MalformedBodyError
+from kourou.model.route import QUEUE_NUMS_MAX, BrokerData, QueueData, TopicRoute
+from kourou.protocol.bodies import (
+    ClusterInfo,
+    decode_cluster_info,
+    decode_kv_table,
+    decode_topic_list,
+    decode_topic_route,
+    encode_cluster_info,
+    encode_kv_table,
+    encode_topic_list,
+    encode_topic_route,
+)
+
+LEGACY = (
+    b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"a",'
+    b'"cluster":"C","enableActingMaster":false}],"filterServerTable":{},"queueDatas":'
+    b'[{"brokerName":"a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+)
+STANDARD = LEGACY.replace(b"{0:", b'{"0":').replace(b",1:", b',"1":')
+ROUTE = TopicRoute(
+    (QueueData("a", 4, 4, 6),),
+    (BrokerData("C", "a", {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}),),
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+brokers = st.builds(
+    BrokerData,
+    texts,
+    texts,
+    st.dictionaries(st.integers(-(2**63), 2**63 - 1), texts, max_size=3),
+    st.booleans(),
+    st.none() | texts,
+)
+nums = st.integers(0, QUEUE_NUMS_MAX)
+routes = st.builds(
+    TopicRoute,
+    st.lists(
+        st.builds(QueueData, texts, nums, nums, st.integers(0, 7), st.integers(0, 3)), max_size=3
+    ).map(tuple),
+    st.lists(brokers, max_size=3).map(tuple),
+    st.none() | st.just("a:4;b:4"),
+)
+
+
+def test_a_route_is_written_byte_for_byte_as_java_does_in_both_forms() -> None:
+    assert encode_topic_route(ROUTE, standard=False) == LEGACY
+    assert encode_topic_route(ROUTE, standard=True) == STANDARD
+
+
+def test_a_route_is_read_in_both_forms() -> None:
+    assert decode_topic_route(LEGACY) == ROUTE
+    assert decode_topic_route(STANDARD) == ROUTE
+
+
+@given(routes, st.booleans())
+def test_any_route_survives(route: TopicRoute, standard: bool) -> None:
+    assert decode_topic_route(encode_topic_route(route, standard=standard)) == route
+
+
+def test_members_that_are_missing_null_or_unknown_do_not_matter() -> None:
+    assert decode_topic_route(b"{}") == TopicRoute((), ())
+    body = (
+        b'{"brokerDatas":[{"brokerName":"a","zoneName":"z"}],"queueDatas":null,'
+        b'"orderTopicConf":"","topicQueueMappingByBroker":{"a":{}},"x":1}'
+    )
+    assert decode_topic_route(body) == TopicRoute((), (BrokerData("", "a", zone_name="z"),))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"null ]", "not JSON"),
+        (b"[]", "route is an object"),
+        (b'{"brokerDatas":[1]}', "brokerDatas"),
+        (b'{"brokerDatas":[{"brokerAddrs":{"x":"y"}}]}', "broker id"),
+        (b'{"brokerDatas":[{"brokerAddrs":{0:1}}]}', "brokerAddrs"),
+        (b'{"queueDatas":[{"readQueueNums":-1}]}', "readQueueNums -1"),
+        (b'{"queueDatas":[{"writeQueueNums":65537}]}', "writeQueueNums 65537"),
+        (b'{"queueDatas":["a"]}', "queueDatas"),
+        (b'{"orderTopicConf":"a"}', "orderTopicConf"),
+        (b'{"orderTopicConf":5}', "orderTopicConf"),
+    ],
+)
+def test_a_route_that_does_not_parse_is_refused_by_member(body: bytes, reason: str) -> None:
+    with pytest.raises(MalformedBodyError, match=reason):
+        decode_topic_route(body)
+
+
+def test_cluster_info_always_has_bare_ids() -> None:
+    info = ClusterInfo({"a": BrokerData("C", "a", {0: "10.0.0.1:10911"})}, {"C": ["a"]})
+
+    assert encode_cluster_info(info) == (
+        b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"a",'
+        b'"cluster":"C","enableActingMaster":false}},"clusterAddrTable":{"C":["a"]}}'
+    )
+    assert decode_cluster_info(encode_cluster_info(info)) == info
+
+
+@given(
+    st.builds(
+        ClusterInfo,
+        st.dictionaries(texts, brokers, max_size=2),
+        st.dictionaries(texts, st.lists(texts, max_size=2), max_size=2),
+    )
+)
+def test_any_cluster_info_survives(info: ClusterInfo) -> None:
+    assert decode_cluster_info(encode_cluster_info(info)) == info
+
+
+@given(st.dictionaries(texts, texts))
+def test_any_table_survives(table: dict[str, str]) -> None:
+    assert decode_kv_table(encode_kv_table(table)) == table
+
+
+@given(st.lists(texts), st.none() | texts)
+def test_any_topic_list_survives(topics: list[str], broker_addr: str | None) -> None:
+    assert decode_topic_list(encode_topic_list(topics, broker_addr=broker_addr)) == topics
+
+
+def test_lists_and_tables_have_their_form() -> None:
+    assert encode_kv_table({"k": "v"}) == b'{"table":{"k":"v"}}'
+    assert encode_topic_list(["T1"]) == b'{"topicList":["T1"]}'
+
+
+@given(st.binary(max_size=30))
+def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
+    for decode in (decode_topic_route, decode_cluster_info, decode_kv_table, decode_topic_list):
+        try:
+            decode(data)
+        except MalformedBodyError:
+            pass

@@ -1,0 +1,222 @@
+"""Topic tables and registrations are Java's, the compressed form and the files included."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import MalformedBodyError
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies import (
+    DataVersion,
+    RegisterBody,
+    TopicConfigTable,
+    decode_data_version,
+    decode_register_body,
+    decode_topic_config,
+    decode_topic_config_table,
+    encode_data_version,
+    encode_register_body,
+    encode_topic_config,
+    encode_topic_config_table,
+    topic_config_from_json,
+)
+from kourou.protocol.fastjson import loads
+
+CONFIG = Path(__file__).parent.parent / "golden" / "config"
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+longs = st.integers(-(2**63), 2**63 - 1)
+versions = st.builds(DataVersion, longs, longs, longs)
+configs = st.builds(
+    TopicConfig,
+    texts,
+    longs,
+    longs,
+    longs,
+    st.sampled_from(["SINGLE_TAG", "MULTI_TAG"]),
+    longs,
+    st.booleans(),
+    st.dictionaries(texts, texts, max_size=2),
+)
+tables = st.builds(
+    TopicConfigTable,
+    st.lists(configs, max_size=3).map(lambda topics: {topic.name: topic for topic in topics}),
+    versions,
+)
+PLAIN = (
+    b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,'
+    b'"stateVersion":0,"timestamp":2},"mappingDataVersion":{"counter":0,"stateVersion":0,'
+    b'"timestamp":0},"topicConfigTable":{"T":{"attributes":{},"order":false,"perm":6,'
+    b'"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,'
+    b'"writeQueueNums":4}},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}}'
+)
+REGISTRATION = RegisterBody(TopicConfigTable({"T": TopicConfig("T", 4, 4)}, DataVersion(1, 0, 2)))
+
+
+def sized(*texts: bytes) -> bytes:
+    return b"".join(len(text).to_bytes(4, "big") + text for text in texts)
+
+
+def compressed(
+    *topics: bytes, servers: bytes = b"[]", static: bytes = b"\x00\x00\x00\x00"
+) -> bytes:
+    """Return the compressed form of a registration, as Java 5 lays it out."""
+    version = b'{"counter":1,"stateVersion":0,"timestamp":2}'
+    count = len(topics).to_bytes(4, "big")
+    return zlib.compress(sized(version) + count + sized(*topics) + sized(servers) + static, 9)
+
+
+def test_the_next_version_counts_one_more() -> None:
+    assert DataVersion(1, 5, 2).next(9) == DataVersion(2, 5, 9)
+
+
+@given(versions)
+def test_any_version_survives(version: DataVersion) -> None:
+    assert decode_data_version(encode_data_version(version)) == version
+
+
+@given(configs)
+def test_any_topic_survives(config: TopicConfig) -> None:
+    assert decode_topic_config(encode_topic_config(config)) == config
+
+
+@given(tables, st.booleans())
+def test_any_table_survives(table: TopicConfigTable, pretty: bool) -> None:
+    assert decode_topic_config_table(encode_topic_config_table(table, pretty=pretty)) == table
+
+
+def test_the_topics_file_of_java_is_read_and_written_with_the_same_values() -> None:
+    text = (CONFIG / "topics.json").read_bytes()
+    table = decode_topic_config_table(text)
+
+    assert table.topics["TBW102"].perm == 7
+    assert table.topics["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
+    written = encode_topic_config_table(table, pretty=True)
+    assert loads(written) == json.loads(text)
+    assert sorted(written.split(b"\n")) != [written]
+    assert len(written) == len(text)
+
+
+def test_the_key_of_a_table_is_the_name_of_the_topic() -> None:
+    table = decode_topic_config_table(b'{"topicConfigTable":{"T":{"topicName":"other"},"U":{}}}')
+
+    assert table.topics == {"T": TopicConfig("T"), "U": TopicConfig("U")}
+
+
+def test_missing_members_take_the_defaults_and_the_filter_type_may_be_a_number() -> None:
+    assert topic_config_from_json({"topicName": "T"}) == TopicConfig("T")
+    assert (
+        topic_config_from_json({"topicName": "T", "topicFilterType": 1}).topic_filter_type
+        == "MULTI_TAG"
+    )
+
+
+def test_a_registration_is_written_byte_for_byte_as_java_does() -> None:
+    assert encode_register_body(REGISTRATION) == PLAIN
+    assert decode_register_body(PLAIN) == REGISTRATION
+
+
+@given(st.builds(RegisterBody, tables, st.lists(texts, max_size=2).map(tuple)))
+def test_any_registration_survives(body: RegisterBody) -> None:
+    assert decode_register_body(encode_register_body(body)) == body
+
+
+def test_no_body_is_no_topics() -> None:
+    for is_compressed in (False, True):
+        assert decode_register_body(b"", compressed=is_compressed) == RegisterBody()
+
+
+def test_a_broker_before_3_0_11_sends_the_table_alone() -> None:
+    body = encode_topic_config_table(REGISTRATION.table)
+
+    assert decode_register_body(body, version=36) == REGISTRATION
+    assert decode_register_body(body, version=37) == RegisterBody()
+
+
+def test_the_compressed_form_is_read() -> None:
+    body = compressed(
+        b'T 4 4 6 SINGLE_TAG {"message.type":"FIFO"}',
+        b"U 1 2 4 MULTI_TAG {}",
+        b"V 8 8 7 SINGLE_TAG",
+        servers=b'["10.0.0.9:1"]',
+        static=b"\x00\x00\x00\x01" + sized(b'{"topic":"S"}'),
+    )
+
+    assert decode_register_body(body, compressed=True, version=413) == RegisterBody(
+        TopicConfigTable(
+            {
+                "T": TopicConfig("T", 4, 4, attributes={"message.type": "FIFO"}),
+                "U": TopicConfig("U", 1, 2, 4, "MULTI_TAG"),
+                "V": TopicConfig("V", 8, 8, 7),
+            },
+            DataVersion(1, 0, 2),
+        ),
+        ("10.0.0.9:1",),
+    )
+
+
+def test_the_compressed_form_of_4_x_ends_before_static_topics() -> None:
+    body = compressed(b"T 4 4 6 SINGLE_TAG {}", static=b"")
+
+    assert decode_register_body(body, compressed=True, version=412).table == REGISTRATION.table
+    with pytest.raises(MalformedBodyError, match="cut short"):
+        decode_register_body(body, compressed=True, version=413)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"x", "zlib"),
+        (zlib.compress(b""), "cut short"),
+        (zlib.compress(b"\x00\x00\x00\x05{}"), "size 5"),
+        (zlib.compress(b"\xff\xff\xff\xff"), "size -1"),
+        (zlib.compress(sized(b"\xff\xff")), "utf-8"),
+        (zlib.compress(sized(b"[]")), "data version"),
+        (zlib.compress(sized(b"{}") + b"\x7f\xff\xff\xff"), "size 2147483647"),
+        (compressed(b"T 4 4 6"), "topic 'T 4 4 6'"),
+        (compressed(b"T x 4 6 SINGLE_TAG"), "readQueueNums"),
+        (compressed(b" 4 4 6 SINGLE_TAG"), "topicName"),
+        (compressed(b"T 4 4 6 SINGLE_TAG []"), "attributes"),
+        (compressed(servers=b"{}"), "list"),
+        (compressed(servers=b"[1]"), "filter server"),
+        (compressed(static=b"\x00\x00\x00\x01" + sized(b"[]")), "static topic"),
+    ],
+)
+def test_a_compressed_registration_that_does_not_parse_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(MalformedBodyError, match=reason):
+        decode_register_body(body, compressed=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"[]", "topic config is an object"),
+        (b"{}", "topicName is missing"),
+        (b'{"topicName":"T","perm":[]}', "perm"),
+        (b'{"topicName":"T","order":"x"}', "order"),
+        (b'{"topicName":"T","attributes":{"a":1}}', "attributes"),
+        (b'{"topicName":"T","topicFilterType":2}', "topicFilterType"),
+    ],
+)
+def test_a_topic_that_does_not_parse_is_refused_by_member(body: bytes, reason: str) -> None:
+    with pytest.raises(MalformedBodyError, match=reason):
+        decode_topic_config(body)
+
+
+@given(st.binary(max_size=30), st.booleans())
+def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes, wrap: bool) -> None:
+    for attempt in (data, zlib.compress(data), zlib.compress(sized(b"{}") + data)):
+        try:
+            decode_register_body(attempt, compressed=wrap)
+        except MalformedBodyError:
+            pass
+    for decode in (decode_topic_config, decode_topic_config_table, decode_data_version):
+        try:
+            decode(data)
+        except MalformedBodyError:
+            pass

@@ -1,0 +1,77 @@
+"""Members of parsed JSON are taken as Java's readers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou.errors import MalformedBodyError
+from kourou.protocol import json_values as j
+
+
+def test_a_missing_and_a_null_member_take_the_default() -> None:
+    for parent in ({}, {"a": None}):
+        assert j.get_object(parent, "a") == {}
+        assert j.get_list(parent, "a") == []
+        assert j.get_texts(parent, "a") == []
+        assert j.get_text_map(parent, "a") == {}
+        assert j.get_text(parent, "a", "x") == "x"
+        assert j.get_optional_text(parent, "a") is None
+        assert j.get_integer(parent, "a", 7) == 7
+        assert j.get_number(parent, "a", 0.5) == 0.5
+        assert j.get_boolean(parent, "a", default=True) is True
+
+
+def test_numbers_and_booleans_may_be_texts() -> None:
+    assert j.get_integer({"a": "-12"}, "a") == -12
+    assert j.get_boolean({"a": "true"}, "a") is True
+    assert j.get_boolean({"a": "false"}, "a", default=True) is False
+
+
+def test_members_are_taken_by_their_type() -> None:
+    assert j.get_object({"a": {"b": 1}}, "a") == {"b": 1}
+    assert j.get_texts({"a": ["x", "y"]}, "a") == ["x", "y"]
+    assert j.get_text_map({"a": {"x": "y", "z": None}}, "a") == {"x": "y"}
+    assert j.get_optional_text({"a": ""}, "a") == ""
+    assert j.get_integer({"a": 2**63 - 1}, "a") == 2**63 - 1
+    assert j.get_number({"a": 3}, "a") == 3.0
+    assert j.get_boolean({"a": False}, "a", default=True) is False
+
+
+@pytest.mark.parametrize(
+    ("get", "value"),
+    [
+        (j.get_object, []),
+        (j.get_list, {}),
+        (j.get_texts, [1]),
+        (j.get_texts, [None]),
+        (j.get_text_map, {"x": 1}),
+        (j.get_text, 1),
+        (j.get_optional_text, []),
+        (j.get_integer, 1.0),
+        (j.get_integer, True),
+        (j.get_integer, 2**63),
+        (j.get_integer, "1.5"),
+        (j.get_integer, "9" * 5000),
+        (j.get_number, "1.5"),
+        (j.get_number, False),
+        (j.get_number, 10**400),
+        (j.get_boolean, 1),
+        (j.get_boolean, "TRUE"),
+    ],
+)
+def test_another_type_is_refused_by_name(get: Callable[..., Any], value: object) -> None:
+    with pytest.raises(MalformedBodyError, match="member"):
+        get({"member": value}, "member")
+
+
+def test_a_kept_object_must_be_shallow_enough_to_be_written_again() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(j.KEPT_DEPTH_MAX - 1):
+        deep = {"a": [deep]}
+
+    assert j.as_kept_object({"a": [{"b": 1}]}, "policy") == {"a": [{"b": 1}]}
+    with pytest.raises(MalformedBodyError, match="policy nests deeper"):
+        j.as_kept_object(deep, "policy")
