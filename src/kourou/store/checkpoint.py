@@ -1,0 +1,116 @@
+"""The checkpoint: how far the files are known to be durable, so that recovery can start there.
+
+The log's times move with each sync of the log. Where the consume queues are durable up to moves in
+rounds: a round notes the last visible record, lets a few queue files be synced with each sync of
+the log until all that were waiting at its start are, and then moves the checkpoint to that record.
+
+Source: StoreCheckpoint.java, DefaultMessageStore.FlushConsumeQueueService, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from kourou.disk import Disk
+from kourou.store.config import StoreConfig
+from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.dispatch import Appended
+from kourou.store.formats import (
+    CHECKPOINT_BYTES,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from kourou.store.paths import CHECKPOINT
+from kourou.store.sync_plan import SyncPlan
+
+
+def load_checkpoint(disk: Disk) -> Checkpoint:
+    """Return the checkpoint of the store; all 0, which is always safe, if it has none."""
+    if not disk.exists(CHECKPOINT):
+        return Checkpoint()
+    return decode_checkpoint(disk.read(CHECKPOINT, 0, CHECKPOINT_BYTES))
+
+
+class CheckpointKeeper:
+    """Moves the checkpoint as files become durable, and writes it.
+
+    Attributes:
+        value: what the next write writes.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        queues: ConsumeQueueTable,
+        value: Checkpoint,
+        now_ms: int,
+    ) -> None:
+        self.value = value
+        self._disk = disk
+        self._config = config
+        self._queues = queues
+        self._written: Checkpoint | None = None
+        self._target: Appended | None = None  # of the round that goes on
+        self._waiting: dict[str, tuple[str, ...]] = {}  # its files that are not in a plan yet
+        self._planned: set[str] = set()  # those in a plan that has not ended
+        self._round_at_ms = now_ms
+
+    def begin_round(self, last_visible: Appended | None, now_ms: int) -> None:
+        """Begin a round if one is due; the queues' tails must have been written just before."""
+        is_due = now_ms - self._round_at_ms >= self._config.queue_sync_interval_ms
+        if self._target is not None or last_visible is None or not is_due:
+            return
+        self._round_at_ms = now_ms
+        if last_visible.physical_offset > self.value.queues_offset:
+            self._target = last_visible
+            self._waiting = dict(self._queues.unsynced)
+            self._queues.unsynced.clear()
+
+    def take_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the round's next files for a sync plan, and their directories where new."""
+        names = tuple(self._waiting)[: self._config.queue_files_per_sync]
+        directories: dict[str, None] = {}
+        for name in names:
+            directories.update(dict.fromkeys(self._waiting.pop(name)))
+            self._planned.add(name)
+        return names, tuple(directories)
+
+    def synced(self, plan: SyncPlan, synced_position: int) -> None:
+        """Note what the plan made durable."""
+        self._planned.difference_update(plan.queue_files)
+        self.value = self.value._replace(log_at_ms=max(self.value.log_at_ms, plan.store_at_ms))
+        target = self._target
+        is_done = not self._waiting and not self._planned
+        if target is not None and is_done and target.end <= synced_position:
+            self._target = None
+            self._queues_are_durable(target)
+
+    def sync_rest(self) -> None:
+        """Sync what the round that goes on still waits for, at once; there is none then."""
+        names = (*self._waiting, *self._planned)
+        directories = {name for new_in in self._waiting.values() for name in new_in}
+        plan = SyncPlan(0, 0, (), (), names, tuple(directories))
+        plan.run(self._disk)
+        self._waiting.clear()
+        self._planned.clear()
+        self._target = None
+
+    def everything_is_durable(self, last: Appended) -> None:
+        """Move the checkpoint to the last record of a log that is synced with all its queues."""
+        self._queues_are_durable(last)
+        self.value = self.value._replace(log_at_ms=max(self.value.log_at_ms, last.store_at_ms))
+
+    def _queues_are_durable(self, last: Appended) -> None:
+        self.value = self.value._replace(
+            queues_at_ms=max(self.value.queues_at_ms, last.store_at_ms),
+            queues_offset=max(self.value.queues_offset, last.physical_offset),
+        )
+
+    def write(self) -> None:
+        """Write the checkpoint to its file if it moved; an old one that a crash leaves is safe."""
+        if self.value == self._written:
+            return
+        if self._written is None:
+            self._disk.truncate(CHECKPOINT, CHECKPOINT_BYTES)
+        self._disk.write(CHECKPOINT, 0, [encode_checkpoint(self.value)])
+        self._written = self.value

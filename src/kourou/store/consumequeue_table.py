@@ -1,0 +1,223 @@
+"""All consume queues, by topic and queue id, and which of them wait for a write or a sync."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from kourou.disk import Disk
+from kourou.errors import InvalidMessageError
+from kourou.store.config import StoreConfig
+from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.formats import QueueEntry
+from kourou.store.paths import (
+    BATCH_CONSUMEQUEUE,
+    CONSUMEQUEUE,
+    is_safe_topic,
+    queue_directory,
+    topic_directory,
+)
+
+log = logging.getLogger(__name__)
+
+
+class ConsumeQueueTable:
+    """Finds queues, makes them on the first message, flushes and removes them.
+
+    Attributes:
+        unsynced: names of queue files written since their last sync, oldest first, with the
+            directories that are to be synced with each because the file is new.
+    """
+
+    def __init__(self, disk: Disk, config: StoreConfig) -> None:
+        self._disk = disk
+        self._file_bytes = config.consumequeue_file_bytes
+        self._tail_bytes_max = config.queue_tail_bytes_max
+        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
+        # As drafts name them: one lookup an append, and no decoding.
+        self._by_key: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._with_tail: dict[ConsumeQueue, None] = {}
+        self._with_long_tail: dict[ConsumeQueue, None] = {}
+        self._batch_topics = frozenset(disk.list(BATCH_CONSUMEQUEUE))
+        self.unsynced: dict[str, tuple[str, ...]] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        for queues in self._queues.values():
+            yield from queues.values()
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue, if it has or had a message."""
+        queues = self._queues.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def has_topic(self, topic: str) -> bool:
+        """Tell whether a queue of the topic has, had or is about to have a message."""
+        return topic in self._queues
+
+    def queue_ids(self) -> dict[str, list[int]]:
+        """Return the ids of the queues of each topic that hold or held a visible message."""
+        return {
+            topic: ids
+            for topic, queues in sorted(self._queues.items())
+            if (ids := sorted(id_ for id_, queue in queues.items() if queue.max_offset))
+        }
+
+    def for_append(self, topic: bytes, queue_id: int) -> ConsumeQueue:
+        """Return the queue of a message that is to be appended, made if need be.
+
+        Raises:
+            InvalidMessageError: there can be no such queue.
+        """
+        queue = self._by_key.get((topic, queue_id))
+        if queue is None:
+            name = _topic_name(topic)
+            if queue_id < 0:
+                raise InvalidMessageError(f"queue id {queue_id} is negative")
+            if name in self._batch_topics:
+                raise InvalidMessageError(f"{name} has batch consume queues: not built yet")
+            queue = self.get_or_add(name, queue_id)
+        return queue
+
+    def accepts(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a record found in the log gets an entry here.
+
+        Its names make a path, and its topic's queues are not batch queues.
+        """
+        return queue_id >= 0 and is_safe_topic(topic) and topic not in self._batch_topics
+
+    def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the queue; an empty one if it is new."""
+        queues = self._queues.setdefault(topic, {})
+        queue = queues.get(queue_id)
+        if queue is None:
+            queue = queues[queue_id] = ConsumeQueue(self._disk, topic, queue_id, self._file_bytes)
+            self._by_key[topic.encode(), queue_id] = queue
+        return queue
+
+    def load(self) -> list[ConsumeQueue]:
+        """Take up the queues that have files; how far they reach is recovery's to find out.
+
+        Returns:
+            The queues that miss a file in the middle; the files behind the gap are removed.
+
+        Raises:
+            StoreConfigError: a file does not begin at a multiple of the file size.
+        """
+        damaged = []
+        for topic in self._disk.list(CONSUMEQUEUE):
+            for name in self._disk.list(topic_directory(topic)):
+                if not (name.isdecimal() and name == str(int(name))):
+                    continue
+                queue = self.get_or_add(topic, int(name))
+                behind_gap = queue.segments.load()
+                if behind_gap:
+                    log.warning("consumequeue.gap_found directory=%s", queue.segments.directory)
+                    queue.segments.remove(behind_gap)
+                    self._disk.sync_directory(queue.segments.directory)
+                    damaged.append(queue)
+        return damaged
+
+    def put(self, queue: ConsumeQueue, physical_offset: int, size: int, code: int) -> None:
+        """Add an entry to the queue, in memory: about 0.4 us."""
+        queue.put(physical_offset, size, code)
+        self._with_tail[queue] = None
+        if queue.tail_bytes >= self._tail_bytes_max:
+            self._with_long_tail[queue] = None
+
+    def put_at(self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry) -> None:
+        """As `put`, at an offset that may leave a gap: blanks fill it."""
+        queue.fill_to(queue_offset)
+        self.put(queue, *entry)
+
+    def flush_long(self) -> None:
+        """Write the tails that got longer than the config allows.
+
+        Raises:
+            OSError: the tails from the one that failed on are still in memory.
+        """
+        for queue in list(self._with_long_tail):
+            self._flush(queue)
+
+    def flush(self) -> None:
+        """Write all tails to their files.
+
+        Raises:
+            OSError: the tails from the one that failed on are still in memory.
+        """
+        for queue in list(self._with_tail):
+            self._flush(queue)
+
+    def sync(self) -> None:
+        """Sync all files written since their last sync."""
+        directories: dict[str, None] = {}
+        for name, new_in in self.unsynced.items():
+            self._disk.sync(name)
+            directories.update(dict.fromkeys(new_in))
+        for name in directories:
+            self._disk.sync_directory(name)
+        self.unsynced.clear()
+
+    def _flush(self, queue: ConsumeQueue) -> None:
+        names, is_new = queue.flush()
+        self._with_tail.pop(queue, None)
+        self._with_long_tail.pop(queue, None)
+        directories: tuple[str, ...] = ()
+        if is_new:
+            directories = (
+                queue_directory(queue.topic, queue.queue_id),
+                topic_directory(queue.topic),
+                CONSUMEQUEUE,
+            )
+        for name in names:
+            self.unsynced[name] = self.unsynced.get(name) or directories
+
+    def cut(self, queue: ConsumeQueue) -> None:
+        """Remove what the queue's files hold behind its last entry.
+
+        Removed files are gone for good when this returns: brought back by a crash, their entries
+        would look like those of later records that came to the same places of the log.
+        """
+        end_before = queue.segments.end
+        for name in queue.cut():
+            self.unsynced.setdefault(name, ())
+        if queue.segments.end != end_before:
+            self._disk.sync_directory(queue.segments.directory)
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Forget one queue and remove its files and directory, durably."""
+        queues = self._queues[queue.topic]
+        del queues[queue.queue_id]
+        if not queues:
+            del self._queues[queue.topic]
+        self._by_key.pop((queue.topic.encode(), queue.queue_id), None)
+        self._with_tail.pop(queue, None)
+        self._with_long_tail.pop(queue, None)
+        self._remove_directory(queue.segments.directory)
+        if self._disk.exists(topic_directory(queue.topic)):
+            self._disk.sync_directory(topic_directory(queue.topic))
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget the topic's queues and remove their files, durably."""
+        for queue in list(self._queues.get(topic, {}).values()):
+            self.remove(queue)
+        self._remove_directory(topic_directory(topic))
+        if self._disk.exists(CONSUMEQUEUE):
+            self._disk.sync_directory(CONSUMEQUEUE)
+
+    def _remove_directory(self, directory: str) -> None:
+        if not self._disk.exists(directory):
+            return
+        for name in self._disk.list(directory):
+            self._disk.unlink(f"{directory}/{name}")
+            self.unsynced.pop(f"{directory}/{name}", None)
+        self._disk.remove_directory(directory)
+
+
+def _topic_name(topic: bytes) -> str:
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        raise InvalidMessageError(f"the topic is not UTF-8: {topic!r}") from None
+    if not is_safe_topic(name):
+        raise InvalidMessageError(f"{name!r} is no topic")
+    return name

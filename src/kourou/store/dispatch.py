@@ -1,0 +1,127 @@
+"""From a commit log record to its consume queue entry: which queue, at which offset, which code.
+
+The same functions serve an append and recovery, so that a queue that is made again from the log is
+the same byte for byte.
+
+Source: CommitLog.checkMessageAndReturnSize, CommitLogDispatcherBuildConsumeQueue,
+MultiDispatchUtils, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kourou.model.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    TAGS,
+    decode_properties,
+)
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.hashing import tags_code
+
+INNER_BATCH_FLAGS: Final = INNER_BATCH | NEED_UNWRAP
+
+_SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
+_LEVEL_DIGITS_MAX: Final = 9
+_OFFSET_DIGITS_MAX: Final = 18
+_MULTI_SEPARATOR: Final = ","
+
+
+class Appended(NamedTuple):
+    """A record that the log has taken, and what its queue entry says.
+
+    `MessageStore.dispatch` hands the same object out again when consumers can see it.
+
+    Attributes:
+        queue_offset: 0, and no entry, for a prepared or rolled back transaction's record.
+        tags_code: what the queue entry holds: the tag's hash, or when a delayed message is due.
+        store_at_ms: the record's store time.
+    """
+
+    physical_offset: int
+    queue_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    tags_code: int
+    store_at_ms: int
+
+    @property
+    def end(self) -> int:
+        """The byte of the log just behind the record."""
+        return self.physical_offset + self.size
+
+
+Arrival = Appended
+"""A record that consumers can see from now on."""
+
+
+def is_visible(sys_flag: int) -> bool:
+    """Tell whether the record gets an entry in the queue that it names.
+
+    Prepared (4) and rollback (12) records of transactions get none. An inner batch's entry would
+    be in a batch consume queue, which this store does not keep.
+    """
+    return not sys_flag & (TRANSACTION_PREPARED | INNER_BATCH_FLAGS)
+
+
+def queue_tags_code(
+    topic: bytes, properties: bytes, store_at_ms: int, delay_levels_ms: Sequence[int]
+) -> int:
+    """Return what the queue entry of a record holds beside its place.
+
+    The Java hash of the tag, 0 without one; in the topic of delayed messages, when the message is
+    due, in epoch milliseconds.
+    """
+    if topic == _SCHEDULE_TOPIC:
+        level = min(_delay_level(properties), len(delay_levels_ms))
+        if level:
+            return store_at_ms + delay_levels_ms[level - 1]
+    value = _property(properties, _TAGS_START)
+    return tags_code(value.decode(errors="replace")) if value else 0
+
+
+_TAGS_START: Final = f"{TAGS}\x01".encode()
+_DELAY_START: Final = f"{DELAY}\x01".encode()
+
+
+def _property(properties: bytes, start: bytes) -> bytes:
+    """Return a property's value without taking the whole text apart; the last one wins."""
+    at = len(properties)
+    while (at := properties.rfind(start, 0, at)) > 0 and properties[at - 1] != 2:
+        pass  # the end of a longer name
+    if at < 0:
+        return b""
+    at += len(start)
+    end = properties.find(b"\x02", at)
+    return properties[at:] if end < 0 else properties[at:end]
+
+
+def _delay_level(properties: bytes) -> int:
+    """Return the level; 0 if there is none or it is no number."""
+    value = _property(properties, _DELAY_START)
+    return int(value) if value.isdigit() and len(value) <= _LEVEL_DIGITS_MAX else 0
+
+
+def light_queues(properties: bytes) -> list[tuple[str, int]]:
+    """Return (queue name, queue offset) of each further queue that Java put the record in.
+
+    Light queues (`%LMQ%` names) always have queue id 0. This store appends to none, but keeps and
+    rebuilds those of a store that Java wrote.
+    """
+    if INNER_MULTI_QUEUE_OFFSET.encode() not in properties:
+        return []
+    decoded = decode_properties(properties)
+    names = decoded.get(INNER_MULTI_DISPATCH, "").split(_MULTI_SEPARATOR)
+    offsets = decoded.get(INNER_MULTI_QUEUE_OFFSET, "").split(_MULTI_SEPARATOR)
+    if len(names) != len(offsets) or not all(map(_is_offset, offsets)):
+        return []
+    return list(zip(names, map(int, offsets), strict=True))
+
+
+def _is_offset(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX

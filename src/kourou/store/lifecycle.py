@@ -1,0 +1,189 @@
+"""Opening and closing the files of a store, in the order that a crash at any point allows.
+
+    open     lock, directories, recover, note the file sizes, make `abort` durable
+    close    sync the log, flush and sync the queues, checkpoint, note what the queues hold,
+             remove `abort` durably, unlock
+
+So `abort` is there from before the first append until all that was appended is durable and has its
+queue entry.
+
+Source: DefaultMessageStore.load, start and shutdown, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from kourou.disk import Disk
+from kourou.store.checkpoint import CheckpointKeeper, load_checkpoint
+from kourou.store.commitlog import CommitLog
+from kourou.store.config import StoreConfig
+from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.dispatch import Appended
+from kourou.store.paths import (
+    ABORT,
+    ABORT_BACKUP,
+    BATCH_CONSUMEQUEUE,
+    CHECKPOINT,
+    COMMITLOG,
+    CONFIG,
+    CONSUMEQUEUE,
+    LOCK,
+)
+from kourou.store.recovery import Progress, Recovery, RecoveryReport
+from kourou.store.store_state import ClosedState, StoreState, StoreStateFile
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StoreFiles:
+    """The parts of an open store."""
+
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueueTable
+    checkpoint: CheckpointKeeper
+    state_file: StoreStateFile
+    state: StoreState
+    recovery: RecoveryReport
+    unlock: Callable[[], None]
+
+    def save_state(self, state: StoreState) -> None:
+        """Make the state durable, and the current one."""
+        self.state_file.save(state)
+        self.state = state
+
+
+def open_files(
+    disk: Disk, config: StoreConfig, now_ms: int, *, pid: int, progress: Progress | None
+) -> StoreFiles:
+    """Lock, load and recover a store, or make a new one.
+
+    Raises:
+        StoreLockedError: somebody has it open.
+        StoreConfigError: it was made with other file sizes.
+        CorruptRecordError: records that were durable cannot be read.
+        OSError: a file cannot be read or written.
+    """
+    unlock = disk.lock(LOCK)
+    try:
+        files = _load(disk, config, now_ms, progress, unlock)
+        files.save_state(files.state)
+        _write_abort(disk, pid)
+    except BaseException:
+        unlock()
+        raise
+    return files
+
+
+def _load(
+    disk: Disk,
+    config: StoreConfig,
+    now_ms: int,
+    progress: Progress | None,
+    unlock: Callable[[], None],
+) -> StoreFiles:
+    """Recover what is there, so that it agrees with itself."""
+    for directory in (COMMITLOG, CONSUMEQUEUE, CONFIG):
+        disk.make_directory(directory)
+    disk.sync_directory("")
+    state_file = StoreStateFile(disk)
+    state = _known_state(disk, state_file.load(config))
+    commitlog = CommitLog(disk, config.commitlog_segment_bytes)
+    queues = ConsumeQueueTable(disk, config)
+    checkpoint = load_checkpoint(disk)
+    if disk.list(BATCH_CONSUMEQUEUE):
+        log.warning("store.batch_queues_ignored path=%s", disk.root)
+    was_clean = not disk.exists(ABORT)
+    report = Recovery(
+        disk,
+        config,
+        commitlog,
+        queues,
+        checkpoint=checkpoint,
+        state=state,
+        progress=progress,
+        was_clean=was_clean,
+    ).run()
+    log.info(
+        "store.opened path=%s clean=%s scanned=%d truncated=%d end=%d",
+        disk.root,
+        was_clean,
+        report.records_scanned,
+        report.truncated_bytes,
+        report.end,
+    )
+    return StoreFiles(
+        disk,
+        commitlog,
+        queues,
+        CheckpointKeeper(disk, config, queues, checkpoint, now_ms),
+        state_file,
+        _pruned(state, commitlog, config, report.end),
+        report,
+        unlock,
+    )
+
+
+def _known_state(disk: Disk, state: StoreState | None) -> StoreState | None:
+    """Return the state without what Java may have outdated: it leaves `abort.bak` behind."""
+    if state is None or not disk.exists(ABORT_BACKUP):
+        return state
+    return msgspec.structs.replace(state, closed=None)
+
+
+def _pruned(
+    state: StoreState | None, commitlog: CommitLog, config: StoreConfig, end: int
+) -> StoreState:
+    """Return the state of the store from now on.
+
+    It is open; notes of deletions that the log has outlived go; none reaches beyond the log's end,
+    where the records of a topic of the same name may come.
+    """
+    deleted = state.deleted_topics if state is not None else {}
+    return StoreState(
+        config.commitlog_segment_bytes,
+        config.consumequeue_file_bytes,
+        {
+            topic: min(below, end)
+            for topic, below in deleted.items()
+            if below > commitlog.min_position
+        },
+    )
+
+
+def _write_abort(disk: Disk, pid: int) -> None:
+    disk.truncate(ABORT, 0)
+    disk.write(ABORT, 0, [str(pid).encode()])
+    disk.sync(ABORT)
+    if disk.exists(ABORT_BACKUP):
+        disk.unlink(ABORT_BACKUP)
+    disk.sync_directory("")
+
+
+def close_files(files: StoreFiles, last_visible: Appended | None) -> None:
+    """Make everything durable and remove `abort`.
+
+    The log must have been synced and dispatched to its end.
+
+    Raises:
+        OSError: `abort` is still there, so that the next start recovers.
+    """
+    disk, commitlog, queues = files.disk, files.log, files.queues
+    queues.flush()
+    queues.sync()
+    files.checkpoint.sync_rest()
+    if last_visible is not None:
+        files.checkpoint.everything_is_durable(last_visible)
+    files.checkpoint.write()
+    if disk.exists(CHECKPOINT):
+        disk.sync(CHECKPOINT)
+    closed = ClosedState(commitlog.written_position, sum(queue.max_offset for queue in queues))
+    files.save_state(msgspec.structs.replace(files.state, closed=closed))
+    disk.unlink(ABORT)
+    disk.sync_directory("")

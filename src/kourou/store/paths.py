@@ -1,0 +1,47 @@
+"""Names of the store's files and directories, below its root.
+
+Source: StorePathConfigHelper.java, UtilAll.offset2FileName, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMMITLOG: Final = "commitlog"
+CONSUMEQUEUE: Final = "consumequeue"
+BATCH_CONSUMEQUEUE: Final = "batchconsumequeue"
+CONFIG: Final = "config"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+"""There while a broker runs; found at start, it says that the last one did not stop cleanly."""
+ABORT_BACKUP: Final = "abort.bak"
+"""What Java makes of `abort` in a clean stop."""
+LOCK: Final = "lock"
+STORE_STATE: Final = "config/kourou-store.json"
+
+_DIGITS: Final = 20
+
+
+def file_name(offset: int) -> str:
+    """Return the name of the file that begins at byte `offset` of its log."""
+    return f"{offset:020d}"
+
+
+def parse_file_name(name: str) -> int | None:
+    """Return the offset in a file's name; None if it is not such a name."""
+    return int(name) if len(name) == _DIGITS and name.isdecimal() and name.isascii() else None
+
+
+def topic_directory(topic: str) -> str:
+    """Return the directory of the topic's consume queues."""
+    return f"{CONSUMEQUEUE}/{topic}"
+
+
+def queue_directory(topic: str, queue_id: int) -> str:
+    """Return the directory of one consume queue."""
+    return f"{CONSUMEQUEUE}/{topic}/{queue_id}"
+
+
+def is_safe_topic(topic: str) -> bool:
+    """Tell whether the topic can name a directory, and none outside its parent."""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic

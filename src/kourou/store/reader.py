@@ -1,0 +1,107 @@
+"""What readers ask of a store: offsets, which messages a read gets, and their bytes.
+
+`plan_get` runs on the store's thread; the others may also run on another, since some may have to
+wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kourou.store.commitlog import CommitLog
+from kourou.store.config import StoreConfig
+from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.formats import QueueEntry
+from kourou.store.get_plan import Accepts, GetPlan, LogView, plan_get
+from kourou.store.record_reader import read_one, read_ranges
+from kourou.store.time_search import offset_by_time, store_time
+
+
+class StoreReader:
+    """The reading side of a store that is open."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, config: StoreConfig) -> None:
+        self._log = log
+        self._queues = queues
+        self._config = config
+        self._visible_position = log.written_position  # records that end below are shown
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the queue's first message; 0 if there is no such queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return one more than the offset of the last message that is shown; 0 if none is."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the queue's next appended message gets."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.next_offset
+
+    def queues(self) -> dict[str, list[int]]:
+        """Return the queue ids of each topic that hold, or held, messages."""
+        return self._queues.queue_ids()
+
+    def plan_get(  # noqa: PLR0917 - what a pull request says, in its order
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        accepts: Accepts | None,
+    ) -> GetPlan:
+        """Return what a reader of the queue gets at `offset`; see `kourou.store.get_plan`.
+
+        `accepts` is asked for each entry's tags code; None takes all.
+        """
+        log_ = self._log
+        view = LogView(
+            log_.min_position, log_.written_position, self._config.commitlog_segment_bytes
+        )
+        queue = self._queues.get(topic, queue_id)
+        limits = (max_messages, max_bytes)
+        return plan_get(queue, view, self._config, offset, limits, accepts=accepts)
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]], *, may_block: bool) -> bytes | None:
+        """Return the records of a plan's ranges as they are stored; runs on any thread.
+
+        None if a segment is gone; with `may_block` False, also if that might wait for the device.
+
+        Raises:
+            CorruptRecordError: a record read from the device is not what was written.
+        """
+        return read_ranges(self._log, ranges, may_block=may_block)
+
+    def read_record(self, physical_offset: int) -> bytes | None:
+        """Return the record at a byte of the log, checked; None if none that is shown begins there.
+
+        May wait for the device.
+        """
+        return read_one(self._log, physical_offset, self._visible_position)
+
+    def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
+        """Return the queue's entry at the offset: where the message is, and its tags code."""
+        queue = self._queues.get(topic, queue_id)
+        return None if queue is None else queue.entry(offset)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
+    ) -> int:
+        """Return the first offset whose message is not older; 0 if there is no such queue.
+
+        `max_offset` if all are older. With `upper`, the last offset whose message is not newer,
+        `min_offset` if all are newer. May wait for the device.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return offset_by_time(self._log, queue, timestamp_ms, upper=upper)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return when the message was stored, in epoch milliseconds; -1 if there is none."""
+        entry = self.entry(topic, queue_id, offset)
+        return -1 if entry is None else store_time(self._log, entry)

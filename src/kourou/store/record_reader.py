@@ -1,0 +1,77 @@
+"""Reading stored records as they are: the ranges of a read's plan, or one record by its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kourou.errors import CorruptRecordError, MalformedMessageError
+from kourou.protocol.message_layout import MAGIC_V1, MAGIC_V2, read_record
+from kourou.store.commitlog import CommitLog
+from kourou.store.formats import RECORD_START
+
+
+def read_ranges(
+    log: CommitLog, ranges: Sequence[tuple[int, int]], *, may_block: bool
+) -> bytes | None:
+    """Return the bytes of the ranges, one after another; runs on any thread.
+
+    None if a segment is gone; with `may_block` False, also if that might wait for the device. What
+    comes from the device is checked record by record; what is in memory was checked when it was
+    read, or written here.
+
+    Raises:
+        CorruptRecordError: a record is not what was written.
+    """
+    parts: list[bytes] = []
+    for position, size in ranges:
+        try:
+            read = log.read if may_block else log.read_resident
+            data = read(position, size)
+        except FileNotFoundError:
+            return None
+        if data is None:
+            return None
+        if len(data) < size:
+            raise _corrupt(log, position, f"{len(data)} of {size} bytes are there")
+        if may_block:
+            _check_records(log, position, data)
+        parts.append(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_records(log: CommitLog, position: int, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        try:
+            header = read_record(data, at, check_crc=True)
+        except MalformedMessageError as error:
+            raise _corrupt(log, position + at, str(error)) from None
+        if header.physical_offset != position + at:
+            raise _corrupt(log, position + at, f"it claims to be at {header.physical_offset}")
+        at += header.total_size
+
+
+def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
+    """Return the record that begins at the offset and ends at or before `end` of the log.
+
+    None if no whole record begins there: the offset may be a client's guess.
+    """
+    if not log.min_position <= physical_offset < end:
+        return None
+    try:
+        start = log.read(physical_offset, RECORD_START.size)
+        if len(start) < RECORD_START.size:
+            return None
+        size, magic = RECORD_START.unpack(start)
+        room = min(end, log.segment_end(physical_offset)) - physical_offset
+        if magic not in (MAGIC_V1, MAGIC_V2) or not 0 < size <= room:
+            return None
+        data = log.read(physical_offset, size)
+        header = read_record(data, 0, check_crc=True)
+    except (FileNotFoundError, MalformedMessageError):
+        return None
+    return data if header.physical_offset == physical_offset else None
+
+
+def _corrupt(log: CommitLog, position: int, reason: str) -> CorruptRecordError:
+    return CorruptRecordError(log.segments.name(position), log.file_offset(position), reason)

@@ -1,0 +1,79 @@
+"""What a store remembers about itself beside RocketMQ's files: `config/kourou-store.json`.
+
+The file sizes it was made with, the topics deleted from a log that still holds their records, and
+what its queues held when it was last closed. Java neither reads nor harms the file; what Java does
+to the store meanwhile makes the last part outdated, never wrong.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kourou.disk import Disk
+from kourou.errors import StoreConfigError
+from kourou.store.config import StoreConfig
+from kourou.store.config_file import ConfigFile
+from kourou.store.paths import STORE_STATE
+
+
+class ClosedState(msgspec.Struct, frozen=True):
+    """What a clean stop left: it tells whether queues went missing since.
+
+    Attributes:
+        log_end: where the log's records ended.
+        queue_entries: sum of all queues' `max_offset`.
+    """
+
+    log_end: int
+    queue_entries: int
+
+
+class StoreState(msgspec.Struct, frozen=True):
+    """The file's contents.
+
+    Attributes:
+        deleted_topics: for each topic deleted, the log position below which its records have no
+            queue entry any more, whatever recovery reads.
+        closed: None while the store is open, and after a crash.
+    """
+
+    commitlog_segment_bytes: int
+    consumequeue_file_bytes: int
+    deleted_topics: dict[str, int] = {}
+    closed: ClosedState | None = None
+
+
+class StoreStateFile:
+    """Loads and saves the state."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._root = disk.root
+        self._file = ConfigFile(disk, STORE_STATE, _decode)
+
+    def load(self, config: StoreConfig) -> StoreState | None:
+        """Return what was saved; None if the store has no such file: it is new, or Java's.
+
+        Raises:
+            StoreConfigError: the store was made with other file sizes than `config` says.
+            CorruptRecordError: neither the file nor its backup can be read.
+        """
+        data = self._file.load()
+        if data is None:
+            return None
+        state = _decode(data)
+        for name in ("commitlog_segment_bytes", "consumequeue_file_bytes"):
+            made_with, asked = getattr(state, name), getattr(config, name)
+            if made_with != asked:
+                raise StoreConfigError(
+                    f"{self._root} was made with {name} = {made_with}, and is asked to open with "
+                    f"{asked}: a store keeps the sizes it was made with"
+                )
+        return state
+
+    def save(self, state: StoreState) -> None:
+        """Replace the file, durably."""
+        self._file.save(msgspec.json.format(msgspec.json.encode(state), indent=2))
+
+
+def _decode(data: bytes) -> StoreState:
+    return msgspec.json.decode(data, type=StoreState)

@@ -1,0 +1,50 @@
+"""What one sync covers; made and taken back on the store's thread, run on any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kourou.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """Files to sync, then directories, and what is durable when that is done.
+
+    Attributes:
+        position: the log's records end here, and all of them will be durable.
+        store_at_ms: store time of the last of them.
+        files: the log's segments.
+        directories: the log's, if a segment is new.
+        queue_files: a few consume queue files; one that is gone was deleted with its topic.
+        queue_directories: those in which one of them is new.
+    """
+
+    position: int
+    store_at_ms: int
+    files: tuple[str, ...]
+    directories: tuple[str, ...]
+    queue_files: tuple[str, ...] = ()
+    queue_directories: tuple[str, ...] = ()
+
+    def run(self, disk: Disk) -> None:
+        """Sync everything; on whatever thread.
+
+        Raises:
+            OSError: what the plan covers may never become durable.
+        """
+        for name in self.files:
+            disk.sync(name)
+        for name in self.directories:
+            disk.sync_directory(name)
+        _run_present(disk.sync, self.queue_files)
+        _run_present(disk.sync_directory, self.queue_directories)
+
+
+def _run_present(sync: Callable[[str], None], names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            sync(name)
+        except FileNotFoundError:
+            continue
