@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         ends_at_s = self._loop.time() + timeout_s
         await self._until_writable(timeout_s)
         peer = format_address(self.remote_address)
-        answer = self._pending.add(command.code, ends_at_s, peer)
+        answer = self._pending.add(command.code, peer, timeout_s, ends_at_s)
         opaque = command.opaque = self._pending.last_opaque
         try:
             self.send(command)
@@ -201,9 +201,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if not self.is_open:
             return
-        self._last_active_s = self._last_received_s = self._loop.time()
+        now_s = self._last_active_s = self._last_received_s = self._loop.time()
         buffer, end = self._frames.received(nbytes)
-        self._handle_read(buffer, end)
+        self._handle_read(buffer, end, now_s)
 
     def eof_received(self) -> None:
         self.close("closed by the peer")
@@ -218,9 +218,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         if not self._is_accepted or not self.is_open or self._transport is None:
             return
+        now_s = self._last_active_s = self._loop.time()
         if self._frames.held_bytes:
             self._frames.space()
-            self._handle_read(*self._frames.received(0))
+            buffer, end = self._frames.received(0)
+            self._handle_read(buffer, end, now_s)
         if self._writable.is_set() and self.is_open:
             self._transport.resume_reading()
 
@@ -237,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Receiving
 
-    def _handle_read(self, buffer: bytearray, end: int) -> None:
+    def _handle_read(self, buffer: bytearray, end: int, now_s: float) -> None:
         """Handle the whole frames among the first `end` bytes of `buffer` in one pass."""
         self._is_flush_due = True  # by the end of this pass
         consumed = 0
@@ -254,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         if consumed == end:
             self._partial_since_s = None
         elif consumed or self._partial_since_s is None:
-            self._partial_since_s = self._last_received_s
+            self._partial_since_s = now_s
         self._frames.keep(consumed, end)
 
     def _handle_frames(self, buffer: bytearray, start: int, end: int) -> int:

@@ -1,10 +1,12 @@
 """From a request to its handler, and from a handler's error to the answer.
 
-what happens                answer
-no handler for the code     3, ` request type N not supported`
-RemoteError                 its code and remark
-ProtocolError, UsageError   1 and its text: the peer's fault
-anything else               1 and its text; the traceback is logged: ours
+What the peer is told:
+
+    what happened               answer
+    no handler for the code     3, ` request type N not supported`
+    RemoteError                 its code and remark
+    ProtocolError, UsageError   1 and its text: the peer's fault
+    anything else               1 and its text; the traceback is logged: ours
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ _shared = _SharedBuffer()
 
 
 class FrameBuffer:
-    """The read side of one connection. `Connection` calls, in this order, for each read:
+    """The read side of one connection.
 
-    `space`, `received`, then `keep` with what was not consumed.
+    For each read, in this order: `space`, `received`, then `keep` with what was not consumed.
     """
 
     def __init__(self, holder: Holder, partials: PartialFrames) -> None:

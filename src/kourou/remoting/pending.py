@@ -38,13 +38,16 @@ class PendingRequests:
             self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         return self._opaque
 
-    def add(self, code: int, ends_at_s: float, peer: str) -> asyncio.Future[RemotingCommand]:
+    def add(
+        self, code: int, peer: str, timeout_s: float, ends_at_s: float
+    ) -> asyncio.Future[RemotingCommand]:
         """Return what will hold the answer; `last_opaque` is the request's number from now on.
 
         Args:
-            code: the request's, for the error's text.
+            code: what was asked, for errors' texts.
+            peer: of whom, for errors' texts.
+            timeout_s: for how long, for errors' texts.
             ends_at_s: when to give up, on the loop's clock.
-            peer: the peer's address, for the error's text.
 
         Raises:
             TooManyRequestsError: the limit is reached.
@@ -56,7 +59,7 @@ class PendingRequests:
             )
         opaque = self.next_opaque()
         answer: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        timer = self._loop.call_at(ends_at_s, self._expire, opaque, code, peer)
+        timer = self._loop.call_at(ends_at_s, self._expire, opaque, code, peer, timeout_s)
         self._waiting[opaque] = (answer, timer)
         return answer
 
@@ -91,8 +94,8 @@ class PendingRequests:
             if not answer.done():
                 answer.set_exception(ConnectionLostError(reason))
 
-    def _expire(self, opaque: int, code: int, peer: str) -> None:
+    def _expire(self, opaque: int, code: int, peer: str, timeout_s: float) -> None:
         answer, _ = self._waiting.pop(opaque)
         if not answer.done():
-            text = f"{peer} did not answer {request_name(code)} in time"
+            text = f"{peer} did not answer {request_name(code)} within {timeout_s:g} s"
             answer.set_exception(RequestTimeoutError(text))

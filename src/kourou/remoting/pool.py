@@ -68,11 +68,12 @@ class ConnectionPool:
         if attempt is None:
             attempt = asyncio.create_task(self._connect(address), name=f"connect {address}")
             self._attempts[address] = attempt
-            attempt.add_done_callback(lambda _: self._attempts.pop(address, None))
+            attempt.add_done_callback(lambda done: self._end_attempt(address, done))
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
-            if attempt.cancelled():
+            me = asyncio.current_task()
+            if attempt.cancelled() and me is not None and not me.cancelling():
                 raise ClosedError("the connection pool was closed") from None
             raise
 
@@ -148,6 +149,11 @@ class ConnectionPool:
         if self._on_connected is not None:
             self._on_connected(address, protocol)
         return protocol
+
+    def _end_attempt(self, address: str, attempt: asyncio.Task[Connection]) -> None:
+        del self._attempts[address]
+        if not attempt.cancelled():
+            attempt.exception()  # all who waited may have been cancelled: then nobody else looks
 
     def _forget(self, address: str, connection: Connection) -> None:
         if self._by_address.get(address) is connection:

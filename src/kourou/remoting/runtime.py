@@ -1,4 +1,4 @@
-"""What a server or client needs of the world: a network, a clock, random numbers, a way off the loop.
+"""What a server or client needs of the world: network, clock, randomness, a way off the loop.
 
 They are arguments so that a simulation can replace each of them.
 """
