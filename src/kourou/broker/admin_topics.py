@@ -19,6 +19,7 @@ from typing import Final
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.group_commit import GroupCommit
 from kourou.broker.later import LaterReplies
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
 from kourou.broker.topics import Topics
@@ -26,6 +27,7 @@ from kourou.errors import (
     InvalidParameterError,
     InvalidTopicError,
     ServiceNotAvailableError,
+    StoreError,
     TopicNotFoundError,
 )
 from kourou.model.queue import MessageQueue
@@ -51,7 +53,6 @@ from kourou.protocol.headers_admin import (
     GetTopicStatsInfoRequestHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
 _PAGE_MAX: Final = 2000
@@ -70,7 +71,7 @@ class AdminTopicHandlers:
         topics: Topics,
         offsets: ConsumerOffsets,
         store: MessageStore,
-        offload: Offload,
+        commit: GroupCommit,
         later: LaterReplies,
     ) -> None:
         """Serve `topics`.
@@ -79,15 +80,15 @@ class AdminTopicHandlers:
             config: the broker's name, in statistics.
             topics: changed and read.
             offsets: those of a deleted topic go with it.
-            store: its queues go too; read for statistics.
-            offload: takes reads of the log off the loop.
+            store: read for statistics.
+            commit: removes the queues of a deleted topic from the store.
             later: answers when a change is durable.
         """
         self._config = config
         self._topics = topics
         self._offsets = offsets
         self._store = store
-        self._offload = offload
+        self._commit = commit
         self._later = later
 
     def on_update_and_create_topic(self, request: Request) -> RemotingCommand | None:
@@ -118,9 +119,14 @@ class AdminTopicHandlers:
         """Serve 215. The messages stay in the log until it is cut, but no queue leads to them."""
         name = request.command.header(DeleteTopicRequestHeader).topic
         _check_not_system(name)
+        try:
+            self._commit.delete_topic(name)
+        except (StoreError, OSError) as error:
+            raise ServiceNotAvailableError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
+            ) from error
         self._topics.delete(name)
         self._offsets.remove_topic(name)
-        self._store.delete_topic(name)
         self._later.answer(request, partial(self._saved, request))
         return None
 
@@ -149,19 +155,9 @@ class AdminTopicHandlers:
             body=encode_topic_config_table(TopicConfigTable(page, table.data_version)),
         )
 
-    def on_get_topic_stats_info(self, request: Request) -> RemotingCommand | None:
+    def on_get_topic_stats_info(self, request: Request) -> RemotingCommand:
         """Serve 202: the offsets of each queue, and when its last message was stored."""
         topic = self._existing(request.command.header(GetTopicStatsInfoRequestHeader).topic)
-
-        async def serve() -> RemotingCommand:
-            stats = await self._offload(self._stats_of, topic)
-            return response(request.command, body=encode_topic_stats(stats))
-
-        self._later.answer(request, serve)
-        return None
-
-    def _stats_of(self, topic: TopicConfig) -> TopicStatsTable:
-        """Read the store: off the loop, because the last record of a queue may be cold."""
         offsets = {}
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
             least = self._store.min_offset(topic.name, queue_id)
@@ -169,7 +165,7 @@ class AdminTopicHandlers:
             at_ms = self._store.store_time(topic.name, queue_id, most - 1) if most > least else 0
             queue = MessageQueue(topic.name, self._config.broker_name, queue_id)
             offsets[queue] = TopicOffset(least, most, max(0, at_ms))
-        return TopicStatsTable(offsets)
+        return response(request.command, body=encode_topic_stats(TopicStatsTable(offsets)))
 
     def _existing(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)

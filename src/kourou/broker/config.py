@@ -67,7 +67,7 @@ class BrokerConfig:
     flush_interval_ms: int = field(default=500, metadata={"key": "flushIntervalCommitLog"})
     """With ASYNC_FLUSH, how long a written message waits for its sync, at most."""
     sync_flush_timeout_ms: int = field(default=5 * _SECOND_MS, metadata={"key": "syncFlushTimeout"})
-    """How long a send waits for its sync before it is answered FLUSH_DISK_TIMEOUT, stored or not."""
+    """How long a send waits for its sync, before it is answered FLUSH_DISK_TIMEOUT."""
 
     auto_create_topic_enable: bool = True
     """Whether a send to an unknown topic makes it, after the pattern of `TBW102`."""

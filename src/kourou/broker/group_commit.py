@@ -79,7 +79,6 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None  # next time-out, or next sync if async
         self._is_scheduled = False
         self._closed_because = ""
-        self._refused_because = ""  # what was logged last, so that it is logged once
 
     @property
     def pending_bytes(self) -> int:
@@ -109,16 +108,13 @@ class GroupCommit:
             wait_for_sync: False calls `done` once the records are written, even in sync mode;
                 consumers still see them only when they are synced.
         """
-        size = sum(map(record_size, drafts))
         waiter = WaitingPut(
             done=done,
-            appended=(),
-            size=size,
             owner=owner,
             waits_for_sync=wait_for_sync and self._is_sync_mode,
             deadline_s=self._loop.time() + self._config.sync_flush_timeout_ms / 1000,
         )
-        refusal = self._refusal(waiter) or self._append(waiter, drafts, now_ms)
+        refusal = self._append(waiter, drafts, now_ms)
         if refusal is not None:
             waiter.answer(refusal)
             return
@@ -141,6 +137,26 @@ class GroupCommit:
 
         self.put(drafts, now_ms, done)
         return await future
+
+    def flush(self, now_ms: int) -> None:
+        """Write consume queues and the checkpoint, and sync what is due; about every second."""
+        self._store.flush(now_ms)
+        self._start_sync()
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the topic's queues from the store, durably.
+
+        What was appended before is written first, so that a disk that refuses it is noticed by
+        those who wait.
+
+        Raises:
+            StoreError: the store takes no writes; nothing was removed.
+            OSError: the files cannot be removed; the next start does it.
+        """
+        self._write()
+        if self._store.read_only_reason is not None:
+            self._store.check_writable()
+        self._store.delete_topic(topic)
 
     async def close(self) -> None:
         """Refuse further messages, and return when no sync runs and all accepted are answered.
@@ -185,19 +201,20 @@ class GroupCommit:
         if arrivals:
             self._wake(arrivals)
         self._acknowledge(visible)
-
-    def _refusal(self, waiter: WaitingPut) -> PutResult | None:
-        """Return why `waiter` is not taken now, None if it is."""
-        if self._closed_because:
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_because)
-        reason = self._pending.limit_reached(waiter.size, waiter.owner)
-        return PutResult(PutStatus.BUSY, reason=reason) if reason else None
+        if self._store.read_only_reason is not None:
+            self._refuse_all(self._store.read_only_reason)
 
     def _append(
         self, waiter: WaitingPut, drafts: Sequence[RecordDraft], now_ms: int
     ) -> PutResult | None:
-        """Give the records their places in the log and in their queue; None if that went well."""
+        """Give the records their places in the log and in their queue; return why not, if not."""
+        if self._closed_because:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_because)
         try:
+            waiter.size = sum(map(record_size, drafts))
+            reason = self._pending.limit_reached(waiter.size, waiter.owner)
+            if reason:
+                return PutResult(PutStatus.BUSY, reason=reason)
             if len(drafts) == 1:
                 waiter.appended = (self._store.append(drafts[0], now_ms),)
             else:
@@ -205,7 +222,6 @@ class GroupCommit:
         except InvalidMessageError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
         except StoreError as error:
-            self._log_refusal(error)
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
         return None
 
@@ -217,11 +233,9 @@ class GroupCommit:
         try:
             self._store.write()
         except StoreError as error:  # the store has taken these appends back
-            self._log_refusal(error)
             for waiter in waiters:
                 self._refuse(waiter, str(error))
             return
-        self._refused_because = ""
         self._unsynced.extend(waiters)
         self._schedule_expiry()
         for waiter in waiters:
@@ -266,10 +280,11 @@ class GroupCommit:
                 waiter.answer(PutResult(PutStatus.OK, waiter.appended))
 
     def _fail(self, reason: str) -> None:
-        """Make the store read-only and refuse everybody who waits; this cannot be undone."""
-        log.error("store.became_read_only waiting=%d reason=%s", len(self._pending), reason)
-        self._refused_because = reason
+        """Make the store read-only, which cannot be undone, and refuse everybody who waits."""
         self._store.set_read_only(reason)
+        self._refuse_all(reason)
+
+    def _refuse_all(self, reason: str) -> None:
         waiters = [*self._late, *self._unsynced, *self._unwritten]
         self._late.clear()
         self._unsynced.clear()
@@ -281,13 +296,6 @@ class GroupCommit:
     def _refuse(self, waiter: WaitingPut, reason: str) -> None:
         self._pending.remove(waiter)
         waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason))
-
-    def _log_refusal(self, error: StoreError) -> None:
-        """Log why the store takes no messages: once, until one was taken or the reason changed."""
-        kind = type(error).__name__
-        if self._refused_because not in (kind, self._store.read_only_reason):
-            self._refused_because = kind
-            log.error("store.refused_message reason=%s", error)
 
     def _schedule_sync(self) -> None:
         """With ASYNC_FLUSH, sync what is written within `flush_interval_ms`."""

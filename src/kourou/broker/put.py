@@ -53,14 +53,14 @@ class WaitingPut:
 
     done: Done | None
     """None once it was called."""
-    appended: Sequence[Appended]
-    size: int
-    """Bytes of all its records."""
     owner: Hashable | None
     """The producer's connection; None for what the broker itself stores."""
     waits_for_sync: bool
     deadline_s: float
     """Loop time at which it is answered FLUSH_DISK_TIMEOUT."""
+    appended: Sequence[Appended] = ()
+    size: int = 0
+    """Bytes of all its records."""
 
     @property
     def end(self) -> int:

@@ -13,7 +13,6 @@ Source: AdminBrokerProcessor.java, QueryMessageProcessor.java, apache/rocketmq 5
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.later import LaterReplies
@@ -41,43 +40,28 @@ _UPPER: Final = "UPPER"
 class QueryHandlers:
     """Serves the look-ups of consumers and administrators."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        offload: Offload,
-        later: LaterReplies,
-        visible_position: Callable[[], int],
-    ) -> None:
+    def __init__(self, store: MessageStore, offload: Offload, later: LaterReplies) -> None:
         """Look things up in `store`.
 
         Args:
             store: read only.
-            offload: takes reads of the log off the loop, since its pages may be cold.
-            later: answers when they have been read.
-            visible_position: the log position below which consumers may see messages.
+            offload: takes the read of a whole record off the loop, since it may be cold.
+            later: answers when it has been read.
         """
         self._store = store
         self._offload = offload
         self._later = later
-        self._visible_position = visible_position
 
-    def on_search_offset_by_timestamp(self, request: Request) -> RemotingCommand | None:
-        """Serve 29."""
+    def on_search_offset_by_timestamp(self, request: Request) -> RemotingCommand:
+        """Serve 29: some twenty small reads of the queue and the log, at worst from the device."""
         header = request.command.header(SearchOffsetRequestHeader)
-        is_upper = (header.boundary_type or "").upper() == _UPPER
-
-        async def serve() -> RemotingCommand:
-            offset = await self._offload(
-                self._store.offset_by_time,
-                header.topic,
-                header.queue_id,
-                header.timestamp,
-                upper=is_upper,
-            )
-            return response(request.command, header=SearchOffsetResponseHeader(offset))
-
-        self._later.answer(request, serve)
-        return None
+        offset = self._store.offset_by_time(
+            header.topic,
+            header.queue_id,
+            header.timestamp,
+            upper=(header.boundary_type or "").upper() == _UPPER,
+        )
+        return response(request.command, header=SearchOffsetResponseHeader(offset))
 
     def on_get_max_offset(self, request: Request) -> RemotingCommand:
         """Serve 30."""
@@ -91,27 +75,19 @@ class QueryHandlers:
         offset = self._store.min_offset(header.topic, header.queue_id)
         return response(request.command, header=GetMinOffsetResponseHeader(offset))
 
-    def on_get_earliest_msg_storetime(self, request: Request) -> RemotingCommand | None:
+    def on_get_earliest_msg_storetime(self, request: Request) -> RemotingCommand:
         """Serve 32."""
         header = request.command.header(GetEarliestMsgStoretimeRequestHeader)
-        topic, queue_id = header.topic, header.queue_id
-        oldest = self._store.min_offset(topic, queue_id)
-
-        async def serve() -> RemotingCommand:
-            at_ms = await self._offload(self._store.store_time, topic, queue_id, oldest)
-            return response(request.command, header=GetEarliestMsgStoretimeResponseHeader(at_ms))
-
-        self._later.answer(request, serve)
-        return None
+        oldest = self._store.min_offset(header.topic, header.queue_id)
+        at_ms = self._store.store_time(header.topic, header.queue_id, oldest)
+        return response(request.command, header=GetEarliestMsgStoretimeResponseHeader(at_ms))
 
     def on_view_message_by_id(self, request: Request) -> RemotingCommand | None:
-        """Serve 33. The record is answered as it is stored."""
+        """Serve 33. The record is answered as it is stored, once consumers may see it."""
         offset = request.command.header(ViewMessageRequestHeader).offset
 
         async def serve() -> RemotingCommand:
-            record = None
-            if 0 <= offset < self._visible_position():
-                record = await self._offload(self._store.read_record, offset)
+            record = await self._offload(self._store.read_record, offset)
             if record is None:
                 raise RemoteSystemError(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"

@@ -1,0 +1,54 @@
+"""Attributes change as RocketMQ's admin tool asks, and bad ones are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.broker.topic_attributes import change_attributes
+from kourou.errors import RemoteSystemError
+
+
+def test_attributes_are_set_changed_and_removed() -> None:
+    made = change_attributes({}, "+message.type=FIFO,+queue.type=SimpleCQ", is_new=True)
+    changed = change_attributes(made, " +message.type=DELAY , +reserve.time=5", is_new=False)
+    removed = change_attributes(changed, "-reserve.time", is_new=False)
+
+    assert made == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+    assert changed == {"message.type": "DELAY", "queue.type": "SimpleCQ", "reserve.time": "5"}
+    assert removed == {"message.type": "DELAY", "queue.type": "SimpleCQ"}
+
+
+@pytest.mark.parametrize("change", [None, "", " , "])
+def test_no_change_keeps_what_there_is(change: str | None) -> None:
+    assert change_attributes({"message.type": "FIFO"}, change, is_new=False) == {
+        "message.type": "FIFO"
+    }
+
+
+def test_what_cannot_change_may_be_given_again() -> None:
+    current = {"queue.type": "SimpleCQ"}
+
+    assert change_attributes(current, "+queue.type=SimpleCQ", is_new=False) == current
+
+
+@pytest.mark.parametrize(
+    ("change", "is_new", "reason"),
+    [
+        ("+no.such=1", True, "unsupported key: no.such"),
+        ("+queue.type=BatchCQ", False, "unchangeable attribute. key: queue.type"),
+        ("-queue.type", False, "unchangeable attribute. key: queue.type"),
+        ("-reserve.time", False, "nonexistent key: reserve.time"),
+        ("-queue.type", True, "nonexistent key: queue.type"),
+        ("+message.type=LOUD", True, "message.type=LOUD"),
+        ("+lite.topic.expiration=43201", True, "lite.topic.expiration=43201"),
+        ("+reserve.time=-1", True, "reserve.time=-1"),
+        ("+reserve.time=soon", True, "reserve.time=soon"),
+        ("+message.type=FIFO,-message.type", False, "duplication key. key: message.type"),
+        ("message.type=FIFO", True, "neither"),
+        ("+message.type", True, "neither"),
+        ("+=x", True, "neither"),
+    ],
+)
+def test_a_bad_change_is_refused_with_its_reason(change: str, is_new: bool, reason: str) -> None:
+    with pytest.raises(RemoteSystemError, match=reason):
+        change_attributes({"queue.type": "SimpleCQ"}, change, is_new=is_new)

@@ -1,0 +1,158 @@
+"""Topics are made by Java's rules, and outlive a crash once they are said to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.topics import FILE_NAME, Topics
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies import decode_register_body, decode_topic_config_table
+from kourou.protocol.command import RemotingCommand
+from kourou.store.config_file import ConfigFile
+from kourou.testing.clock import ManualClock
+from kourou.testing.disk import SimDisk
+from kourou.testing.runtime import call_directly
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+
+def topics_on(disk: SimDisk, **options: object) -> Topics:
+    config = BrokerConfig(**options)  # type: ignore[arg-type]
+    file = ConfigFile(disk, FILE_NAME, decode_topic_config_table)
+    return Topics(file, config, call_directly, ManualClock())
+
+
+def test_a_new_broker_has_the_topics_that_a_new_java_broker_registers(golden: Golden) -> None:
+    request, _ = golden("103_REGISTER_BROKER_broker-start")
+    registered = decode_register_body(request.body)
+
+    table = topics_on(SimDisk()).table()
+
+    assert dict(table.topics) == dict(registered.table.topics)
+    assert table.data_version.counter == registered.table.data_version.counter
+
+
+def test_without_automatic_creation_there_is_no_pattern() -> None:
+    topics = topics_on(SimDisk(), auto_create_topic_enable=False)
+
+    assert topics.get("TBW102") is None
+    assert topics.create_for_send("T", "TBW102", 4, is_unit=False) is None
+
+
+def test_a_first_send_makes_the_topic_after_its_pattern() -> None:
+    topics = topics_on(SimDisk())
+
+    few = topics.create_for_send("Few", "TBW102", 4, is_unit=False)
+    many = topics.create_for_send("Many", "TBW102", 100, is_unit=True)
+    none = topics.create_for_send("None", "TBW102", 0, is_unit=False)
+
+    assert few == TopicConfig("Few", 4, 4, 6)
+    assert many == TopicConfig("Many", 8, 8, 6, topic_sys_flag=1)
+    assert none == TopicConfig("None", 1, 1, 6)
+    assert topics.get("Few") == few
+
+
+def test_a_pattern_that_may_not_be_inherited_makes_nothing() -> None:
+    topics = topics_on(SimDisk())
+
+    assert topics.create_for_send("T", "SELF_TEST_TOPIC", 4, is_unit=False) is None
+    assert topics.create_for_send("T", "NoSuchTopic", 4, is_unit=False) is None
+
+
+def test_a_pattern_left_from_before_counts_no_more_when_creation_is_off() -> None:
+    disk = SimDisk()
+    asyncio.run(topics_on(disk).persist())
+
+    topics = topics_on(disk, auto_create_topic_enable=False)
+
+    assert topics.get("TBW102") is not None
+    assert topics.create_for_send("T", "TBW102", 4, is_unit=False) is None
+
+
+def test_a_retry_topic_is_made_in_any_case() -> None:
+    topics = topics_on(SimDisk(), auto_create_topic_enable=False)
+
+    made = topics.create_for_send("%RETRY%g", "TBW102", 4, is_unit=True)
+
+    assert made == TopicConfig("%RETRY%g", 1, 1, 6, topic_sys_flag=2)
+
+
+def test_an_existing_topic_is_returned_as_it_is() -> None:
+    topics = topics_on(SimDisk())
+    topics.put(TopicConfig("T", 2, 3, 4))
+
+    assert topics.create_for_send("T", "TBW102", 8, is_unit=False) == TopicConfig("T", 2, 3, 4)
+
+
+def test_each_change_counts_once_and_is_told() -> None:
+    topics = topics_on(SimDisk())
+    told: list[int] = []
+    topics.on_changed = lambda: told.append(topics.data_version.counter)
+    topic = TopicConfig("T")
+
+    topics.put(topic)
+    topics.put(topic)
+    topics.put(replace(topic, perm=4))
+    assert topics.delete("T")
+    assert not topics.delete("T")
+
+    assert told == [1, 2, 3]
+
+
+def test_a_topic_that_was_saved_outlives_a_crash() -> None:
+    async def main(disk: SimDisk) -> None:
+        topics = topics_on(disk)
+        topics.put(TopicConfig("T", attributes={"message.type": "FIFO"}))
+        assert not topics.is_saved("T")
+        await topics.persist()
+        assert topics.is_saved("T")
+
+    disk = SimDisk(seed=3)
+    asyncio.run(main(disk))
+    disk.crash()
+
+    assert topics_on(disk).get("T") == TopicConfig("T", attributes={"message.type": "FIFO"})
+    assert topics_on(disk).is_saved("T")
+
+
+def test_a_file_that_cannot_be_written_leaves_the_topic_unsaved() -> None:
+    async def main(disk: SimDisk) -> None:
+        topics = topics_on(disk)
+        topics.put(TopicConfig("T"))
+        disk.fail_after(0, OSError(28, "No space left on device"))
+        with pytest.raises(OSError, match="No space"):
+            await topics.persist()
+        assert not topics.is_saved("T")
+        await topics.persist()
+        assert topics.is_saved("T")
+
+    asyncio.run(main(SimDisk()))
+
+
+def test_a_topic_that_changes_while_the_file_is_written_is_saved_by_the_next_write() -> None:
+    async def main(disk: SimDisk) -> None:
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def offload(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+            entered.set()
+            await go_on.wait()
+            return function(*args, **kwargs)
+
+        file = ConfigFile(disk, FILE_NAME, decode_topic_config_table)
+        topics = Topics(file, BrokerConfig(), offload, ManualClock())
+        saving = asyncio.create_task(topics.persist())
+        await entered.wait()
+        topics.put(TopicConfig("Late"))
+        go_on.set()
+        await saving
+        assert not topics.is_saved("Late")
+        await topics.persist()
+        assert topics.is_saved("Late")
+
+    asyncio.run(main(SimDisk()))
