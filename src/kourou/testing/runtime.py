@@ -1,0 +1,33 @@
+"""The runtime of a simulation: a network in memory, loop time, seeded randomness, no threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from kourou.remoting.network import Network
+from kourou.remoting.runtime import Runtime
+from kourou.testing.clock import EPOCH_MS, LoopClock
+from kourou.testing.network import MemoryNetwork
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def sim_runtime(seed: int = 0, network: Network | None = None, epoch_ms: int = EPOCH_MS) -> Runtime:
+    """Return a runtime in which nothing but `seed` decides what happens.
+
+    Args:
+        seed: for random choices, and for the network when none is given.
+        network: shared by all servers and clients that are to reach each other.
+        epoch_ms: wall-clock time, in ms since 1970, at virtual time 0.
+    """
+    return Runtime(
+        network or MemoryNetwork(seed), LoopClock(epoch_ms), random.Random(seed), call_directly
+    )
+
+
+async def call_directly(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` at once, on the loop; the simulated disk never waits."""
+    return function(*args, **kwargs)
