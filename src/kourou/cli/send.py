@@ -1,0 +1,292 @@
+"""`kourou send`: messages from the command line, a file or a pipe to a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.exits import FAILED, say
+from kourou.cli.line_reader import read_lines
+from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv
+from kourou.client.config import ProducerConfig
+from kourou.client.producer import Durability, Producer, SendReceipt, SendStatus
+from kourou.clock import SystemClock
+from kourou.errors import KourouError, UsageError
+from kourou.model.message import Message
+from kourou.model.topic import check_topic
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+GROUP: Final = "kourou-cli"
+LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A longer line of --lines is refused before it is read whole: brokers take no larger message."""
+
+HELP: Final = """\
+Send messages to TOPIC.
+
+The body is BODY, or stdin where BODY is '-' or left out; --lines sends each line of a file as one
+message. It returns when the broker has acknowledged each, and says how safe they are. A broker that
+restarts is waited for, up to --timeout a message.
+
+\b
+Examples:
+  kourou send orders "one order"
+  kourou send orders --tag eu --key o-17 '{"total": 5}'
+  kourou send orders --delay-level 3 "in ten seconds"
+  kourou send orders --lines orders.jsonl
+  tail -f access.log | kourou send access --lines -
+
+Exit codes: 0 all acknowledged, 1 refused, or stored less safely than the broker was told to,
+2 wrong usage, 3 no server reached.
+"""
+
+
+@app.command(help=HELP)
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    body: Annotated[str | None, typer.Argument(metavar="[BODY|-]", show_default=False)] = None,
+    *,
+    tag: Annotated[
+        str | None, typer.Option(metavar="TAG", help="What consumers filter by; one a message.")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="To find it by; may be repeated.")
+    ] = None,
+    prop: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="One's own; may be repeated."),
+    ] = None,
+    delay_level: Annotated[
+        int,
+        typer.Option(
+            metavar="1..18",
+            min=0,
+            max=18,
+            help="Deliver after 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h.",
+            show_default=False,
+        ),
+    ] = 0,
+    count: Annotated[int, typer.Option(metavar="N", min=1, help="Send it N times.")] = 1,
+    lines: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Send each line of the file, or of stdin, instead."),
+    ] = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.1, max=3600, help="How long to try, for each message."
+        ),
+    ] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """Read the options and send."""
+    check_topic(topic)
+    form = _Form(topic, tag, tuple(key or ()), _properties(prop or []), delay_level)
+    if lines and (body is not None or count != 1):
+        raise UsageError("--lines takes the bodies from a file: leave out BODY and --count")
+    bodies = read_lines(_open(lines), LINE_BYTES_MAX) if lines else _repeated(_whole(body), count)
+    tally = _Tally(topic, as_json=as_json)
+    asyncio.run(_send(form, bodies, namesrv, int(timeout * 1000), tally))
+    tally.close()
+    if tally.incomplete:
+        raise typer.Exit(FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What the messages of one command have in common."""
+
+    topic: str
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    delay_level: int
+
+    def message(self, body: bytes) -> Message:
+        return Message(
+            self.topic,
+            body,
+            tags=self.tag,
+            keys=self.keys,
+            properties=self.properties,
+            delay_level=self.delay_level,
+        )
+
+
+class _Tally:
+    """Prints receipts as they come, or their sum at the end."""
+
+    def __init__(self, topic: str, *, as_json: bool) -> None:
+        self._topic = topic
+        self._as_json = as_json
+        self._clock = SystemClock()
+        self._began_at_ms = self._clock.now_ms()
+        self._last: SendReceipt | None = None
+        self.count = 0
+        self.incomplete = 0
+        """Of these, how many the broker stored less safely than it was told to."""
+
+    def add(self, receipt: SendReceipt) -> None:
+        self.count += 1
+        self._last = receipt
+        if receipt.status is not SendStatus.SEND_OK:
+            self.incomplete += 1
+            say(f"{receipt.status.name}: message {receipt.msg_id} is stored, but not yet as asked")
+        if self._as_json:
+            output.print_line(_receipt_json(receipt))
+
+    def close(self) -> None:
+        """Print what people want to know."""
+        last = self._last
+        if self._as_json or last is None:
+            return
+        how = _DURABILITY_TEXT[last.durability]
+        if self.count == 1:
+            place = f"{last.queue.broker_name}/{last.queue.queue_id}@{last.queue_offset}"
+            output.print_line(f"{how}  {place}  id {last.msg_id}")
+            return
+        seconds = max(1, self._clock.now_ms() - self._began_at_ms) / 1000
+        output.print_line(
+            f"{how}  {self.count:,} messages to {self._topic}  "
+            f"{seconds:.1f} s, {self.count / seconds:,.0f} a second"
+        )
+
+
+_DURABILITY_TEXT: Final = {
+    Durability.DISK: "on disk",
+    Durability.MEMORY: "in the broker's memory",
+    Durability.REPLICATED: "replicated",
+    Durability.UNKNOWN: "stored",
+}
+
+
+class _Receipts:
+    """Takes receipts as they come and hands them to the tally in the order of the messages."""
+
+    def __init__(self, tally: _Tally) -> None:
+        self._tally = tally
+        self._waiting: deque[asyncio.Future[SendReceipt]] = deque()
+        self.sent = 0
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the first error."""
+
+    def add(self, future: asyncio.Future[SendReceipt]) -> None:
+        self.sent += 1
+        self._waiting.append(future)
+        future.add_done_callback(self._settle)
+
+    async def drain(self) -> None:
+        """Return when every message added so far is acknowledged or refused."""
+        if self._waiting:
+            await asyncio.wait(list(self._waiting))
+
+    def _settle(self, _: asyncio.Future[SendReceipt]) -> None:
+        while self._waiting and self._waiting[0].done():
+            future = self._waiting.popleft()
+            if future.cancelled():
+                continue
+            if (error := future.exception()) is None:
+                self._tally.add(future.result())
+            elif not self.failed.done():
+                self.failed.set_exception(error)
+
+
+async def _send(
+    form: _Form,
+    bodies: AsyncIterator[list[bytes]],
+    namesrv: str,
+    timeout_ms: int,
+    tally: _Tally,
+) -> None:
+    """Send all, a bounded number at a time; stop at the first error."""
+    receipts = _Receipts(tally)
+    config = ProducerConfig(send_timeout_ms=timeout_ms)
+    try:
+        async with Producer(GROUP, namesrv, config=config) as producer:
+
+            async def submit_all() -> None:
+                async for some in bodies:
+                    for body in some:
+                        receipts.add(await producer.submit(form.message(body)))
+                await receipts.drain()
+
+            sending = asyncio.ensure_future(submit_all())
+            await asyncio.wait({sending, receipts.failed}, return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
+            if receipts.failed.done():
+                receipts.failed.result()
+            await sending
+    except KourouError:
+        if receipts.sent > 1:
+            say(f"{tally.count:,} of {receipts.sent:,} messages were acknowledged before the error")
+        raise
+
+
+def _receipt_json(receipt: SendReceipt) -> str:
+    return json.dumps(
+        {
+            "topic": receipt.queue.topic,
+            "broker": receipt.queue.broker_name,
+            "queue_id": receipt.queue.queue_id,
+            "queue_offset": receipt.queue_offset,
+            "msg_id": receipt.msg_id,
+            "offset_msg_id": receipt.offset_msg_id,
+            "durability": receipt.durability.value,
+            "status": receipt.status.name,
+        }
+    )
+
+
+def _properties(pairs: list[str]) -> dict[str, str]:
+    """Return `--property name=value` options as a mapping.
+
+    Raises:
+        UsageError: one has no `=`, or a name is given twice.
+    """
+    properties: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--property {pair!r} is not NAME=VALUE")
+        if name in properties:
+            raise UsageError(f"--property {name} is given twice")
+        properties[name] = value
+    return properties
+
+
+async def _repeated(body: bytes, count: int) -> AsyncIterator[list[bytes]]:
+    for _ in range(count):
+        yield [body]
+
+
+def _whole(body: str | None) -> bytes:
+    """Return BODY, or all of stdin where it is '-' or left out."""
+    if body is not None and body != "-":
+        return body.encode()
+    if body is None and sys.stdin.isatty():
+        raise UsageError("no BODY: give it, or '-' for stdin, or --lines FILE")
+    return sys.stdin.buffer.read()
+
+
+def _open(name: str) -> BinaryIO:
+    """Open the file of `--lines`; '-' is stdin.
+
+    Raises:
+        UsageError: it cannot be opened.
+    """
+    if name == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise UsageError(f"--lines {name}: {error.strerror or error}") from error

@@ -1,0 +1,65 @@
+"""The file sizes that a store was made with, found before it is opened.
+
+A store keeps them for life, so that who opens one need not know them: Kourou records them, and Java
+leaves files that have their full size from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from kourou.disk import Disk
+from kourou.errors import StoreError
+from kourou.store.config_file import ConfigFile
+from kourou.store.paths import COMMITLOG, CONSUMEQUEUE, STORE_STATE, parse_file_name
+from kourou.store.store_state import StoreState
+
+SIZE_FIELDS: Final = ("commitlog_segment_bytes", "consumequeue_file_bytes")
+"""Fields of `StoreConfig` that a store keeps."""
+
+
+def sizes_made_with(disk: Disk) -> dict[str, int]:
+    """Return the store's sizes by field of `StoreConfig`; {} for a new store, or an unreadable one.
+
+    Opening the store still checks them, and says what is wrong with it.
+    """
+    try:
+        if disk.exists(STORE_STATE):
+            return _recorded(disk)
+        found = {
+            "commitlog_segment_bytes": _first_size(disk, [COMMITLOG]),
+            "consumequeue_file_bytes": _first_size(disk, _queue_directories(disk)),
+        }
+    except (StoreError, OSError):
+        return {}
+    return {name: size for name, size in found.items() if size}
+
+
+def _recorded(disk: Disk) -> dict[str, int]:
+    data = ConfigFile(disk, STORE_STATE, _decode).load()
+    if data is None:
+        return {}
+    state = _decode(data)
+    return {name: getattr(state, name) for name in SIZE_FIELDS}
+
+
+def _decode(data: bytes) -> StoreState:
+    return msgspec.json.decode(data, type=StoreState)
+
+
+def _queue_directories(disk: Disk) -> Iterator[str]:
+    for topic in disk.list(CONSUMEQUEUE):
+        for queue_id in disk.list(f"{CONSUMEQUEUE}/{topic}"):
+            yield f"{CONSUMEQUEUE}/{topic}/{queue_id}"
+
+
+def _first_size(disk: Disk, directories: Iterator[str] | list[str]) -> int:
+    """Return the size of the first file that is not empty; 0 if there is none."""
+    for directory in directories:
+        for name in disk.list(directory):
+            if parse_file_name(name) is not None and (size := disk.size(f"{directory}/{name}")):
+                return size
+    return 0

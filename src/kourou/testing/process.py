@@ -1,0 +1,149 @@
+"""Kourou as real processes: a `kourou serve` to test against, and commands run to their end.
+
+For what a simulation cannot show: signals, kill -9, ports, files, the command line itself. As a
+fixture for one's own tests:
+
+    @pytest.fixture(scope="session")
+    def namesrv(tmp_path_factory):
+        with Serving.start(tmp_path_factory.mktemp("kourou")) as serving:
+            yield serving.namesrv
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+_KOUROU: Final = (sys.executable, "-m", "kourou.cli.main")
+_STOP_TIMEOUT_S: Final = 10.0
+_COMMAND_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """The JSON lines on stdout."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Serving:
+    """A `kourou serve` that is ready. Leaving its `with` block stops it.
+
+    Attributes:
+        process: what runs; its stdout and stderr are pipes.
+        ready: what it told when it was ready.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], ready: Mapping[str, object]) -> None:
+        self.process = process
+        self.ready = ready
+
+    @classmethod
+    def start(
+        cls,
+        store: Path,
+        *options: str,
+        port: int = 0,
+        namesrv_port: int = 0,
+        environ: Mapping[str, str] | None = None,
+    ) -> Serving:
+        """Start `kourou serve` on `store` and return when clients can connect.
+
+        Raises:
+            AssertionError: it ended before it was ready; the text has its stderr.
+        """
+        ports = ("--port", str(port), "--namesrv-port", str(namesrv_port))
+        # Nobody reads stderr while it runs: entries of every kind could fill the pipe and block.
+        level = ("--log-level", "warning")
+        process = start_command(
+            *("serve", "--store", str(store), *ports, *level, "--ready-json", *options),
+            environ=environ,
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            _, err = process.communicate(timeout=_STOP_TIMEOUT_S)
+            raise AssertionError(f"exit code {process.returncode} before it was ready: {err}")
+        return cls(process, json.loads(line))
+
+    @property
+    def namesrv(self) -> str:
+        """The name server's `host:port`."""
+        return str(self.ready["namesrv"])
+
+    @property
+    def broker(self) -> str:
+        """The broker's `host:port`."""
+        return str(self.ready["broker"])
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> Outcome:
+        """Send a signal and return how the process ended; stdout lacks the ready line.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end within 10 s.
+        """
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=_STOP_TIMEOUT_S)
+        return Outcome(self.process.returncode, out, err)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if not self.process.stdout or not self.process.stdout.closed:
+                self.stop()
+        finally:
+            self.process.kill()
+
+
+def start_command(*args: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start `kourou` with `args`, nothing on stdin, and no settings but `environ`'s."""
+    return subprocess.Popen(  # noqa: S603  # our own command line
+        [*_KOUROU, *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**_clean_environment(), **(environ or {})},
+    )
+
+
+def run_command(*args: str, environ: Mapping[str, str] | None = None) -> Outcome:
+    """Run `kourou` with `args` to its end, 30 s at most."""
+    process = start_command(*args, environ=environ)
+    try:
+        out, err = process.communicate(timeout=_COMMAND_TIMEOUT_S)
+    finally:
+        process.kill()
+    return Outcome(process.returncode, out, err)
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return this process's environment without what would change the command under test."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("KOUROU_") and name != "NAMESRV_ADDR"
+    }
