@@ -303,7 +303,8 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
         message = _message(buffer, record)
         if decompress:
             budget -= _inflate(message, min(budget, INFLATED_SIZE_MAX))
-        if message.sys_flag & _UNWRAP_FLAGS == _UNWRAP_FLAGS:
+        # A batch left compressed cannot be taken apart.
+        if message.sys_flag & (_UNWRAP_FLAGS | COMPRESSED) == _UNWRAP_FLAGS:
             messages += _unwrap(message)
         else:
             messages.append(message)
