@@ -36,6 +36,11 @@ def json_line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 message` or `12,345 messages`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under their column names: numbers to the right, None as a dash.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,10 +18,15 @@ from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.cli.exits import say
 from kourou.cli.process import Plan, run
 from kourou.cli.start_screen import Ready, print_screen, ready_line
+from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.logs import Level
 from kourou.namesrv.config import NamesrvConfig
 from kourou.settings import load
+from kourou.store.config import StoreConfig
+from kourou.store.made_with import sizes_made_with
+
+log = logging.getLogger(__name__)
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -181,13 +187,24 @@ def serve(
         prefix=NAMESRV_PREFIX,
         flags={"listen": served.broker.listen, "port": served.namesrv_port},
     )
+    path = served.store_path.expanduser()
     plan = Plan(
-        broker=served.broker,
+        broker=_with_sizes_made_with(served.broker, path),
         namesrv=None if served.broker.namesrv_addr else own,
-        store_path=served.store_path.expanduser(),
+        store_path=path,
         profile=profile.value,
     )
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
+
+
+def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
+    """Return the config with the file sizes of the store that is there; it keeps them for life."""
+    sizes = sizes_made_with(OsDisk(path)) if path.is_dir() else {}
+    for name, size in sizes.items():
+        if (asked := getattr(config.store, name)) != size:
+            log.info("store.size_kept name=%s made_with=%d asked=%d", name, size, asked)
+    store: StoreConfig = replace(config.store, **sizes)  # type: ignore[arg-type]  # two int fields
+    return replace(config, store=store)
 
 
 def _usual_level() -> Level:

@@ -120,7 +120,7 @@ def _durability(ready: Ready) -> Text:
 
 def _profile_note(ready: Ready) -> str:
     note = f"commit-log files of {size_text(ready.segment_bytes)}"
-    return note + ("; --profile prod has Java's 1 GiB" if ready.profile == "dev" else "")
+    return note + ("; with --profile prod a new store has 1 GiB" if ready.profile == "dev" else "")
 
 
 def _warning(ready: Ready) -> Text:

@@ -85,8 +85,9 @@ def _print(report: CheckReport, path: Path) -> None:
         )
     if len(shown) < len(report.findings):
         output.print_line(f"... and {len(report.findings) - len(shown):,} more: --json has all")
-    verdict = f"{len(report.findings):,} problems" if report.findings else "in order"
+    found = len(report.findings)
+    verdict = output.counted(found, "problem") if found else "in order"
     output.print_line(
-        f"{path}: {verdict}; {report.records:,} messages in {report.bytes:,} bytes, "
-        f"{report.queues:,} queues"
+        f"{path}: {verdict}; {output.counted(report.records, 'message')} in "
+        f"{output.counted(report.bytes, 'byte')}, {output.counted(report.queues, 'queue')}"
     )

@@ -1,0 +1,122 @@
+"""`kourou store check` says whether a store is in order, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kourou.disk import OsDisk
+from kourou.protocol.message_layout import RecordDraft
+from kourou.store.config import StoreConfig
+from kourou.store.message_store import MessageStore
+from kourou.testing.process import Outcome
+
+CONFIG = StoreConfig(commitlog_segment_bytes=8192, consumequeue_file_bytes=400, free_bytes_min=1)
+Command = Callable[..., Outcome]
+
+
+def draft(body: bytes) -> RecordDraft:
+    return RecordDraft(
+        topic=b"orders",
+        queue_id=0,
+        flag=0,
+        sys_flag=0,
+        born_at_ms=1,
+        born_host=("127.0.0.1", 1),
+        store_host=("127.0.0.1", 2),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=b"",
+        tags_code=0,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with three messages, cleanly closed."""
+    disk = OsDisk(tmp_path)
+    opened = MessageStore.open(disk, CONFIG, 1, pid=1)
+    for number in range(3):
+        opened.append(draft(b"order %d" % number), 2)
+    opened.write()
+    opened.dispatch(opened.appended_position)
+    opened.close(3)
+    disk.close()
+    return tmp_path
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_a_store_in_order_is_said_to_be_and_is_not_changed(command: Command, store: Path) -> None:
+    before = contents(store)
+
+    outcome = command("store", "check", str(store))
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"{store}: in order; 3 messages in ")
+    assert outcome.out.endswith(" bytes, 1 queue\n")
+    assert contents(store) == before
+
+
+def test_json_has_the_same(command: Command, store: Path) -> None:
+    report = json.loads(command("store", "check", str(store), "--json").out)
+
+    assert report["store"] == str(store)
+    assert (report["ok"], report["findings"], report["records"], report["queues"]) == (
+        True,
+        [],
+        3,
+        1,
+    )
+
+
+def test_a_flipped_byte_is_found_with_its_file_and_place(command: Command, store: Path) -> None:
+    log = store / "commitlog" / "00000000000000000000"
+    with log.open("r+b") as file:
+        file.seek(log.read_bytes().index(b"order 1"))
+        file.write(b"O")
+
+    outcome = command("store", "check", str(store))
+    report = json.loads(command("store", "check", str(store), "--json").out)
+
+    assert outcome.code == 1
+    assert outcome.out.splitlines()[0].split() == ["FILE", "BYTE", "PROBLEM"]
+    assert "commitlog/00000000000000000000" in outcome.out
+    assert outcome.out.splitlines()[-1].startswith(f"{store}: ")
+    assert " problem" in outcome.out.splitlines()[-1]
+    assert report["ok"] is False
+    assert report["findings"][0]["file"] == "commitlog/00000000000000000000"
+
+
+def test_a_store_in_use_is_refused_with_a_remedy(command: Command, store: Path) -> None:
+    opened = MessageStore.open(OsDisk(store), CONFIG, 1, pid=1)
+    try:
+        outcome = command("store", "check", str(store))
+    finally:
+        opened.close(2)
+
+    assert outcome.code == 3
+    assert "locked by another store" in outcome.err
+    assert "stop the other one" in outcome.err
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_directory_without_a_store_is_refused(
+    command: Command, tmp_path: Path, *, make: bool
+) -> None:
+    path = tmp_path / "empty"
+    if make:
+        path.mkdir()
+
+    outcome = command("store", "check", str(path))
+
+    assert outcome.code == 2
+    assert str(path) in outcome.err
+    assert ("no commitlog directory" if make else "is no directory") in outcome.err
+    assert path.exists() == make
