@@ -175,7 +175,7 @@ def test_both_forms_are_read(text: str, value: object) -> None:
         "{0:01}",
         "{0:1.}",
         "{0:1e999}",
-        "{0:tru}",
+        "{0:nope}",
         "{0:NaN}",
         "{'a':1}",
         "{a:1}",

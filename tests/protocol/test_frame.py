@@ -135,7 +135,7 @@ def test_odd_headers_are_read_as_java_reads_them(case: dict[str, Any]) -> None:
         (b'{"code":105,"remark":5}', RemotingCommand(105, remark="5")),
         (b'{"code":105,"remark":""}', RemotingCommand(105, remark="")),
         (b'{"code":105,"remark":"r","flag":null}', RemotingCommand(105, remark="r")),
-        (b'{"extFields":{"a":[1,{"b":2}]}}', RemotingCommand(0, {"a": '[1,{"b":2}]'})),
+        (b'{"extFields":{"a":1.5,"b":true}}', RemotingCommand(0, {"a": "1.5", "b": "true"})),
         (b'{"extFields":{"a":null},"code":1}', RemotingCommand(1)),
         (b'{"code":1,"serializeTypeCurrentRPC":null}', RemotingCommand(1)),
     ],
@@ -181,6 +181,8 @@ def test_a_language_is_read_as_name_or_number(language: bytes, expected: Languag
         (b'{"flag":1.5}', "flag"),
         (b'{"version":[]}', "version"),
         (b'{"code":1,"extFields":[]}', "extFields"),
+        (b'{"code":1,"extFields":{"a":[1]}}', "header text is a JSON list"),
+        (b'{"code":1,"remark":{}}', "header text is a JSON dict"),
     ],
 )
 def test_a_header_that_says_nothing_is_refused_by_name(header: bytes, reason: str) -> None:

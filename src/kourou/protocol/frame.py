@@ -204,14 +204,12 @@ def _texts(fields: object) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """Return a text as it is, and any other JSON value as its JSON text (`true`, `1.5`)."""
+    """Return a text as it is, and a number or boolean as its JSON text (`true`, `1.5`)."""
     if isinstance(value, str):
         return value
-    try:
-        return _encode_header(value).decode()
-    except RecursionError:
-        # Reading it went just well: writing takes a little more of the interpreter's stack.
-        raise MalformedHeaderError("a header field is nested too deep") from None
+    if isinstance(value, dict | list):
+        raise MalformedHeaderError(f"a header text is a JSON {type(value).__name__}")
+    return _encode_header(value).decode()
 
 
 def _language(value: object) -> LanguageCode:
