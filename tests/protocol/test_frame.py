@@ -174,6 +174,8 @@ def test_a_language_is_read_as_name_or_number(language: bytes, expected: Languag
         (b'{"code":1}x', "not JSON"),
         (b'{"code":"\xff"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"x":' + b"[" * 100_000, "not JSON"),
+        (b'{"extFields":{"a":' + b"[" * 100_000, "not JSON"),
         (b'{"code":4294967296}', "code"),
         (b'{"code":"99999999999999999999"}', "code"),
         (b'{"code":"1_000_000_00"}', "code"),

@@ -145,7 +145,7 @@ def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
     body = bytes(data[header_end:])
     try:
         fields = _decode_header(header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The typed path is strict; what it refuses may still be what Java accepts.
         return _decode_tolerant(header, body)
     return RemotingCommand(
