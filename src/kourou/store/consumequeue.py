@@ -223,7 +223,7 @@ class ConsumeQueue:
         return self.segments.first // ENTRY_BYTES
 
     def _run_end(self, queue_offset: int, physical_offset: int) -> int:
-        """Return where in one file, from `queue_offset` on, entries stop being whole and ordered."""
+        """Return where in one file, from `queue_offset` on, entries stop being in order."""
         stop = (queue_offset * ENTRY_BYTES + self.segments.file_bytes) // ENTRY_BYTES
         last = -1
         while queue_offset < stop:

@@ -135,8 +135,8 @@ class ConsumeQueueTable:
         Raises:
             OSError: the tails from the one that failed on are still in memory.
         """
-        for queue in list(self._with_long_tail):
-            self._flush(queue)
+        while self._with_long_tail:
+            self._flush(next(iter(self._with_long_tail)))
 
     def flush(self) -> None:
         """Write all tails to their files.

@@ -28,6 +28,7 @@ INNER_BATCH_FLAGS: Final = INNER_BATCH | NEED_UNWRAP
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _LEVEL_DIGITS_MAX: Final = 9
 _OFFSET_DIGITS_MAX: Final = 18
+_MULTI_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _MULTI_SEPARATOR: Final = ","
 
 
@@ -113,7 +114,7 @@ def light_queues(properties: bytes) -> list[tuple[str, int]]:
     Light queues (`%LMQ%` names) always have queue id 0. This store appends to none, but keeps and
     rebuilds those of a store that Java wrote.
     """
-    if INNER_MULTI_QUEUE_OFFSET.encode() not in properties:
+    if _MULTI_OFFSETS not in properties:
         return []
     decoded = decode_properties(properties)
     names = decoded.get(INNER_MULTI_DISPATCH, "").split(_MULTI_SEPARATOR)

@@ -58,6 +58,12 @@ class StoreFiles:
         self.state_file.save(state)
         self.state = state
 
+    def delete_topic(self, topic: str) -> None:
+        """Remove the topic's queues; the note before says so if a crash comes in between."""
+        deleted = {**self.state.deleted_topics, topic: self.log.written_position}
+        self.save_state(msgspec.structs.replace(self.state, deleted_topics=deleted))
+        self.queues.remove_topic(topic)
+
 
 def open_files(
     disk: Disk, config: StoreConfig, now_ms: int, *, pid: int, progress: Progress | None

@@ -7,8 +7,9 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
-from kourou.protocol.message_layout import MAGIC_BLANK, RecordHeader, read_record
+from kourou.protocol.message_layout import MAGIC_BLANK, RecordHeader
 from kourou.store.formats import BLANK_BYTES, RECORD_START
+from kourou.store.record_seal import read_checked
 from kourou.store.segment_list import SegmentList
 
 _READ_BYTES: Final = 1024 * 1024
@@ -65,7 +66,7 @@ class LogScan:
             self.problem = "the file is cut short"
             return None
         try:
-            header = read_record(self._buffer, at, check_crc=True)
+            header = read_checked(self._buffer, at)
         except MalformedMessageError as error:
             self.problem = str(error)
             return None
@@ -88,3 +89,18 @@ class LogScan:
             min(max(size, _READ_BYTES), step - file_offset),
         )
         return 0 if size <= len(self._buffer) else None
+
+
+def used_bytes(disk: Disk, segments: SegmentList, position: int) -> int:
+    """Return the bytes of one file from the position to its last that is not zero; 0 if all are."""
+    used, at, step = 0, position, segments.file_bytes
+    name, file_end = segments.name(position), position - position % step + step
+    while at < file_end:
+        data = disk.read(name, at % step, min(_READ_BYTES, file_end - at))
+        if not data:
+            break
+        kept = len(data.rstrip(b"\0"))
+        if kept:
+            used = at + kept - position
+        at += len(data)
+    return used

@@ -21,8 +21,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
 from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
@@ -35,10 +33,10 @@ from kourou.store.dispatch import (
     is_visible,
     queue_tags_code,
 )
-from kourou.store.formats import QueueEntry
 from kourou.store.get_plan import GetPlan, GetStatus
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.reader import StoreReader
+from kourou.store.record_seal import encode_sealed, sealed_size, unsealed
 from kourou.store.recovery import Progress, RecoveryReport
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.write_guard import WriteGuard
@@ -49,7 +47,6 @@ __all__ = [
     "GetPlan",
     "GetStatus",
     "MessageStore",
-    "QueueEntry",
     "RecoveryReport",
     "SyncPlan",
 ]
@@ -72,6 +69,8 @@ class MessageStore(StoreReader):
         self._files = files
         self._disk = files.disk
         self._checkpoint = files.checkpoint
+        self._encode = encode_sealed if config.append_property_crc else encode_record
+        self._size = sealed_size if config.append_property_crc else record_size
         self._delay_levels_ms = config.delay_levels_ms
         self._guard = WriteGuard(files.disk, config.free_bytes_needed)
         self._guard.look_at_space()
@@ -141,7 +140,8 @@ class MessageStore(StoreReader):
         """
         if not self._guard.may_write:
             self._guard.check()
-        return self._append(draft, self._log.place(record_size(draft)), self._store_time(now_ms))
+        draft = unsealed(draft)
+        return self._append(draft, self._log.place(self._size(draft)), self._store_time(now_ms))
 
     def append_batch(self, drafts: Sequence[RecordDraft], now_ms: int) -> list[Appended]:
         """Append all messages or none, one after another, in one segment of the log.
@@ -151,7 +151,8 @@ class MessageStore(StoreReader):
             StoreFullError, StoreReadOnlyError, ClosedError: as `append`.
         """
         self._guard.check()
-        position = self._log.place(sum(map(record_size, drafts)))
+        drafts = [unsealed(draft) for draft in drafts]
+        position = self._log.place(sum(map(self._size, drafts)))
         store_at_ms = self._store_time(now_ms)
         mark = self._log.mark()
         appended: list[Appended] = []
@@ -172,7 +173,7 @@ class MessageStore(StoreReader):
         queue = self._queues.for_append(draft.topic, draft.queue_id)
         is_shown = is_visible(draft.sys_flag)
         queue_offset = queue.next_offset if is_shown else 0
-        record = encode_record(draft, queue_offset, position, store_at_ms)
+        record = self._encode(draft, queue_offset, position, store_at_ms)
         self._log.add(position, record)
         self._last_store_at_ms = store_at_ms
         code = queue_tags_code(draft.topic, draft.properties, store_at_ms, self._delay_levels_ms)
@@ -328,9 +329,7 @@ class MessageStore(StoreReader):
         self.write()
         if not self._queues.has_topic(topic):
             return
-        deleted = {**self._files.state.deleted_topics, topic: self._log.written_position}
-        self._files.save_state(msgspec.structs.replace(self._files.state, deleted_topics=deleted))
-        self._queues.remove_topic(topic)
+        self._files.delete_topic(topic)
         self._pending = deque(
             (None if appended.topic == topic else queue, appended)
             for queue, appended in self._pending

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kourou.errors import CorruptRecordError, MalformedMessageError
-from kourou.protocol.message_layout import MAGIC_V1, MAGIC_V2, read_record
+from kourou.protocol.message_layout import MAGIC_V1, MAGIC_V2
 from kourou.store.commitlog import CommitLog
 from kourou.store.formats import RECORD_START
+from kourou.store.record_seal import read_checked
 
 
 def read_ranges(
@@ -43,7 +44,7 @@ def _check_records(log: CommitLog, position: int, data: bytes) -> None:
     at = 0
     while at < len(data):
         try:
-            header = read_record(data, at, check_crc=True)
+            header = read_checked(data, at)
         except MalformedMessageError as error:
             raise _corrupt(log, position + at, str(error)) from None
         if header.physical_offset != position + at:
@@ -67,7 +68,7 @@ def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
         if magic not in (MAGIC_V1, MAGIC_V2) or not 0 < size <= room:
             return None
         data = log.read(physical_offset, size)
-        header = read_record(data, 0, check_crc=True)
+        header = read_checked(data, 0)
     except (FileNotFoundError, MalformedMessageError):
         return None
     return data if header.physical_offset == physical_offset else None

@@ -35,7 +35,7 @@ from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.dispatch import Appended, is_visible, light_queues, queue_tags_code
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
 from kourou.store.formats import Checkpoint, QueueEntry
-from kourou.store.log_scan import LogScan
+from kourou.store.log_scan import LogScan, used_bytes
 from kourou.store.paths import COMMITLOG
 from kourou.store.store_state import StoreState
 
@@ -47,7 +47,6 @@ Progress = Callable[[int, int], None]
 _TIMESTAMP_SLACK_MS = 3_000
 _PROGRESS_RECORDS = 4096
 _GAP_ENTRIES_MAX = 1024
-_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,17 +230,20 @@ class Recovery:
             topic.encode(), properties, header.store_at_ms, self._config.delay_levels_ms
         )
         entry = QueueEntry(at, header.total_size, code)
-        targets = [(topic, header.queue_id, header.queue_offset)]
-        targets += [(name, 0, offset) for name, offset in light_queues(properties)]
-        for name, queue_id, queue_offset in targets:
-            if self._queues.accepts(name, queue_id):
-                self._replay(self._queues.get_or_add(name, queue_id), queue_offset, entry)
+        self._replay(topic, header.queue_id, header.queue_offset, entry)
+        for name, queue_offset in light_queues(properties):
+            self._replay(name, 0, queue_offset, entry)
         self._last = Appended(
             at, header.queue_offset, entry.size, topic, header.queue_id, code, header.store_at_ms
         )
 
-    def _replay(self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry) -> None:
+    def _replay(self, topic: str, queue_id: int, queue_offset: int, entry: QueueEntry) -> None:
         """Put the entry where its record says, whatever the file holds there."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            if not self._queues.accepts(topic, queue_id):
+                return
+            queue = self._queues.get_or_add(topic, queue_id)
         if queue not in self._touched:
             self._touch(queue, queue_offset, entry.physical_offset)
         if queue_offset == 0 < queue.max_offset:
@@ -308,7 +310,7 @@ class Recovery:
     def _cut_log(self, end: int) -> int:
         """Remove what lies behind the last whole record, durably; return how much that was."""
         cut = sum(
-            self._used_bytes(max(start, end))
+            used_bytes(self._disk, self._segments, max(start, end))
             for start in (*self._segments.starts(), *self._behind_gap)
             if start + self._segments.file_bytes > end
         )
@@ -320,20 +322,6 @@ class Recovery:
         if not self._was_clean or cut:
             self._disk.sync_directory(COMMITLOG)
         return cut
-
-    def _used_bytes(self, position: int) -> int:
-        """Return how many bytes of the file lie between the position and its last non-zero one."""
-        used, at, step = 0, position, self._segments.file_bytes
-        name, file_end = self._segments.name(position), position - position % step + step
-        while at < file_end:
-            data = self._disk.read(name, at % step, min(_READ_BYTES, file_end - at))
-            if not data:
-                break
-            kept = len(data.rstrip(b"\0"))
-            if kept:
-                used = at + kept - position
-            at += len(data)
-        return used
 
     def _finish_queues(self, scan: LogScan) -> None:
         """Cut the queues where the log ends, and find where they begin."""

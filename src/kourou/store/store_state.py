@@ -50,6 +50,15 @@ class StoreStateFile:
         self._root = disk.root
         self._file = ConfigFile(disk, STORE_STATE, _decode)
 
+    def read(self) -> StoreState | None:
+        """Return what was saved, whatever it says; None if there is no such file.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup can be read.
+        """
+        data = self._file.load()
+        return None if data is None else _decode(data)
+
     def load(self, config: StoreConfig) -> StoreState | None:
         """Return what was saved; None if the store has no such file: it is new, or Java's.
 
@@ -57,10 +66,9 @@ class StoreStateFile:
             StoreConfigError: the store was made with other file sizes than `config` says.
             CorruptRecordError: neither the file nor its backup can be read.
         """
-        data = self._file.load()
-        if data is None:
+        state = self.read()
+        if state is None:
             return None
-        state = _decode(data)
         for name in ("commitlog_segment_bytes", "consumequeue_file_bytes"):
             made_with, asked = getattr(state, name), getattr(config, name)
             if made_with != asked:

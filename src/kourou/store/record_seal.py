@@ -1,0 +1,112 @@
+r"""The property that ends a record with a checksum of all that is before it, and its check.
+
+A record's own checksum covers its body only. A crash that loses one sector of the properties would
+leave a record that looks whole; the seal tells. It is 20 bytes of property text:
+
+    __CRC32# \x01 ten decimal digits, the least significant first \x02
+
+A store without seals (Java's default) is read as well: of its records, those whose properties end
+in zeros are taken for torn, since written ones never do.
+
+Source: CommitLog.asyncPutMessage with enabledAppendPropCRC, MessageDecoder.createCrc32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kourou.errors import InvalidMessageError, MalformedMessageError
+from kourou.model.properties import (
+    CRC32,
+    PROPERTIES_SIZE_MAX,
+    decode_properties,
+    encode_properties,
+)
+from kourou.protocol.hashing import crc32
+from kourou.protocol.message_layout import (
+    Buffer,
+    RecordDraft,
+    RecordHeader,
+    encode_record,
+    read_record,
+    record_size,
+)
+
+_NAME: Final = CRC32.encode()
+_START: Final = _NAME + b"\x01"
+_END: Final = b"\x02"
+SEAL_BYTES: Final = len(_START) + 10 + len(_END)
+_SIZE_BYTES: Final = 2
+
+
+def unsealed(draft: RecordDraft) -> RecordDraft:
+    """Return the draft without the seal of a record that its properties were copied from."""
+    if _NAME not in draft.properties:
+        return draft
+    properties = decode_properties(draft.properties)
+    properties.pop(CRC32, None)
+    return replace(draft, properties=encode_properties(properties))
+
+
+def sealed_size(draft: RecordDraft) -> int:
+    """Return the size of the draft's record with its seal."""
+    return record_size(draft) + len(_separator(draft.properties)) + SEAL_BYTES
+
+
+def encode_sealed(
+    draft: RecordDraft, queue_offset: int, physical_offset: int, store_at_ms: int
+) -> bytes:
+    """Return the draft's record with its seal: about 1 us more than `encode_record` takes.
+
+    Raises:
+        InvalidMessageError: as `encode_record`, the seal counted with the properties.
+    """
+    record = encode_record(draft, queue_offset, physical_offset, store_at_ms)
+    properties = draft.properties
+    separator = _separator(properties)
+    size = len(properties) + len(separator) + SEAL_BYTES
+    if size > PROPERTIES_SIZE_MAX:
+        raise InvalidMessageError(
+            f"properties of {size} bytes with the store's checksum, at most {PROPERTIES_SIZE_MAX}"
+        )
+    body_end = len(record) - len(properties) - _SIZE_BYTES
+    total_size = body_end + _SIZE_BYTES + size
+    sealed = b"".join(
+        (
+            total_size.to_bytes(4, "big"),
+            record[4:body_end],
+            size.to_bytes(_SIZE_BYTES, "big"),
+            properties,
+            separator,
+        )
+    )
+    return sealed + encode_seal(crc32(sealed))
+
+
+def encode_seal(checksum: int) -> bytes:
+    """Return the property text of a checksum."""
+    return b"%b%b%b" % (_START, f"{checksum:010d}"[::-1].encode(), _END)
+
+
+def _separator(properties: bytes) -> bytes:
+    return b"" if not properties or properties.endswith(_END) else _END
+
+
+def read_checked(buffer: Buffer, at: int) -> RecordHeader:
+    """Return the fields of the record at byte `at`, its body's checksum and its seal checked.
+
+    Raises:
+        MalformedMessageError: it is not what was written.
+    """
+    header = read_record(buffer, at, check_crc=True)
+    end = at + header.total_size
+    if header.properties_size >= SEAL_BYTES:
+        seal_at = end - SEAL_BYTES
+        if buffer[seal_at : seal_at + len(_START)] == _START:
+            if buffer[seal_at:end] != encode_seal(crc32(memoryview(buffer)[at:seal_at])):
+                raise MalformedMessageError(f"record at byte {at}: its checksum property differs")
+            return header
+    if header.properties_size and not buffer[end - 1]:
+        raise MalformedMessageError(f"record at byte {at}: the properties end in zeros")
+    return header
