@@ -159,12 +159,13 @@ class GroupCommit:
         self._store.delete_topic(topic)
 
     async def close(self) -> None:
-        """Refuse further messages, and return when no sync runs and all accepted are answered.
+        """Refuse further messages, and return when all accepted are synced and answered.
 
         The store can be closed then. As long as a disk does not answer, this does not return.
         """
         self._closed_because = "the broker is stopping"
         self._turn()
+        self._start_sync()
         while self._plan is not None:
             await self._idle.wait()
         self._cancel_timer()

@@ -1,0 +1,81 @@
+"""Which handler serves which request.
+
+A code that is missing here is answered 3, REQUEST_CODE_NOT_SUPPORTED: so are transactions' ends,
+pop, locks of ordered consumption, queries by key and everything else that is not built yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kourou.broker.admin_groups import GroupAdminHandlers
+from kourou.broker.admin_topics import AdminTopicHandlers
+from kourou.broker.client_handlers import ClientHandlers
+from kourou.broker.offset_handlers import OffsetHandlers
+from kourou.broker.pull import PullHandler
+from kourou.broker.query import QueryHandlers
+from kourou.broker.retry import SendBackHandler
+from kourou.broker.send import SendHandlers
+from kourou.errors import NoPermissionError
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """Everything that serves requests."""
+
+    sends: SendHandlers
+    send_backs: SendBackHandler
+    pulls: PullHandler
+    clients: ClientHandlers
+    offsets: OffsetHandlers
+    queries: QueryHandlers
+    topics: AdminTopicHandlers
+    groups: GroupAdminHandlers
+
+    def table(self) -> dict[int, Handler]:
+        """Return request code -> handler."""
+        topics, groups = self.topics, self.groups
+        return {
+            RequestCode.SEND_MESSAGE: self.sends.on_send_message,
+            RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
+            RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_backs.on_consumer_send_msg_back,
+            RequestCode.RECALL_MESSAGE: on_recall_message,
+            RequestCode.PULL_MESSAGE: self.pulls.on_pull_message,
+            RequestCode.LITE_PULL_MESSAGE: self.pulls.on_pull_message,
+            RequestCode.HEART_BEAT: self.clients.on_heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.clients.on_unregister_client,
+            RequestCode.CHECK_CLIENT_CONFIG: self.clients.on_check_client_config,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.clients.on_get_consumer_list_by_group,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.on_query_consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.on_update_consumer_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.on_search_offset_by_timestamp,
+            RequestCode.GET_MAX_OFFSET: self.queries.on_get_max_offset,
+            RequestCode.GET_MIN_OFFSET: self.queries.on_get_min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.on_get_earliest_msg_storetime,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.on_view_message_by_id,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: topics.on_delete_topic,
+            RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
+            RequestCode.GET_TOPIC_STATS_INFO: topics.on_get_topic_stats_info,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+                groups.on_update_and_create_subscription_group
+            ),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.on_delete_subscription_group,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.on_get_subscription_group_config,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (
+                groups.on_get_all_subscription_group_config
+            ),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: groups.on_get_consumer_connection_list,
+            RequestCode.GET_CONSUME_STATS: groups.on_get_consume_stats,
+        }
+
+
+def on_recall_message(_: Request) -> RemotingCommand:
+    """Refuse 370 as Java does unless `recallMessageEnable` is on: there are no timer messages."""
+    raise NoPermissionError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
