@@ -33,7 +33,7 @@ from kourou.broker.long_polling import Arrived
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.steady_time import steady_ms
 from kourou.clock import Clock
-from kourou.errors import MalformedMessageError
+from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies import DataVersion, data_version_from_json, data_version_to_json
 from kourou.protocol.fastjson import dumps, loads
@@ -192,19 +192,21 @@ class DelayDelivery:
     def _run(self) -> None:
         """Deliver what is due at the levels that are to be looked at."""
         self._timer = None
+        steady = steady_ms()
         for level in self._levels:
-            if not level.is_busy and level.look_at_ms <= steady_ms():
-                self._look(level)
+            if not level.is_busy and level.look_at_ms <= steady:
+                self._look(level, steady)
         self._set_timer()
 
-    def _look(self, level: _Level) -> None:
-        level.look_at_ms = steady_ms() + FAILED_RETRY_MS
+    def _look(self, level: _Level, steady: int) -> None:
+        level.look_at_ms = steady + FAILED_RETRY_MS
         try:
             due, wait_ms = self._due(level)
         except Exception:  # a level that fails must not end delivery for good
             log.exception("delay.failed level=%d queue_offset=%d", level.number, level.queue_offset)
             return
-        level.look_at_ms = steady_ms() + wait_ms
+        # Looks that are only made to be sure fall together, so that an idle broker sleeps.
+        level.look_at_ms = min(steady + wait_ms, (steady // LOOK_AGAIN_MS + 1) * LOOK_AGAIN_MS)
         if due:
             level.is_busy = True
             task = asyncio.get_running_loop().create_task(self._deliver(level, due))
@@ -280,20 +282,24 @@ class DelayDelivery:
 
     async def _draft(self, level: _Level, entry: QueueEntry) -> RecordDraft | None:
         """Return the message as it is to be stored again, None if it cannot be delivered."""
-        record = None
-        if entry.size != BLANK_ENTRY_SIZE:
-            where = [(entry.physical_offset, entry.size)]
-            record = self._store.read_ranges(where, may_block=False)
-            if record is None:
-                record = await self._offload(self._store.read_ranges, where, may_block=True)
-        if record is None:
-            self._passed_over(level, f"no record at byte {entry.physical_offset} of the log")
-            return None
         try:
-            return due_draft(record)
-        except MalformedMessageError as error:
+            record = await self._read(entry)
+            if record is not None:
+                return due_draft(record)
+            self._passed_over(level, f"no record at byte {entry.physical_offset} of the log")
+        except (CorruptRecordError, MalformedMessageError) as error:
             self._passed_over(level, str(error))
+        return None
+
+    async def _read(self, entry: QueueEntry) -> bytes | None:
+        """Return the entry's record, None if it is gone; off the loop if it is not in memory."""
+        if entry.size == BLANK_ENTRY_SIZE:
             return None
+        where = [(entry.physical_offset, entry.size)]
+        record = self._store.read_ranges(where, may_block=False)
+        if record is None:
+            record = await self._offload(self._store.read_ranges, where, may_block=True)
+        return record
 
     def _passed_over(self, level: _Level, reason: str) -> None:
         log.error("delay.passed_over level=%d reason=%s", level.number, reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
-from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.properties import decode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_layout import RecordDraft, read_record
@@ -35,8 +35,6 @@ def due_draft(record: bytes) -> RecordDraft:
             f"delayed record at byte {header.physical_offset} goes to queue {queue_id!r} of "
             f"topic {topic!r}"
         )
-    if properties.pop(names.CRC32, None) is not None:  # it is the old record's
-        text = encode_properties(properties)
     return RecordDraft(
         topic=topic.encode(),
         queue_id=int(queue_id),

@@ -174,7 +174,6 @@ class SendBackHandler:
     ) -> RecordDraft:
         """Return the message as it is stored anew: the same content, for another queue."""
         properties = dict(message.properties)
-        properties.pop(names.CRC32, None)  # of the record that it was read from
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         properties[names.DELAY] = str(level)

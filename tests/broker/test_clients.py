@@ -1,0 +1,204 @@
+"""Groups know their members, and say when they change."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.broker.clients import SUBSCRIPTIONS_MAX, Clients, ConsumerGroup, Member
+from kourou.errors import InvalidParameterError, SystemBusyError
+from kourou.filter.tags import parse_tags
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.codes import LanguageCode
+from kourou.testing.peers import FakePeer
+
+
+class Table:
+    """Clients, and the groups that were told to have changed, with their member counts."""
+
+    def __init__(self, **options: int) -> None:
+        self.changes: list[tuple[str, int]] = []
+        self.clients = Clients(self._on_changed, **options)
+
+    def _on_changed(self, live: ConsumerGroup) -> None:
+        self.changes.append((live.name, len(live.members)))
+
+    def heartbeat(
+        self,
+        peer: FakePeer,
+        *topics: str,
+        group: str = "g",
+        client_id: str = "c1",
+        now_ms: int = 0,
+        version: int = 1,
+        fingerprint: int = 0,
+        without_sub: bool = False,
+    ) -> bool:
+        subscriptions = [parse_tags(topic, "*", version) for topic in topics]
+        return self.clients.register_consumer(
+            Member(client_id, peer, LanguageCode.JAVA, 513, now_ms),
+            ConsumerData(group, subscriptions=subscriptions),
+            fingerprint=fingerprint,
+            without_sub=without_sub,
+        )
+
+
+def test_a_group_is_told_when_a_member_comes_and_when_it_goes() -> None:
+    table = Table()
+    first, second = FakePeer(1), FakePeer(2)
+
+    table.heartbeat(first, "T", client_id="a")
+    table.heartbeat(second, "T", client_id="b")
+    table.heartbeat(first, "T", client_id="a")
+    table.clients.unregister_consumer(second, "g")
+
+    assert table.changes == [("g", 1), ("g", 2), ("g", 1)]
+
+
+def test_the_last_member_takes_the_group_with_it() -> None:
+    table = Table()
+    peer = FakePeer()
+    table.heartbeat(peer, "T")
+
+    table.clients.unregister_consumer(peer, "g")
+
+    assert table.clients.consumer_group("g") is None
+    assert table.clients.subscription("g", "T") is None
+    assert table.changes == [("g", 1)]  # nobody is left to be told
+
+
+def test_unregistering_a_stranger_changes_nothing() -> None:
+    table = Table()
+    table.heartbeat(FakePeer(1), "T")
+
+    table.clients.unregister_consumer(FakePeer(2), "g")
+    table.clients.unregister_consumer(FakePeer(2), "other")
+    table.clients.unregister_producer(FakePeer(2), "p")
+
+    assert table.changes == [("g", 1)]
+
+
+def test_a_topic_more_or_less_is_a_change_and_a_newer_version_is_not() -> None:
+    table = Table()
+    peer = FakePeer()
+    table.heartbeat(peer, "T", version=1)
+
+    table.heartbeat(peer, "T", version=2)
+    table.heartbeat(peer, "T", "U", version=3)
+    table.heartbeat(peer, "U", version=4)
+
+    assert len(table.changes) == 3
+    assert table.clients.subscription("g", "T") is None
+    live = table.clients.consumer_group("g")
+    assert live is not None
+    assert [one.sub_version for one in live.subscriptions.values()] == [3 + 1]
+
+
+def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
+    table = Table()
+    table.heartbeat(FakePeer(1), "T", client_id="a", version=5)
+
+    table.heartbeat(FakePeer(2), "T", client_id="b", version=4)
+
+    held = table.clients.subscription("g", "T")
+    assert held is not None
+    assert held.sub_version == 5
+
+
+def test_a_client_that_connects_again_is_listed_once() -> None:
+    table = Table()
+    old, new = FakePeer(1), FakePeer(2)
+    table.heartbeat(old, "T", client_id="a")
+    table.heartbeat(new, "T", client_id="a")
+    live = table.clients.consumer_group("g")
+    assert live is not None
+
+    assert live.client_ids() == ["a"]
+    table.clients.closed(old)
+    assert live.client_ids() == ["a"]
+
+
+def test_a_closed_connection_leaves_all_its_groups() -> None:
+    table = Table()
+    gone, stays = FakePeer(1), FakePeer(2)
+    for group in ("g", "h"):
+        table.heartbeat(gone, "T", group=group, client_id="a")
+        table.heartbeat(stays, "T", group=group, client_id="b")
+    table.clients.register_producer(Member("a", gone, LanguageCode.JAVA, 513, 0), "p")
+    table.changes.clear()
+
+    table.clients.closed(gone)
+    table.clients.closed(gone)
+
+    assert table.changes == [("g", 1), ("h", 1)]
+    assert table.clients.producers("p") == []
+
+
+def test_who_is_silent_for_longer_than_allowed_has_left() -> None:
+    table = Table(expiry_ms=120_000)
+    silent, alive = FakePeer(1), FakePeer(2)
+    table.heartbeat(silent, "T", client_id="a", now_ms=0)
+    table.heartbeat(alive, "T", client_id="b", now_ms=60_000)
+    table.clients.register_producer(Member("a", silent, LanguageCode.JAVA, 513, 0), "p")
+    table.changes.clear()
+
+    assert table.clients.expire(120_000) == []
+    assert table.clients.expire(120_001) == [silent]
+
+    assert table.changes == [("g", 1)]
+    assert table.clients.producers("p") == []
+
+
+def test_places_are_bounded_and_come_back() -> None:
+    table = Table(clients_max=2)
+    first, second = FakePeer(1), FakePeer(2)
+    table.heartbeat(first, "T", client_id="a")
+    table.clients.register_producer(Member("a", first, LanguageCode.JAVA, 513, 0), "p")
+
+    with pytest.raises(SystemBusyError, match="clients_max"):
+        table.heartbeat(second, "T", client_id="b")
+    with pytest.raises(SystemBusyError):
+        table.clients.register_producer(Member("b", second, LanguageCode.JAVA, 513, 0), "p")
+    table.heartbeat(first, "T", client_id="a")  # who is in may stay
+    table.clients.unregister_producer(first, "p")
+    table.heartbeat(second, "T", client_id="b")
+
+    live = table.clients.consumer_group("g")
+    assert live is not None
+    assert live.client_ids() == ["a", "b"]
+
+
+def test_more_subscriptions_than_a_group_may_have_are_refused_whole() -> None:
+    table = Table()
+    many = [SubscriptionData(f"T{number}") for number in range(SUBSCRIPTIONS_MAX + 1)]
+
+    with pytest.raises(InvalidParameterError, match="1001"):
+        table.clients.register_consumer(
+            Member("a", FakePeer(), LanguageCode.JAVA, 513, 0),
+            ConsumerData("g", subscriptions=many),
+        )
+
+    assert table.clients.consumer_group("g") is None
+
+
+def test_a_short_heartbeat_keeps_the_subscriptions_of_the_same_fingerprint() -> None:
+    table = Table()
+    peer = FakePeer()
+
+    assert not table.heartbeat(peer, "T", fingerprint=7)
+    assert not table.heartbeat(peer, fingerprint=7, without_sub=True)
+
+    assert table.clients.subscription("g", "T") is not None
+    assert len(table.changes) == 1
+
+
+def test_a_short_heartbeat_of_what_is_not_held_asks_for_the_whole() -> None:
+    table = Table()
+    peer, other = FakePeer(1), FakePeer(2)
+
+    assert table.heartbeat(peer, fingerprint=7, without_sub=True)  # as after a restart
+    table.heartbeat(peer, "T", fingerprint=7)
+    assert table.heartbeat(other, "U", client_id="b", fingerprint=8)  # replaced another's
+    assert table.heartbeat(peer, fingerprint=7, without_sub=True)
+    table.heartbeat(other, "U", client_id="b")  # the older form has no fingerprint to compare
+    assert table.heartbeat(other, client_id="b", fingerprint=8, without_sub=True)

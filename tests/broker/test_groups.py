@@ -1,0 +1,131 @@
+"""Groups are made as Java makes them, and their file is Java's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kourou.broker.groups import FILE_NAME, TOOLS_GROUP, Groups
+from kourou.errors import CorruptRecordError, InvalidGroupError
+from kourou.model.group import SubscriptionGroup
+from kourou.protocol.bodies import decode_subscription_group_table
+from kourou.store.config_file import ConfigFile
+from kourou.testing.clock import ManualClock
+from kourou.testing.disk import SimDisk
+from kourou.testing.runtime import call_directly
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "subscriptionGroup.json"
+
+
+def groups_on(disk: SimDisk, *, auto_create: bool = True) -> Groups:
+    file = ConfigFile(disk, FILE_NAME, decode_subscription_group_table)
+    return Groups(file, call_directly, ManualClock(), auto_create=auto_create)
+
+
+def disk_with(text: bytes) -> SimDisk:
+    disk = SimDisk()
+    ConfigFile(disk, FILE_NAME).save(text)
+    return disk
+
+
+def saved_text(disk: SimDisk) -> bytes:
+    return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+
+
+def test_a_new_broker_knows_the_group_of_the_admin_tools() -> None:
+    groups = groups_on(SimDisk(), auto_create=False)
+
+    assert groups.names() == [TOOLS_GROUP]
+    assert groups.get_or_create(TOOLS_GROUP) == SubscriptionGroup(TOOLS_GROUP)
+
+
+def test_the_first_use_makes_a_group_with_javas_defaults() -> None:
+    groups = groups_on(SimDisk())
+
+    made = groups.get_or_create("g")
+
+    assert made == SubscriptionGroup("g", retry_queue_nums=1, retry_max_times=16)
+    assert groups.get("g") is made
+    assert groups.data_version.counter == 1
+
+
+def test_where_groups_are_not_made_on_use_only_the_systems_are() -> None:
+    groups = groups_on(SimDisk(), auto_create=False)
+
+    assert groups.get_or_create("g") is None
+    assert groups.get_or_create("CID_RMQ_SYS_x") is not None
+
+
+@pytest.mark.parametrize("name", ["", " ", "bad group!", "x" * 121])
+def test_a_bad_name_is_never_made_a_group(name: str) -> None:
+    groups = groups_on(SimDisk())
+
+    assert groups.get_or_create(name) is None
+    with pytest.raises(InvalidGroupError):
+        groups.put(SubscriptionGroup(name))
+    assert groups.data_version.counter == 0
+
+
+def test_the_same_again_is_no_change_and_a_deleted_group_is_gone() -> None:
+    groups = groups_on(SimDisk())
+    groups.put(SubscriptionGroup("g", retry_max_times=3))
+    groups.put(SubscriptionGroup("g", retry_max_times=3))
+    assert groups.data_version.counter == 1
+
+    assert groups.delete("g")
+    assert not groups.delete("g")
+
+    assert groups.get("g") is None
+    assert groups.data_version.counter == 2
+
+
+def test_javas_file_is_read_and_written_with_the_same_lines() -> None:
+    disk = disk_with(GOLDEN.read_bytes())
+    groups = groups_on(disk)
+    before = groups.data_version.counter
+
+    groups.put(SubscriptionGroup("zz_new"))
+    asyncio.run(groups.persist())
+    groups.delete("zz_new")
+    asyncio.run(groups.persist())
+
+    theirs = decode_subscription_group_table(GOLDEN.read_bytes())
+    ours = decode_subscription_group_table(saved_text(disk))
+    assert dict(ours.groups) == dict(theirs.groups)
+    assert groups.data_version.counter == before + 2
+    lines = sorted(line.strip(b"\t,") for line in GOLDEN.read_bytes().split(b"\n"))
+    version = (b'"counter"', b'"timestamp"')
+    assert [line for line in lines if not line.startswith(version)] == [
+        line
+        for line in sorted(line.strip(b"\t,") for line in saved_text(disk).split(b"\n"))
+        if not line.startswith(version)
+    ]
+
+
+def test_what_java_forbade_a_group_stays_forbidden() -> None:
+    disk = disk_with(b'{"forbiddenTable":{"g":{"T":4,"U":2}},"subscriptionGroupTable":{}}')
+    groups = groups_on(disk)
+
+    assert groups.is_read_forbidden("g", "T")
+    assert not groups.is_read_forbidden("g", "U")
+    assert not groups.is_read_forbidden("h", "T")
+    groups.get_or_create("g")
+    asyncio.run(groups.persist())
+    assert groups_on(disk).is_read_forbidden("g", "T")
+
+
+def test_a_saved_group_outlives_a_crash() -> None:
+    disk = SimDisk(seed=5)
+    groups = groups_on(disk)
+    groups.put(SubscriptionGroup("g", consume_enable=False))
+    asyncio.run(groups.persist())
+    disk.crash()
+
+    assert groups_on(disk).get("g") == SubscriptionGroup("g", consume_enable=False)
+
+
+def test_a_file_that_cannot_be_read_stops_the_broker_from_starting() -> None:
+    with pytest.raises(CorruptRecordError, match="subscriptionGroup"):
+        groups_on(disk_with(b"{ torn"))

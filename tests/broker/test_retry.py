@@ -1,0 +1,274 @@
+"""A message that is given back comes again, later and later, and in the end is a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.model.delay import DELAY_LEVELS_MS
+from kourou.model.group import SubscriptionGroup
+from kourou.model.message import MessageExt
+from kourou.model.properties import CRC32
+from kourou.model.topic import PERM_READ, SCHEDULE_TOPIC, TopicConfig
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.message_layout import decode_message
+from kourou.store.check import check_store
+from kourou.testing.broker_parts import BROKER, PRODUCER, BrokerParts
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+
+RETRY, DLQ = "%RETRY%g", "%DLQ%g"
+
+
+def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: Any) -> None:
+    """Run `test` with the parts of a broker, and check the store that it leaves."""
+
+    async def main() -> None:
+        parts = BrokerParts(disk, config=BrokerConfig(**options))
+        parts.delay.start()
+        try:
+            await test(parts)
+        finally:
+            await parts.stop()
+
+    disk = SimDisk()
+    run_virtual(main())
+    assert check_store(disk).findings == []
+
+
+async def give_back(
+    parts: BrokerParts, offset: int, *, version: int = 513, **fields: Any
+) -> RemotingCommand:
+    """Return the answer to a send back, which may take some time."""
+    peer = FakePeer()
+    said: dict[str, Any] = {"offset": offset, "group": "g", "delay_level": 0}
+    header = ConsumerSendMsgBackRequestHeader(**said | fields)
+    asked = peer.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    asked.command.version = version
+    peer.ask(parts.send_backs.on_consumer_send_msg_back, asked)
+    await parts.later.close()
+    return peer.sent[0]
+
+
+def stored(parts: BrokerParts, topic: str, queue_offset: int = 0, queue_id: int = 0) -> MessageExt:
+    entry = parts.store.entry(topic, queue_id, queue_offset)
+    assert entry is not None, f"nothing at {queue_offset} of {topic}"
+    record = parts.store.read_record(entry.physical_offset)
+    assert record is not None
+    message = decode_message(record)
+    message.properties.pop(CRC32, None)  # the store's own, of this one record
+    return message
+
+
+async def one_message(parts: BrokerParts, **fields: Any) -> int:
+    result = await parts.store_messages([parts.draft(b"body", tags="tag", **fields)])
+    return result.appended[0].physical_offset
+
+
+def test_a_message_comes_again_in_the_retry_topic_after_its_delay() -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts, properties={"KEYS": "k", "mine": "1"})
+        original = stored(parts, "T")
+
+        answer = await give_back(parts, physical_offset)
+        assert (answer.code, answer.remark) == (0, None)
+        waiting = stored(parts, SCHEDULE_TOPIC, queue_id=2)
+        await asyncio.sleep(9.9)
+        assert parts.store.max_offset(RETRY, 0) == 0
+        await asyncio.sleep(0.2)
+
+        again = stored(parts, RETRY)
+        assert again.body == b"body"
+        assert again.reconsume_times == waiting.reconsume_times == 1
+        assert (again.born_at_ms, again.born_host) == (original.born_at_ms, PRODUCER)
+        assert again.store_host == BROKER
+        assert (
+            again.properties
+            == waiting.properties
+            == {
+                "KEYS": "k",
+                "mine": "1",
+                "TAGS": "tag",
+                "RETRY_TOPIC": "T",
+                "ORIGIN_MESSAGE_ID": original.offset_msg_id,
+                "WAIT": "false",
+                "DELAY": "3",
+                "REAL_TOPIC": RETRY,
+                "REAL_QID": "0",
+            }
+        )
+        entry = parts.store.entry(RETRY, 0, 0)
+        first = parts.store.entry("T", 0, 0)
+        assert entry is not None
+        assert first is not None
+        assert entry.tags_code == first.tags_code
+
+    run(test)
+
+
+def test_sixteen_tries_wait_longer_each_and_then_the_message_is_dead() -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+        first = stored(parts, "T")
+
+        for tries, delay_ms in enumerate(DELAY_LEVELS_MS[2:]):
+            given_back_at_ms = parts.clock.now_ms()
+            assert (await give_back(parts, physical_offset)).code == 0
+            await asyncio.sleep(delay_ms / 1000 + 0.1)
+            again = stored(parts, RETRY, tries)
+            assert again.reconsume_times == tries + 1
+            assert 0 <= again.store_at_ms - given_back_at_ms - delay_ms < 100
+            physical_offset = again.physical_offset
+        assert (await give_back(parts, physical_offset)).code == 0
+
+        dead = stored(parts, DLQ)
+        assert dead.reconsume_times == 17
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == first.offset_msg_id
+        assert dead.properties["RETRY_TOPIC"] == "T"
+        assert dead.properties["DELAY"] == "0"
+        assert parts.store.max_offset(RETRY, 0) == 16
+        assert parts.topics.get(DLQ) == TopicConfig(DLQ, 1, 1, 6)
+
+    run(test)
+
+
+def test_a_negative_level_makes_a_dead_letter_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+
+        assert (await give_back(parts, physical_offset, delay_level=-1)).code == 0
+
+        assert stored(parts, DLQ).body == b"body"
+        assert parts.topics.is_saved(DLQ)  # a crash now leaves a topic that can be read
+
+    run(test)
+
+
+@pytest.mark.parametrize(("asked", "used"), [(1, 1), (18, 18), (99, 18)])
+def test_the_level_asked_for_is_used_up_to_the_highest(asked: int, used: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+        await give_back(parts, physical_offset, delay_level=asked)
+        assert stored(parts, SCHEDULE_TOPIC, queue_id=used - 1).delay_level == used
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("told", "version", "topic"),
+    [(None, 513, SCHEDULE_TOPIC), (0, 513, DLQ), (0, 120, SCHEDULE_TOPIC)],
+)
+def test_newer_clients_say_how_often_they_try(told: int | None, version: int, topic: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+        await give_back(parts, physical_offset, version=version, max_reconsume_times=told)
+        assert [one.topic for one in parts.arrivals] == ["T", topic]
+
+    run(test)
+
+
+def test_the_group_says_how_often_where_the_client_does_not() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.groups.put(SubscriptionGroup("g", retry_max_times=0))
+        await give_back(parts, await one_message(parts))
+        assert parts.arrivals[-1].topic == DLQ
+
+    run(test)
+
+
+def test_the_answer_waits_until_the_message_is_on_the_disk() -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+        parts.flusher.stall()
+        answering = asyncio.create_task(give_back(parts, physical_offset))
+        await asyncio.sleep(1)
+        assert not answering.done()
+        parts.flusher.release()
+        assert (await answering).code == 0
+        assert parts.store.synced_position == parts.store.written_position
+
+    run(test)
+
+
+def test_what_cannot_be_stored_is_told_so_that_the_client_keeps_it() -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+        parts.flusher.stall()
+        waiting = asyncio.create_task(one_message(parts))
+        await asyncio.sleep(0.1)
+
+        answer = await give_back(parts, physical_offset)
+
+        assert answer.code == 1
+        assert (answer.remark or "").startswith("BUSY: ")
+        parts.flusher.release()
+        await waiting
+
+    run(test, pending_requests_max=1)
+
+
+# Refusals, in the order of the checks
+
+
+def test_an_unknown_group_is_refused_where_groups_are_not_made() -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert (await give_back(parts, await one_message(parts))).code == 26
+
+    run(test, auto_create_subscription_group=False)
+
+
+def test_a_broker_that_is_not_writable_refuses() -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert (await give_back(parts, await one_message(parts))).code == 16
+
+    run(test, broker_permission=PERM_READ)
+
+
+def test_a_group_without_retry_queues_drops_what_it_gives_back() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.groups.put(SubscriptionGroup("g", retry_queue_nums=0))
+        assert (await give_back(parts, await one_message(parts))).code == 0
+        assert len(parts.arrivals) == 1
+        assert parts.topics.get(RETRY) is None
+
+    run(test)
+
+
+def test_a_retry_topic_that_is_not_writable_refuses() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig(RETRY, 1, 1, PERM_READ))
+        assert (await give_back(parts, await one_message(parts))).code == 16
+
+    run(test)
+
+
+@pytest.mark.parametrize("wrong_by", [1, 10_000, -10_000])
+def test_a_place_of_the_log_without_a_message_is_refused(wrong_by: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts)
+        answer = await give_back(parts, physical_offset + wrong_by)
+        assert answer.code == 1
+        assert str(physical_offset + wrong_by) in (answer.remark or "")
+        assert len(parts.arrivals) == 1
+
+    run(test)
+
+
+def test_the_retry_topic_gets_the_queues_of_the_group() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.groups.put(SubscriptionGroup("g", retry_queue_nums=3))
+        physical_offset = await one_message(parts)
+        for _ in range(20):
+            await give_back(parts, physical_offset, delay_level=1, unit_mode=True)
+        assert parts.topics.get(RETRY) == TopicConfig(RETRY, 3, 3, 6, topic_sys_flag=2)
+        await asyncio.sleep(1.1)
+        assert all(parts.store.max_offset(RETRY, queue_id) > 0 for queue_id in range(3))
+
+    run(test)
