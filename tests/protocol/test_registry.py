@@ -18,7 +18,8 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.registry import REQUESTS, RequestSpec
 
 SERVED = [10, 11, 14, 15, 17, 21, 29, 30, 31, 32, 33, 34, 35, 36, 38, 40, 46]
-SERVED += [103, 104, 105, 106, 200, 201, 202, 206, 207, 208, 215, 310, 320, 322, 351, 352, 904]
+SERVED += [103, 104, 105, 106, 200, 201, 202, 206, 207, 208, 215, 216, 224, 304, 310, 320, 322]
+SERVED += [351, 352, 904]
 
 
 def test_what_this_version_serves_is_listed() -> None:

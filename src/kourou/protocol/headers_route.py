@@ -1,8 +1,9 @@
-"""Headers of the name server: codes 103, 104, 105, 322 and 904.
+"""Headers of the name server: codes 103, 104, 105, 216, 224, 322 and 904.
 
 Source: RegisterBrokerRequestHeader.java, RegisterBrokerResponseHeader.java,
 UnRegisterBrokerRequestHeader.java, GetRouteInfoRequestHeader.java,
-QueryDataVersionRequestHeader.java, BrokerHeartbeatRequestHeader.java.
+QueryDataVersionRequestHeader.java, BrokerHeartbeatRequestHeader.java,
+DeleteTopicFromNamesrvRequestHeader.java, GetTopicsByClusterRequestHeader.java.
 """
 
 from __future__ import annotations
@@ -83,6 +84,21 @@ class QueryDataVersionResponseHeader:
     """Whether the version in the request's body differs from the known one."""
 
     changed: bool
+
+
+@dataclass(slots=True)
+class DeleteTopicFromNamesrvRequestHeader(TopicHeader):
+    """DELETE_TOPIC_IN_NAMESRV (216); without a cluster, of all of them."""
+
+    topic: str = ""
+    cluster_name: str | None = None
+
+
+@dataclass(slots=True)
+class GetTopicsByClusterRequestHeader:
+    """GET_TOPICS_BY_CLUSTER (224); a body answers."""
+
+    cluster: str
 
 
 @dataclass(slots=True)

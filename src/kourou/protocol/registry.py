@@ -134,6 +134,13 @@ _SPECS: Final = (
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, response_body=bodies.decode_topic_list
     ),
     RequestSpec(
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        route.GetTopicsByClusterRequestHeader,
+        response_body=bodies.decode_topic_list,
+    ),
+    RequestSpec(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, response_body=bodies.decode_topic_list),
+    RequestSpec(RequestCode.DELETE_TOPIC_IN_NAMESRV, route.DeleteTopicFromNamesrvRequestHeader),
+    RequestSpec(
         RequestCode.QUERY_DATA_VERSION,
         route.QueryDataVersionRequestHeader,
         route.QueryDataVersionResponseHeader,

@@ -1,0 +1,333 @@
+"""RouteTable: which brokers live, and which topics they have.
+
+    table     key                      value
+    brokers   broker name              cluster, addresses by broker id (0 is the master)
+    queues    topic, broker name       QueueData
+    alive     (cluster, address)       last sign of life, timeout, data version, connection
+
+What is not alive is not routed: each address of `brokers` has its entry in `alive`.
+
+All of it is in memory and comes back with the brokers' next registrations. Topics that a
+registration does not mention stay, since brokers also send single changes; they go when the last
+address of their broker goes, or by `delete_topic`.
+
+Pure: no I/O, and the time is an argument.
+
+Source: RouteInfoManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kourou.errors import RemoteSystemError
+from kourou.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute
+from kourou.model.topic import PERM_WRITE, TopicConfig
+from kourou.protocol.bodies import ClusterInfo, DataVersion, TopicConfigTable
+from kourou.protocol.codes import ResponseCode
+
+_TOPICS_OF_A_SINGLE_CHANGE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """What a broker says of itself when it registers.
+
+    Attributes:
+        address: `host:port` for clients.
+        ha_address: `host:port` for its slaves.
+        timeout_ms: forget it after so long a silence; None takes the name server's default.
+        enable_acting_master: None tells of a broker older than the option.
+        zone: where it runs, if brokers are told apart by zone.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    timeout_ms: int | None = None
+    enable_acting_master: bool | None = None
+    zone: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What its sign of life is kept under."""
+        return self.cluster, self.address
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddresses:
+    """Where a slave finds its master; None twice for a master, or where none lives."""
+
+    ha_address: str | None = None
+    address: str | None = None
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The brokers of one name: a master and its slaves."""
+
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    enable_acting_master: bool = False
+    zone: str | None = None
+
+
+@dataclass(slots=True)
+class _Alive:
+    """The last sign of life of one broker."""
+
+    identity: BrokerIdentity
+    seen_at_ms: int
+    timeout_ms: int
+    data_version: DataVersion
+    connection: Hashable
+
+
+class RouteTable:
+    """The name server's knowledge.
+
+    Args:
+        broker_timeout_ms: forget a broker after so long a silence, if it named no other time.
+        brokers_max: addresses known at once.
+        topic_entries_max: (topic, broker name) pairs known at once.
+    """
+
+    def __init__(
+        self,
+        broker_timeout_ms: int = 120_000,
+        brokers_max: int = 10_000,
+        topic_entries_max: int = 1_000_000,
+    ) -> None:
+        self._broker_timeout_ms = broker_timeout_ms
+        self._brokers_max = brokers_max
+        self._topic_entries_max = topic_entries_max
+        self._topic_entries = 0
+        self._brokers: dict[str, _Broker] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._alive: dict[tuple[str, str], _Alive] = {}
+
+    # What brokers say
+
+    def register(
+        self,
+        identity: BrokerIdentity,
+        table: TopicConfigTable,
+        connection: Hashable,
+        now_ms: int,
+    ) -> MasterAddresses:
+        """Take a broker and its topics in, or refresh what is known of them.
+
+        `connection` is what `unregister_connection` later names. A broker that comes with an
+        older state than another one that lives under its name and id is ignored, and told nothing.
+
+        Raises:
+            RemoteSystemError: an unknown broker sent a single change, which has to wait until it
+                sends all its topics; or a limit is reached. Nothing is changed.
+        """
+        addresses = self._addresses(identity.broker_name)
+        if self._is_outdated(identity, addresses, table.data_version):
+            self.unregister(*identity.key)
+            return MasterAddresses()
+        self._check_admissible(identity, addresses, table)
+        before = self._alive.get(identity.key)
+        if before is not None and before.identity.broker_name != identity.broker_name:
+            self.unregister(*identity.key)  # the address has changed hands
+        broker = self._brokers.setdefault(identity.broker_name, _Broker(identity.cluster))
+        broker.enable_acting_master = identity.enable_acting_master or False
+        broker.zone = identity.zone
+        for broker_id, address in list(broker.addresses.items()):
+            if address == identity.address and broker_id != identity.broker_id:
+                del broker.addresses[broker_id]
+        is_new = identity.broker_id not in broker.addresses
+        broker.addresses[identity.broker_id] = identity.address
+        if self._brings_topics(identity, broker):
+            known = self._alive.get(identity.key)
+            is_changed = is_new or known is None or known.data_version != table.data_version
+            self._take_topics(identity, table, is_changed=is_changed)
+        self._alive[identity.key] = _Alive(
+            identity,
+            now_ms,
+            self._broker_timeout_ms if identity.timeout_ms is None else identity.timeout_ms,
+            table.data_version,
+            connection,
+        )
+        return self._master_of(identity, broker)
+
+    def unregister(self, cluster: str, address: str) -> None:
+        """Forget a broker, and what its name had if nobody has it now; ignore an unknown one."""
+        alive = self._alive.pop((cluster, address), None)
+        if alive is None:
+            return
+        name, broker_id = alive.identity.broker_name, alive.identity.broker_id
+        broker = self._brokers.get(name)
+        if broker is None or broker.addresses.get(broker_id) != address:
+            return  # another broker has taken its place
+        del broker.addresses[broker_id]
+        if not broker.addresses:
+            del self._brokers[name]
+            self._drop_topics(name)
+        elif broker.enable_acting_master and MASTER_ID not in broker.addresses:
+            self._wipe_write(name)
+
+    def unregister_connection(self, connection: Hashable) -> list[BrokerIdentity]:
+        """Forget the brokers that last registered over `connection`, and return them."""
+        gone = [alive.identity for alive in self._alive.values() if alive.connection == connection]
+        for identity in gone:
+            self.unregister(*identity.key)
+        return gone
+
+    def expire(self, now_ms: int) -> list[tuple[BrokerIdentity, Hashable]]:
+        """Forget the brokers that fell silent; return each with its connection."""
+        silent = [
+            (alive.identity, alive.connection)
+            for alive in self._alive.values()
+            if alive.seen_at_ms + alive.timeout_ms < now_ms
+        ]
+        for identity, _ in silent:
+            self.unregister(*identity.key)
+        return silent
+
+    def refresh(self, cluster: str, address: str, now_ms: int) -> None:
+        """Take a sign of life; of an unknown broker it is ignored."""
+        alive = self._alive.get((cluster, address))
+        if alive is not None:
+            alive.seen_at_ms = now_ms
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Return the version of the topics that the broker registered last; None if unknown."""
+        alive = self._alive.get((cluster, address))
+        return None if alive is None else alive.data_version
+
+    # What clients and administrators ask
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return the topic's queues and the brokers that have them; None if there are none."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            return None
+        return TopicRoute(
+            tuple(queues.values()), tuple(self._broker_data(broker_name) for broker_name in queues)
+        )
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return sorted(self._queues)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the names of the topics that some broker of the cluster has, sorted."""
+        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
+        return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, or with `cluster` only what its brokers have of it."""
+        queues = self._queues.get(topic, {})
+        for name in list(queues):
+            if cluster is None or self._brokers[name].cluster == cluster:
+                self._drop_entry(topic, name)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers, and the clusters they form."""
+        clusters: dict[str, list[str]] = {}
+        for name, broker in self._brokers.items():
+            clusters.setdefault(broker.cluster, []).append(name)
+        return ClusterInfo({name: self._broker_data(name) for name in self._brokers}, clusters)
+
+    # Steps of the above
+
+    def _addresses(self, broker_name: str) -> dict[int, str]:
+        broker = self._brokers.get(broker_name)
+        return {} if broker is None else broker.addresses
+
+    def _is_outdated(
+        self, identity: BrokerIdentity, addresses: dict[int, str], version: DataVersion
+    ) -> bool:
+        """Return whether another address lives under this name and id, in a later state."""
+        holder = addresses.get(identity.broker_id)
+        if holder is None or holder == identity.address:
+            return False
+        alive = self._alive.get((identity.cluster, holder))
+        return alive is not None and alive.data_version.state_version > version.state_version
+
+    def _check_admissible(
+        self, identity: BrokerIdentity, addresses: dict[int, str], table: TopicConfigTable
+    ) -> None:
+        if identity.broker_id not in addresses and len(table.topics) == _TOPICS_OF_A_SINGLE_CHANGE:
+            raise _refusal("register broker failed")
+        if identity.key not in self._alive and len(self._alive) >= self._brokers_max:
+            raise _refusal(f"register broker failed: brokers_max, {self._brokers_max}, is reached")
+        new = sum(identity.broker_name not in self._queues.get(topic, {}) for topic in table.topics)
+        if self._topic_entries + new > self._topic_entries_max:
+            limit = self._topic_entries_max
+            raise _refusal(f"register broker failed: topic_entries_max, {limit}, is reached")
+
+    def _brings_topics(self, identity: BrokerIdentity, broker: _Broker) -> bool:
+        """Return whether it is the master, or the slave that may stand in for a lost one."""
+        if identity.broker_id == MASTER_ID:
+            return True
+        is_current = identity.enable_acting_master is not None
+        return is_current and identity.broker_id == min(broker.addresses)
+
+    def _take_topics(
+        self, identity: BrokerIdentity, table: TopicConfigTable, *, is_changed: bool
+    ) -> None:
+        is_stand_in = identity.broker_id != MASTER_ID and identity.enable_acting_master
+        withheld = PERM_WRITE if is_stand_in else 0
+        for name, config in table.topics.items():
+            queues = self._queues.setdefault(name, {})
+            if is_changed or identity.broker_name not in queues:
+                self._topic_entries += identity.broker_name not in queues
+                queues[identity.broker_name] = _queue_data(config, identity, withheld)
+
+    def _master_of(self, identity: BrokerIdentity, broker: _Broker) -> MasterAddresses:
+        address = broker.addresses.get(MASTER_ID)
+        if identity.broker_id == MASTER_ID or address is None:
+            return MasterAddresses()
+        master = self._alive.get((identity.cluster, address))
+        if master is None:
+            return MasterAddresses()
+        return MasterAddresses(master.identity.ha_address, address)
+
+    def _wipe_write(self, broker_name: str) -> None:
+        for queues in self._queues.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                queues[broker_name] = replace(data, perm=data.perm & ~PERM_WRITE)
+
+    def _drop_topics(self, broker_name: str) -> None:
+        for topic in [topic for topic, queues in self._queues.items() if broker_name in queues]:
+            self._drop_entry(topic, broker_name)
+
+    def _drop_entry(self, topic: str, broker_name: str) -> None:
+        queues = self._queues[topic]
+        del queues[broker_name]
+        self._topic_entries -= 1
+        if not queues:
+            del self._queues[topic]
+
+    def _broker_data(self, broker_name: str) -> BrokerData:
+        broker = self._brokers[broker_name]
+        return BrokerData(
+            broker.cluster,
+            broker_name,
+            dict(sorted(broker.addresses.items())),
+            broker.enable_acting_master,
+            broker.zone,
+        )
+
+
+def _queue_data(config: TopicConfig, identity: BrokerIdentity, withheld: int) -> QueueData:
+    return QueueData(
+        identity.broker_name,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm & ~withheld,
+        config.topic_sys_flag,
+    )
+
+
+def _refusal(reason: str) -> RemoteSystemError:
+    return RemoteSystemError(ResponseCode.SYSTEM_ERROR, reason)
