@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.client.pull_consumer import PullConsumer, PullResult, PullStatus
-from kourou.errors import DataLossError, KourouError, ProtocolError, RequestTimeoutError
+from kourou.errors import DataLossError, ProtocolError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.spark.offsets import QueueBounds, QueueRange
@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 
 REQUESTS_IN_FLIGHT_MAX: Final = 8
 """Enough to keep a broker busy while rows are built; each answer may hold 256 KiB and more."""
-
-_RETRY_DELAY_MIN_S: Final = 0.05
-_RETRY_DELAY_MAX_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -92,31 +89,14 @@ async def pull_ranges(
 
 
 async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -> PullResult:
-    """Return the next answer for a range, asking again while failures pass by themselves."""
-    delay_s = _RETRY_DELAY_MIN_S
-    failure: KourouError | None = None
-    try:
-        async with asyncio.timeout(options.pull_timeout_ms / 1000):
-            while True:
-                try:
-                    return await consumer.pull(
-                        cursor.queue,
-                        cursor.offset,
-                        tags=options.sub_expression,
-                        max_messages=min(options.pull_batch_size, cursor.until - cursor.offset),
-                    )
-                except KourouError as error:
-                    if not error.retriable:
-                        raise
-                    failure = error
-                    log.warning("spark_pull.failed queue=%s reason=%s", cursor.queue, error)
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, _RETRY_DELAY_MAX_S)
-    except TimeoutError:
-        raise RequestTimeoutError(
-            f"{cursor.queue} gave nothing for {options.pull_timeout_ms} ms (pullTimeoutMs); "
-            f"last: {failure or 'no answer'}"
-        ) from failure
+    """Return the next answer for a range; failures that pass are tried again by the consumer."""
+    return await consumer.pull(
+        cursor.queue,
+        cursor.offset,
+        tags=options.sub_expression,
+        max_messages=min(options.pull_batch_size, cursor.until - cursor.offset),
+        timeout_ms=options.pull_timeout_ms,
+    )
 
 
 def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:

@@ -1,0 +1,51 @@
+"""One broker process and one Spark session for all tests of the connector that need them."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kourou.client.admin import AdminClient
+from kourou.client.producer import Producer
+from kourou.model.message import Message
+from kourou.spark.session import local_session
+from kourou.testing.process import Serving
+
+Publish = Callable[[Sequence[Message]], None]
+"""Makes the topic of the messages, with two queues, and sends them one after the other."""
+
+
+@pytest.fixture(scope="session")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Serving.start(tmp_path_factory.mktemp("kourou")) as serving:
+        yield serving.namesrv
+
+
+@pytest.fixture(scope="session")
+def publish(namesrv: str) -> Publish:
+    async def send(messages: Sequence[Message]) -> None:
+        async with AdminClient(namesrv) as admin:
+            await admin.create_topic(messages[0].topic, queues=2)
+        async with Producer("spark-tests", namesrv) as producer:
+            for future in [await producer.submit(message) for message in messages]:
+                await future
+
+    return lambda messages: asyncio.run(send(messages))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with warnings.catch_warnings():
+        # PySpark leaves sockets and pipes to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        session = local_session(
+            "kourou-tests",
+            config={"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()

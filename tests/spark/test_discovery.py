@@ -1,0 +1,73 @@
+"""Spark finds the source by the module `pyspark_rocketmq`, whatever state the rest is in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyspark_rocketmq
+from kourou.spark.source import RocketMQDataSource
+
+PROGRAM = """
+from kourou.spark.session import local_session, register
+spark = local_session("neighbour")
+spark.sparkContext.setLogLevel("OFF")
+try:
+    spark.read.format("rocketmq").load()
+except Exception as error:
+    print(getattr(error, "getCondition", lambda: str(error))())
+register(spark)
+try:
+    spark.read.format("rocketmq").load()
+except Exception as error:
+    print("nameServer is missing" in str(error))
+spark.stop()
+"""
+
+
+def test_the_module_names_the_source_and_nothing_else() -> None:
+    assert pyspark_rocketmq.DefaultSource is RocketMQDataSource
+    assert RocketMQDataSource.name() == "rocketmq"
+
+
+def test_importing_the_module_never_raises(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise RuntimeError('broken')")
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import pyspark_rocketmq as m; print(hasattr(m, 'DefaultSource'))"],
+        env=with_path(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "False\n"
+    assert "pip install 'kourou[spark]'" in done.stderr
+    assert "RuntimeError: broken" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_neighbour_that_raises_hides_the_source_until_it_is_registered(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')")
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=with_path(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    assert done.stdout.splitlines() == ["DATA_SOURCE_NOT_FOUND", "True"]
+
+
+def with_path(directory: Path) -> dict[str, str]:
+    """Return the environment with `directory` first on the path of Python."""
+    path = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path}

@@ -1,0 +1,79 @@
+"""How a range moves with each answer of a broker, and what counts as lost."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kourou.client.pull_result import PullResult, PullStatus
+from kourou.errors import DataLossError, ProtocolError
+from kourou.model.queue import MessageQueue
+from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.spark.options import ReadOptions
+from kourou.spark.pulls import _advance, _Cursor
+
+QUEUE = MessageQueue("flights", "broker-a", 0)
+STRICT = ReadOptions(name_server="localhost:9876", topic="flights")
+LENIENT = dataclasses.replace(STRICT, fail_on_data_loss=False)
+FILTERED = dataclasses.replace(STRICT, sub_expression="UA")
+HOST = ("127.0.0.1", 10911)
+
+
+def answer(status: PullStatus, next_offset: int, *offsets: int) -> PullResult:
+    """Return an answer of a queue that holds 0 to 100, with messages at `offsets`."""
+    draft = RecordDraft(b"flights", 0, 0, 0, 1, HOST, HOST, 0, 0, b"body", b"", 0)
+    raw = b"".join(encode_record(draft, offset, offset * 100, 2) for offset in offsets)
+    return PullResult(QUEUE, status, next_offset=next_offset, min_offset=0, max_offset=100, raw=raw)
+
+
+def advance(
+    offset: int, until: int, result: PullResult, options: ReadOptions = STRICT
+) -> tuple[int, list[int]]:
+    """Return the next offset to ask for, and the offsets of the messages that count."""
+    cursor = _Cursor(QUEUE, offset, until)
+    messages = _advance(cursor, result, options)
+    return cursor.offset, [message.queue_offset for message in messages]
+
+
+def test_messages_found_move_the_range_behind_them() -> None:
+    assert advance(5, 20, answer(PullStatus.FOUND, 8, 5, 6, 7)) == (8, [5, 6, 7])
+
+
+def test_messages_beyond_the_end_are_left_out() -> None:
+    assert advance(5, 7, answer(PullStatus.FOUND, 9, 5, 6, 7, 8)) == (7, [5, 6])
+
+
+def test_messages_before_the_offset_asked_for_are_left_out() -> None:
+    # A batch stored as one record begins where it begins.
+    assert advance(5, 9, answer(PullStatus.FOUND, 7, 4, 5, 6)) == (7, [5, 6])
+
+
+def test_a_filtered_range_ends_by_position() -> None:
+    assert advance(5, 20, answer(PullStatus.NO_MATCHED_MSG, 20), FILTERED) == (20, [])
+
+
+@pytest.mark.parametrize(
+    ("result", "next_offset"),
+    [
+        (answer(PullStatus.OFFSET_ILLEGAL, 12), 12),
+        (answer(PullStatus.OFFSET_ILLEGAL, 30), 20),
+        (answer(PullStatus.OFFSET_ILLEGAL, 3), 20),
+        (answer(PullStatus.NO_NEW_MSG, 5), 20),
+        (answer(PullStatus.NO_MATCHED_MSG, 9), 9),
+    ],
+    ids=["deleted up to 12", "all deleted", "cut short", "now empty", "records removed"],
+)
+def test_what_the_plan_promised_and_is_gone_fails_the_read_or_is_skipped(
+    result: PullResult, next_offset: int
+) -> None:
+    with pytest.raises(DataLossError, match=f"offsets 5 to {next_offset} .* are gone"):
+        advance(5, 20, result)
+
+    assert advance(5, 20, result, LENIENT) == (next_offset, [])
+
+
+@pytest.mark.parametrize("status", [PullStatus.FOUND, PullStatus.NO_MATCHED_MSG])
+def test_a_broker_that_leads_in_a_circle_is_an_error(status: PullStatus) -> None:
+    with pytest.raises(ProtocolError, match="leads back to 5"):
+        advance(5, 20, answer(status, 5), FILTERED)
