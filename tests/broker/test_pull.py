@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kourou.broker.clients import Member
-from kourou.broker.config import BrokerConfig
 from kourou.broker.pull import SUSPEND_MAX_MS
 from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
@@ -22,7 +21,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import decode_messages
 from kourou.store.check import check_store
-from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
@@ -39,7 +38,7 @@ def run(
     """Run `test` with the parts of a broker, and check the store that it leaves."""
 
     async def main() -> None:
-        parts = BrokerParts(disk, config=BrokerConfig(**options))
+        parts = BrokerParts(disk, config=small_config(**options))
         try:
             await test(parts)
         finally:

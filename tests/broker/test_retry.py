@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.config import BrokerConfig
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.group import SubscriptionGroup
 from kourou.model.message import MessageExt
@@ -19,7 +18,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
 from kourou.protocol.message_layout import decode_message
 from kourou.store.check import check_store
-from kourou.testing.broker_parts import BROKER, PRODUCER, BrokerParts
+from kourou.testing.broker_parts import BROKER, PRODUCER, BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
@@ -31,7 +30,7 @@ def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: Any
     """Run `test` with the parts of a broker, and check the store that it leaves."""
 
     async def main() -> None:
-        parts = BrokerParts(disk, config=BrokerConfig(**options))
+        parts = BrokerParts(disk, config=small_config(**options))
         parts.delay.start()
         try:
             await test(parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from kourou.broker.admin_groups import GroupAdminHandlers
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
@@ -29,11 +30,13 @@ from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics
+from kourou.clock import Clock
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import decode_subscription_group_table, decode_topic_config_table
 from kourou.protocol.message_layout import RecordDraft
+from kourou.store.config import StoreConfig
 from kourou.store.config_file import ConfigFile
 from kourou.store.message_store import Arrival, MessageStore
 from kourou.testing.clock import LoopClock
@@ -45,6 +48,15 @@ PRODUCER = ("10.0.0.7", 40_000)
 BROKER = ("10.0.0.1", 10911)
 
 
+def small_config(**options: object) -> BrokerConfig:
+    """Return the config of a broker with small files, which are checked fast."""
+    small: dict[str, Any] = {
+        "store": StoreConfig(commitlog_segment_bytes=1 << 20, consumequeue_file_bytes=20 * 1000),
+        "max_message_size_bytes": 1 << 18,
+    }
+    return BrokerConfig(**small | options)
+
+
 class BrokerParts:
     """One broker's tables, store and handlers, on the running loop.
 
@@ -52,10 +64,17 @@ class BrokerParts:
         arrivals: all messages that became visible, oldest first.
     """
 
-    def __init__(self, disk: SimDisk, *, seed: int = 0, config: BrokerConfig | None = None) -> None:
-        self.config = config = config or BrokerConfig()
+    def __init__(
+        self,
+        disk: SimDisk,
+        *,
+        seed: int = 0,
+        config: BrokerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config = config or small_config()
         self.disk = disk
-        self.clock = LoopClock()
+        self.clock = clock or LoopClock()
         self.arrivals: list[Arrival] = []
         self.store = MessageStore.open(disk, config.store, self.clock.now_ms(), pid=1)
         loop = asyncio.get_running_loop()

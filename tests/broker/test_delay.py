@@ -1,0 +1,335 @@
+"""Delayed messages come when they are due, once each, and never get lost by a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import FlushDiskType
+from kourou.broker.delay import (
+    BATCH_MESSAGES_MAX,
+    FAILED_RETRY_MS,
+    FILE_NAME,
+    LOOK_AGAIN_MS,
+    parse_delay_offsets,
+)
+from kourou.errors import MalformedBodyError
+from kourou.model.delay import DELAY_LEVELS_MS
+from kourou.model.message import MessageExt
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.bodies import DataVersion
+from kourou.protocol.message_layout import decode_message
+from kourou.store.check import check_store
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.clock import EPOCH_MS, LoopClock
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "delayOffset.json"
+
+
+def run(
+    test: Callable[[BrokerParts], Coroutine[Any, Any, None]],
+    disk: SimDisk | None = None,
+    *,
+    later_ms: int = 0,
+    **options: Any,
+) -> SimDisk:
+    """Run `test` with a broker that delivers; return its disk, stopped cleanly and checked."""
+
+    async def main() -> None:
+        clock = LoopClock(EPOCH_MS + later_ms)
+        parts = BrokerParts(the_disk, config=small_config(**options), clock=clock)
+        parts.delay.start()
+        try:
+            await test(parts)
+        finally:
+            await parts.stop()
+
+    the_disk = disk or SimDisk()
+    run_virtual(main())
+    assert check_store(the_disk).findings == []
+    return the_disk
+
+
+def messages(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
+    """Return what consumers find in the queue."""
+    found = []
+    for queue_offset in range(parts.store.max_offset(topic, queue_id)):
+        entry = parts.store.entry(topic, queue_id, queue_offset)
+        assert entry is not None
+        record = parts.store.read_record(entry.physical_offset)
+        assert record is not None
+        found.append(decode_message(record))
+    return found
+
+
+def bodies(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    return [message.body for message in messages(parts, topic, queue_id)]
+
+
+def saved_offsets(disk: SimDisk) -> dict[int, int]:
+    return parse_delay_offsets(disk.read(FILE_NAME, 0, disk.size(FILE_NAME)))[1]
+
+
+@pytest.mark.parametrize("level", range(1, 19))
+def test_a_message_comes_when_its_level_says(level: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        sent_at_ms = parts.clock.now_ms()
+        await parts.store_messages([parts.draft(b"late", delay_level=level, queue_id=3)])
+        assert bodies(parts, queue_id=3) == []
+
+        await asyncio.sleep(DELAY_LEVELS_MS[level - 1] / 1000 + 0.1)
+
+        (message,) = messages(parts, queue_id=3)
+        assert 0 <= message.store_at_ms - sent_at_ms - DELAY_LEVELS_MS[level - 1] < 50
+        assert message.delay_level == level  # as Java leaves it
+        assert message.properties["REAL_TOPIC"] == "T"
+
+    run(test)
+
+
+def test_levels_do_not_wait_for_one_another() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for level in (3, 1, 2):
+            await parts.store_messages([parts.draft(b"%d" % level, delay_level=level)])
+        await asyncio.sleep(10.1)
+        assert bodies(parts) == [b"1", b"2", b"3"]
+
+    run(test)
+
+
+def test_many_messages_come_once_each_and_in_their_order() -> None:
+    count = 3 * BATCH_MESSAGES_MAX + 7
+
+    async def test(parts: BrokerParts) -> None:
+        for first in range(0, count, 20):
+            drafts = [
+                parts.draft(b"%d" % number, delay_level=1)
+                for number in range(first, min(first + 20, count))
+            ]
+            await parts.store_messages(drafts)
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2)
+        assert bodies(parts) == [b"%d" % number for number in range(count)]
+
+    run(test)
+
+
+def test_an_idle_broker_looks_only_now_and_then() -> None:
+    async def test(parts: BrokerParts) -> None:
+        looks = 0
+        look = parts.delay._run
+
+        def counted() -> None:
+            nonlocal looks
+            looks += 1
+            look()
+
+        parts.delay._run = counted  # type: ignore[method-assign]
+        await asyncio.sleep(10 * LOOK_AGAIN_MS / 1000)
+        assert looks <= 11
+
+    run(test)
+
+
+def test_a_message_whose_clock_was_ahead_is_due_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        ahead_ms = parts.clock.now_ms() + 3_600_000
+        await parts.commit.put_and_wait([parts.draft(b"late", delay_level=2)], ahead_ms)
+        await asyncio.sleep(0.1)
+        assert bodies(parts) == [b"late"]
+
+    run(test)
+
+
+def test_what_became_due_while_the_broker_was_down_comes_at_its_start() -> None:
+    async def before(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=3)])
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(0.1)
+        assert bodies(parts) == [b"late"]
+
+    run(after, run(before), later_ms=10_000)
+
+
+def test_progress_is_kept_over_a_stop() -> None:
+    async def before(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
+        await asyncio.sleep(1.1)
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert bodies(parts) == [b"0", b"1", b"2"]
+
+    disk = run(before)
+    assert saved_offsets(disk) == {1: 3}
+    run(after, disk, later_ms=60_000)
+
+
+@pytest.mark.parametrize("mode", list(FlushDiskType))
+@pytest.mark.parametrize("seed", range(6))
+def test_a_crash_after_delivery_may_deliver_twice_but_loses_nothing(
+    seed: int, mode: FlushDiskType
+) -> None:
+    async def crash(disk: SimDisk) -> None:
+        parts = BrokerParts(disk, seed=seed, config=small_config(flush_disk_type=mode))
+        parts.delay.start()
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(5)])
+        # With ASYNC_FLUSH, what was acknowledged is on the disk after this; then the crash comes
+        # around the deliveries.
+        await asyncio.sleep(0.9)
+        assert parts.store.synced_position == parts.store.written_position
+        await asyncio.sleep(0.1 + seed / 500)
+        await parts.delay.persist()
+        parts.abandon()
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(2)
+        assert set(bodies(parts)) == {b"0", b"1", b"2", b"3", b"4"}
+        assert len(bodies(parts)) <= 10
+
+    disk = SimDisk(seed)
+    run_virtual(crash(disk))
+    disk.crash()
+    run(after, disk, later_ms=2_000, flush_disk_type=mode)
+
+
+def test_the_file_never_says_more_than_the_log_holds() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(0.9)
+        parts.flusher.stall()
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"late"]  # written, and with ASYNC_FLUSH visible, but not synced
+
+        assert not await parts.delay.persist()
+        assert not parts.disk.exists(FILE_NAME)
+        parts.flusher.release()
+        await asyncio.sleep(1)
+        assert await parts.delay.persist()
+        assert saved_offsets(parts.disk) == {1: 1}
+
+    run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+
+
+def test_progress_beyond_what_a_crash_left_is_set_back() -> None:
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [b'{"offsetTable":{1:9,2:4}}'])
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(1.1)
+        assert bodies(parts) == [b"late"]
+
+    assert saved_offsets(run(test, disk)) == {1: 1, 2: 0}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"REAL_TOPIC": ""},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
+        {"REAL_TOPIC": "T", "REAL_QID": "x"},
+        {"REAL_TOPIC": "x" * 128, "REAL_QID": "0"},
+    ],
+)
+def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
+    properties: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        lost = parts.draft(b"lost", topic=SCHEDULE_TOPIC, properties=properties | {"DELAY": "0"})
+        await parts.store_messages([lost])
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(1.1)
+        assert bodies(parts) == [b"late"]
+
+    run(test)
+
+    assert [one.levelname for one in caplog.records if "passed_over" in one.message] == ["ERROR"]
+
+
+def test_a_store_that_refuses_is_asked_again() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
+        free_bytes, parts.disk.free = parts.disk.free, 0
+        parts.store._guard.look_at_space()
+        await asyncio.sleep(2)
+        assert bodies(parts) == []
+
+        parts.disk.free = free_bytes
+        parts.store._guard.look_at_space()
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"0", b"1", b"2"]
+
+    run(test)
+
+
+def test_a_busy_store_delays_and_repeats_nothing() -> None:
+    async def before(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(5)])
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert bodies(parts) == [b"%d" % n for n in range(5)]
+
+    run(after, run(before), later_ms=2_000, pending_requests_max=2)
+
+
+def test_what_the_store_has_no_room_for_is_not_overtaken() -> None:
+    sizes = [200_000, 200_000, 200_000, 1]
+
+    async def before(parts: BrokerParts) -> None:
+        for size in sizes:
+            await parts.store_messages([parts.draft(bytes(size), delay_level=1)])
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert list(map(len, bodies(parts))) == sizes
+
+    small = {"pending_bytes_max": 1 << 19, "pending_connection_bytes_max": 1 << 19}
+    run(after, run(before), later_ms=2_000, **small)
+
+
+@pytest.mark.parametrize("stalled_s", [4.6, 20])
+def test_a_disk_that_takes_its_time_gets_each_message_once(stalled_s: float) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(0.9)
+        parts.flusher.stall()
+        await asyncio.sleep(stalled_s)
+        assert bodies(parts) == []
+        parts.flusher.release()
+        await asyncio.sleep(20)
+        assert bodies(parts) == [b"late"]
+
+    run(test)
+
+
+def test_the_file_is_javas() -> None:
+    version, offsets = parse_delay_offsets(GOLDEN.read_bytes())
+
+    assert version == DataVersion(3, 0, 1795227425541)
+    assert offsets == {1: 4, 2: 2, 3: 3, 9: 0, 18: 0}
+    with pytest.raises(MalformedBodyError):
+        parse_delay_offsets(b'{"offsetTable":{"one":1}}')
+
+
+def test_a_level_that_is_configured_no_more_keeps_its_progress() -> None:
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [GOLDEN.read_bytes()])
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(1.1)
+
+    run(test, disk, message_delay_level="1s")
+
+    assert saved_offsets(disk) == {1: 1, 2: 2, 3: 3, 9: 0, 18: 0}
