@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Final
 
 from kourou.errors import ConfigError
@@ -157,7 +158,7 @@ class BrokerConfig:
             _check_at_least(self, name, 1)
         _check_sizes(self)
 
-    @property
+    @cached_property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """Milliseconds of each delay level, level 1 first."""
         return parse_delay_levels(self.message_delay_level)

@@ -1,0 +1,123 @@
+"""A broker's sends without a network: requests of a `FakePeer`, a simulated disk, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.send import SendHandlers
+from kourou.broker.send_checks import SendChecks
+from kourou.model.message import MessageExt
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from kourou.protocol.message_layout import decode_messages
+from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+
+STORE_HOST = ("127.0.0.1", 20911)
+
+
+class SendBench:
+    """A broker's sends on a simulated disk."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self.parts = parts
+        self.peer = FakePeer()
+        self.handlers = SendHandlers(
+            config=parts.config,
+            topics=parts.topics,
+            checks=SendChecks(parts.config, parts.topics, parts.groups),
+            commit=parts.commit,
+            later=parts.later,
+            clock=parts.clock,
+            random=Random(1),
+            store_host=STORE_HOST,
+        )
+        parts.topics.put(TopicConfig("T", 4, 4))
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """Send the command and return its answer."""
+        before = len(self.peer.sent)
+        self.start(command)
+        await asyncio.sleep(1)
+        (answer,) = self.peer.sent[before:]
+        return answer
+
+    async def send(
+        self,
+        body: bytes = b"hello",
+        properties: str | None = "",
+        **header: Any,  # noqa: ANN401 - any field of the header
+    ) -> RemotingCommand:
+        """Send one message to queue 0 of `T`, or as `header` says, and return the answer."""
+        return await self.ask(message(body, properties, **header))
+
+    def start(self, command: RemotingCommand) -> None:
+        """Send the command and return before it is answered."""
+        self.peer.ask(self.handlers.on_send_message, self.peer.request_of(command))
+
+    def stored(self, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
+        """Return all messages that consumers can see in a queue."""
+        store = self.parts.store
+        plan = store.plan_get(topic, queue_id, 0, 1000, 1 << 25, None)
+        records = store.read_ranges(plan.ranges, may_block=True)
+        assert records is not None
+        return decode_messages(records, decompress=False)
+
+    def stored_count(self) -> int:
+        """Return how many messages are in all queues together."""
+        store = self.parts.store
+        return sum(
+            store.max_offset(topic, queue_id)
+            for topic, queue_ids in store.queues().items()
+            for queue_id in queue_ids
+        )
+
+
+def message(
+    body: bytes = b"hello",
+    properties: str | None = "",
+    *,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+    oneway: bool = False,
+    **header: Any,  # noqa: ANN401 - any field of the header
+) -> RemotingCommand:
+    """Return the request of a message to queue 0 of `T`, or as `header` says."""
+    values: dict[str, Any] = {
+        "producer_group": "p",
+        "topic": "T",
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": 0,
+        "sys_flag": 0,
+        "born_timestamp": 1_700_000_000_000,
+        "flag": 0,
+        "properties": properties,
+    }
+    kind = SendMessageRequestHeader if code == 10 else SendMessageRequestHeaderV2
+    peer = FakePeer()
+    return peer.request(code, kind(**(values | header)), body, oneway=oneway).command
+
+
+def run_sends(
+    test: Callable[[SendBench], Awaitable[None]],
+    *,
+    seed: int = 0,
+    **options: Any,  # noqa: ANN401 - any option of BrokerConfig
+) -> None:
+    """Run `test` on a broker with these options, which is stopped at the end."""
+
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(seed), seed=seed, config=BrokerConfig(**options))
+        await test(SendBench(parts))
+        parts.flusher.release()
+        await parts.stop()
+
+    run_virtual(main())

@@ -1,0 +1,331 @@
+"""Sends are stored as Java stores them, and acknowledged when they are safe."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from kourou.model.group import SubscriptionGroup
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.properties import decode_properties
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.message_layout import decode_message, decode_messages
+from kourou.testing.send_bench import SendBench, message, run_sends
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+BROKEN = OSError(errno.EIO, "Input/output error")
+
+
+# What is stored and answered
+
+
+def test_the_answer_is_javas_field_by_field(golden: Golden) -> None:
+    request, expected = golden("310_SEND_MESSAGE_V2_send-sync")
+    assert expected is not None
+
+    async def test(bench: SendBench) -> None:
+        answer = await bench.ask(request)
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert answer.ext_fields == expected.ext_fields
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "310_SEND_MESSAGE_V2_send-sync",
+        "310_SEND_MESSAGE_V2_send-sync-to-queue",
+        "310_SEND_MESSAGE_V2_send-no-tags-no-keys",
+        "310_SEND_MESSAGE_V2_send-compressed-zlib",
+        "310_SEND_MESSAGE_V2_send-user-properties-unicode",
+        "310_SEND_MESSAGE_V2_send-wait-store-false",
+    ],
+)
+def test_a_message_is_stored_as_java_stores_it(golden: Golden, name: str) -> None:
+    request, _ = golden(name)
+    unique_key = decode_properties(request.ext_fields["i"].encode())["UNIQ_KEY"]
+    _, pulled = golden("11_PULL_MESSAGE_pull-every-kind-of-record")
+    assert pulled is not None
+    (java,) = [
+        message
+        for message in decode_messages(pulled.body, decompress=False)
+        if message.properties["UNIQ_KEY"] == unique_key
+    ]
+
+    async def test(bench: SendBench) -> None:
+        bench.peer.remote_address = java.born_host
+        await bench.ask(request)
+        (ours,) = bench.stored("GoldenNormal", java.queue_id)
+        ours.properties.pop("__CRC32#")  # Java's broker was told to write none
+        for place in ("queue_offset", "physical_offset", "store_at_ms", "store_size"):
+            setattr(ours, place, getattr(java, place))
+        assert ours == java
+
+    run_sends(test)
+
+
+def test_a_delayed_message_waits_in_the_queue_that_java_puts_it_in(golden: Golden) -> None:
+    request, expected = golden("310_SEND_MESSAGE_V2_send-delay-level")
+    _, pulled = golden("11_PULL_MESSAGE_pull-schedule-topic")
+    assert expected is not None
+    assert pulled is not None
+    java = decode_message(pulled.body)
+
+    async def test(bench: SendBench) -> None:
+        answer = await bench.ask(request)
+        (ours,) = bench.stored("SCHEDULE_TOPIC_XXXX", 2)
+        ours.properties.pop("__CRC32#")
+        assert ours.properties == java.properties
+        assert answer.ext_fields["queueId"] == expected.ext_fields["queueId"] == "3"
+        entry = bench.parts.store.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
+        assert entry is not None
+        assert entry.tags_code == ours.store_at_ms + 10_000
+
+    run_sends(test)
+
+
+def test_the_long_names_of_code_10_say_the_same(golden: Golden) -> None:
+    request, expected = golden("10_SEND_MESSAGE_v1-send-code-10")
+    assert expected is not None
+
+    async def test(bench: SendBench) -> None:
+        answer = await bench.ask(request)
+        assert answer.code == 0
+        assert answer.ext_fields.keys() == expected.ext_fields.keys()
+        (ours,) = bench.stored("GoldenNormal")
+        assert (ours.body, ours.keys, ours.tags) == (b"long header names", ["v1"], "TagA")
+
+    run_sends(test)
+
+
+def test_a_batch_is_stored_message_by_message(golden: Golden) -> None:
+    request, expected = golden("320_SEND_BATCH_MESSAGE_send-batch")
+    assert expected is not None
+
+    async def test(bench: SendBench) -> None:
+        answer = await bench.ask(request)
+        assert answer.code == 0
+        assert answer.ext_fields["transactionId"] == expected.ext_fields["transactionId"]
+        stored = bench.stored("GoldenNormal")
+        ids = answer.ext_fields["msgId"].split(",")
+        assert len(stored) == 3
+        assert [decode_offset_msg_id(text)[1] for text in ids] == [
+            message.physical_offset for message in stored
+        ]
+        assert all("MSG_REGION" not in message.properties for message in stored)
+
+    run_sends(test)
+
+
+def test_a_message_without_properties_gets_a_unique_key() -> None:
+    async def test(bench: SendBench) -> None:
+        answers = [await bench.send(properties=properties) for properties in ("", "", None)]
+        stored = bench.stored()
+        keys = [message.properties["UNIQ_KEY"] for message in stored]
+        assert keys == [answer.ext_fields["transactionId"] for answer in answers]
+        assert len(set(keys)) == 3
+
+    run_sends(test)
+
+
+def test_the_receipt_of_a_pop_is_not_stored() -> None:
+    async def test(bench: SendBench) -> None:
+        await bench.send(properties="POP_CK\x010 1 2\x02a\x01b\x02")
+        (stored,) = bench.stored()
+        assert "POP_CK" not in stored.properties
+        assert stored.properties["a"] == "b"
+
+    run_sends(test)
+
+
+def test_a_oneway_message_is_stored_and_not_answered() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.start(message(oneway=True))
+        await asyncio.sleep(1)
+        assert bench.peer.sent == []
+        assert len(bench.stored()) == 1
+
+    run_sends(test)
+
+
+def test_a_negative_queue_lets_the_broker_choose() -> None:
+    async def test(bench: SendBench) -> None:
+        answers = [await bench.send(queue_id=-1) for _ in range(20)]
+        assert {answer.ext_fields["queueId"] for answer in answers} == {"0", "1", "2", "3"}
+
+    run_sends(test)
+
+
+def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> None:
+    async def test(bench: SendBench) -> None:
+        low = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02")
+        high = await bench.send(properties="_SYS_MSG_PRIORITY_\x0199\x02")
+        ordered = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02__SHARDINGKEY\x01k\x02")
+        assert [a.ext_fields["queueId"] for a in (low, high, ordered)] == ["1", "3", "0"]
+        (stored,) = bench.stored(queue_id=0)
+        assert "_SYS_MSG_PRIORITY_" not in stored.properties
+
+    run_sends(test)
+
+
+def test_the_address_in_ids_is_the_one_the_producer_connected_to_if_none_is_advertised() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.handlers._store_host = None
+        answer = await bench.send()
+        assert decode_offset_msg_id(answer.ext_fields["msgId"])[0] == bench.peer.local_address
+
+    run_sends(test)
+
+
+def test_properties_fill_a_record_to_its_limit(golden: Golden) -> None:
+    request, _ = golden("310_SEND_MESSAGE_V2_raw-send-properties-32767")
+
+    async def test(bench: SendBench) -> None:
+        answer = await bench.ask(request)
+        assert answer.code == 0
+        assert len(bench.stored("GoldenNormal")[0].properties["k"]) > 32_000
+
+    run_sends(test)
+
+
+# Topics
+
+
+def test_a_new_topic_is_in_its_file_before_the_message_is_acknowledged() -> None:
+    async def test(bench: SendBench) -> None:
+        answer = await bench.send(topic="New")
+        assert answer.code == 0
+        assert b'"New"' in bench.parts.disk.read("config/topics.json", 0, 1 << 20)
+        assert len(bench.stored("New")) == 1
+
+    run_sends(test)
+
+
+def test_a_topic_that_cannot_be_saved_refuses_its_messages_until_it_can() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.disk.fail_after(0, OSError(28, "No space left"), ["write"])
+        refused = await bench.send(topic="New")
+        accepted = await bench.send(topic="New")
+
+        assert refused.code == 14
+        assert "No space left" in (refused.remark or "")
+        assert accepted.code == 0
+        assert len(bench.stored("New")) == 1
+
+    run_sends(test)
+
+
+def test_a_retry_topic_makes_its_group_and_takes_the_message(golden: Golden) -> None:
+    request, _ = golden("310_SEND_MESSAGE_V2_raw-send-retry-topic")
+
+    async def test(bench: SendBench) -> None:
+        assert (await bench.ask(request)).code == 0
+        assert bench.parts.groups.get("golden_group") is not None
+        (stored,) = bench.stored("%RETRY%golden_group")
+        assert stored.reconsume_times == 2
+
+    run_sends(test)
+
+
+def test_a_message_given_back_too_often_becomes_a_dead_letter(golden: Golden) -> None:
+    request, _ = golden("310_SEND_MESSAGE_V2_raw-send-retry-topic-to-dlq")
+
+    async def test(bench: SendBench) -> None:
+        assert (await bench.ask(request)).code == 0
+        (stored,) = bench.stored("%DLQ%golden_group")
+        assert stored.properties["DELAY"] == "-1"
+        assert b"%DLQ%golden_group" in bench.parts.disk.read("config/topics.json", 0, 1 << 20)
+
+    run_sends(test)
+
+
+def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.groups.put(SubscriptionGroup("g", retry_max_times=2))
+        for times, told, version in ((2, None, 513), (3, 5, 513), (3, None, 513), (3, 5, 120)):
+            command = message(topic="%RETRY%g", reconsume_times=times, max_reconsume_times=told)
+            command.version = version
+            assert (await bench.ask(command)).code == 0
+        assert len(bench.stored("%RETRY%g")) == 2
+        assert len(bench.stored("%DLQ%g")) == 2
+
+    run_sends(test)
+
+
+# What the disk makes of it
+
+
+def test_a_sync_that_fails_is_answered_as_not_available() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.flusher.fail_next(BROKEN)
+        failed = await bench.send()
+        after = await bench.send()
+        assert (failed.code, after.code) == (14, 14)
+        assert "msgId" not in failed.ext_fields
+        assert "Input/output error" in (failed.remark or "")
+
+    run_sends(test)
+
+
+def test_a_late_sync_is_answered_with_the_whole_header() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.flusher.stall()
+        bench.start(message())
+        await asyncio.sleep(10)
+        (answer,) = bench.peer.sent
+        assert answer.code == 10
+        assert answer.ext_fields.keys() >= {"msgId", "queueId", "queueOffset", "transactionId"}
+        assert "5000 ms" in (answer.remark or "")
+
+    run_sends(test)
+
+
+def test_a_full_disk_says_so() -> None:
+    async def test(bench: SendBench) -> None:
+        assert (await bench.send()).code == 0
+        bench.parts.commit.flush(bench.parts.clock.now_ms())
+        free, bench.parts.disk.free = bench.parts.disk.free, 1000
+        bench.parts.commit.flush(bench.parts.clock.now_ms())
+        answer = await bench.send()
+        assert answer.code == 14
+        assert "bytes free, writes need 536870912" in (answer.remark or "")
+        bench.parts.disk.free = free
+        assert (await bench.send()).code == 0
+
+    run_sends(test)
+
+
+def test_too_much_at_once_is_answered_busy() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.flusher.stall()
+        for _ in range(5):
+            bench.start(message(bytes(2_000_000)))
+        await asyncio.sleep(1)
+        (answer,) = bench.peer.sent
+        assert answer.code == 2
+        assert (answer.remark or "").startswith("[OVERLOAD]")
+        bench.parts.flusher.release()
+        await asyncio.sleep(1)
+        assert [answer.code for answer in bench.peer.sent] == [2, 0, 0, 0, 0]
+
+    run_sends(test, pending_connection_bytes_max=2 * 4 * 1024 * 1024)
+
+
+def test_replies_leave_in_the_order_of_the_log() -> None:
+    async def test(bench: SendBench) -> None:
+        for number in range(50):
+            bench.start(message(queue_id=number % 4))
+            await asyncio.sleep(0.0003)
+        await asyncio.sleep(1)
+        positions = [
+            decode_offset_msg_id(answer.ext_fields["msgId"])[1] for answer in bench.peer.sent
+        ]
+        assert len(positions) == 50
+        assert positions == sorted(positions)
+
+    run_sends(test)

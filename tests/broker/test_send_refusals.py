@@ -1,0 +1,190 @@
+"""Sends that cannot be stored as what they are get Java's code, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.testing.send_bench import SendBench, message, run_sends
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "raw-send-body-too-large_rc13",
+        "raw-send-default-topic-missing_rc17",
+        "raw-send-empty-body_rc1",
+        "raw-send-bad-number_rc1",
+        "raw-send-no-header_rc1",
+        "raw-send-empty-topic_rc29",
+        "raw-send-illegal-topic_rc29",
+        "raw-send-not-allowed-topic_rc16",
+        "raw-send-properties-too-long_rc13",
+        "raw-send-queue-out-of-range_rc29",
+        "raw-send-topic-128_rc29",
+    ],
+)
+def test_what_java_refuses_is_refused_by_the_same_code(golden: Golden, name: str) -> None:
+    request, expected = golden(f"310_SEND_MESSAGE_V2_{name}")
+    assert expected is not None
+
+    async def test(bench: SendBench) -> None:
+        bench.parts.topics.put(TopicConfig("GoldenNormal", 4, 4))
+        answer = await bench.ask(request)
+        assert answer.code == expected.code
+        assert answer.remark
+        if answer.code != ResponseCode.SYSTEM_ERROR:
+            assert answer.ext_fields == expected.ext_fields == REGION
+        assert bench.stored_count() == 0
+
+    run_sends(test)
+
+
+def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None:
+    request, expected = golden("320_SEND_BATCH_MESSAGE_raw-send-batch-to-retry-topic_rc13")
+    assert expected is not None
+    request.body = encode_batch([BatchItem(0, b"x", b"")])
+
+    async def test(bench: SendBench) -> None:
+        answer = await bench.ask(request)
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    ("properties", "header", "code"),
+    [
+        ("TRAN_MSG\x01true\x02", {}, 16),
+        ("", {"sys_flag": 0x4}, 16),
+        ("", {"sys_flag": 0xC}, 16),
+        ("TIMER_DELAY_SEC\x015\x02", {}, 1),
+        ("TIMER_DELAY_MS\x015\x02", {}, 1),
+        ("TIMER_DELIVER_MS\x015\x02", {}, 1),
+        ("", {"sys_flag": 0x80}, 13),
+        ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", {}, 13),
+        ("__LITE_TOPIC\x01a\x02", {}, 13),
+        ("DELAY\x01soon\x02", {}, 13),
+        ("_SYS_MSG_PRIORITY_\x01high\x02", {}, 13),
+        ("", {"topic": "Batched"}, 13),
+        ("", {"topic": "Compacted"}, 13),
+        ("", {"topic": "Closed", "queue_id": -1}, 29),
+    ],
+)
+def test_what_is_not_served_yet_is_refused_and_never_stored_as_plain(
+    properties: str, header: dict[str, Any], code: int
+) -> None:
+    async def test(bench: SendBench) -> None:
+        topics = bench.parts.topics
+        topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
+        topics.put(TopicConfig("Compacted", attributes={"cleanup.policy": "COMPACTION"}))
+        topics.put(TopicConfig("Closed", 4, 0))
+        answer = await bench.send(b"x", properties, **header)
+        assert answer.code == code
+        assert answer.remark
+        assert bench.stored_count() == 0
+
+    run_sends(test)
+
+
+def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> None:
+    async def test(bench: SendBench) -> None:
+        answer = await bench.send(
+            properties="TRAN_MSG\x01true\x02DELAY\x013\x02", topic="%RETRY%g", reconsume_times=1
+        )
+        assert answer.code == 0
+        assert len(bench.stored("SCHEDULE_TOPIC_XXXX", 2)) == 1
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    ("items", "header"),
+    [
+        ([], {}),
+        ([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"DELAY\x011\x02")], {}),
+        ([BatchItem(0, b"a", b"TRAN_MSG\x01true\x02")], {}),
+        ([BatchItem(0, b"a", b"TIMER_DELAY_MS\x011\x02")], {}),
+        ([BatchItem(0, b"a", b"__LITE_TOPIC\x01l\x02")], {}),
+        ([BatchItem(0, b"a", b"")], {"sys_flag": 0x4}),
+        ([BatchItem(0, b"a", b"")], {"topic": "Batched"}),
+    ],
+)
+def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str, Any]) -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
+        body = encode_batch(items) or b""
+        answer = await bench.send(body, batch=True, **header)
+        assert answer.code == (13 if body else 1)
+        assert bench.stored_count() == 0
+
+    run_sends(test)
+
+
+def test_a_body_that_is_no_batch_is_the_clients_fault() -> None:
+    async def test(bench: SendBench) -> None:
+        answer = await bench.send(b"not a batch", code=RequestCode.SEND_BATCH_MESSAGE)
+        assert answer.code == 1
+        assert "batch" in (answer.remark or "")
+
+    run_sends(test)
+
+
+def test_unknown_topics_are_refused_where_they_are_not_made() -> None:
+    async def test(bench: SendBench) -> None:
+        assert (await bench.send(topic="New")).code == 17
+
+    run_sends(test, auto_create_topic_enable=False)
+
+
+def test_an_unknown_group_is_refused_where_groups_are_not_made() -> None:
+    async def test(bench: SendBench) -> None:
+        assert (await bench.send(topic="%RETRY%g")).code == 26
+
+    run_sends(test, auto_create_subscription_group=False)
+
+
+def test_a_broker_that_is_not_writable_refuses_ordered_topics() -> None:
+    async def test(bench: SendBench) -> None:
+        bench.parts.topics.put(TopicConfig("Ordered", order=True))
+        assert (await bench.send(topic="Ordered")).code == 16
+        assert (await bench.send()).code == 0
+
+    run_sends(test, broker_permission=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    fields=st.dictionaries(
+        st.sampled_from("abcdefghijklmn"),
+        st.one_of(
+            st.text(max_size=8),
+            st.sampled_from(["T", "0", "1", "-1", "true", "%RETRY%g", "TAGS\x01a\x02"]),
+        ),
+    ),
+    code=st.sampled_from([10, 310, 320]),
+    body=st.binary(max_size=30),
+)
+def test_no_request_ends_in_an_error_of_ours(
+    fields: dict[str, str], code: int, body: bytes
+) -> None:
+    valid = message().ext_fields
+
+    async def test(bench: SendBench) -> None:
+        command = RemotingCommand(code, {**valid, **fields}, body)
+        answer = await bench.ask(command)
+        assert "Error: " not in (answer.remark or ""), answer
+
+    run_sends(test)
