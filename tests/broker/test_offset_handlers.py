@@ -1,0 +1,149 @@
+"""Committed offsets are asked for and set with Java's codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.headers_consume import (
+    QueryConsumerOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+
+def run(
+    test: Callable[[BrokerParts], Coroutine[Any, Any, None]], config: BrokerConfig | None = None
+) -> None:
+    """Run `test` with the parts of a broker."""
+
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(), config=config)
+        parts.topics.put(TopicConfig("T", 4, 4))
+        await test(parts)
+        await parts.stop()
+
+    run_virtual(main())
+
+
+def query(parts: BrokerParts, queue_id: int = 0, **fields: Any) -> tuple[int, str | None]:
+    """Return code and offset."""
+    peer = FakePeer()
+    header = QueryConsumerOffsetRequestHeader("g", "T", queue_id, **fields)
+    asked = peer.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
+    answer = peer.ask(parts.offset_handlers.on_query_consumer_offset, asked)
+    assert answer is not None
+    return answer.code, answer.ext_fields.get("offset")
+
+
+def update(parts: BrokerParts, **fields: Any) -> int:
+    """Return the code."""
+    peer = FakePeer()
+    header = replace(UpdateConsumerOffsetRequestHeader("g", "T", 0, 7), **fields)
+    asked = peer.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, asked)
+    assert answer is not None
+    return answer.code
+
+
+def test_what_was_committed_is_answered() -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert update(parts) == 0
+        assert query(parts) == (0, "7")
+        assert update(parts, commit_offset=3) == 0
+        assert query(parts) == (0, "3")
+
+    run(test)
+
+
+def test_a_new_group_begins_at_the_start_of_a_young_queue() -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert query(parts) == (22, None)  # nothing there yet: the client decides
+        await parts.store_messages([parts.draft()])
+        assert query(parts) == (0, "0")
+        assert query(parts, set_zero_if_not_found=True) == (0, "0")
+        assert query(parts, set_zero_if_not_found=False) == (22, None)
+        assert query(parts, queue_id=1) == (22, None)
+
+    run(test)
+
+
+def test_a_queue_whose_start_is_not_in_memory_any_more_is_not_young() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(bytes(100))])
+        assert query(parts) == (0, "0")
+        await parts.store_messages([parts.draft(bytes(4000))])
+        assert query(parts) == (22, None)
+
+    config = small_config()
+    run(test, replace(config, store=replace(config.store, resident_bytes=1000)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"consumer_group": "bad group!"}, 26),
+        ({"topic": "NoSuchTopic"}, 17),
+        ({"queue_id": 4}, 29),
+        ({"queue_id": -1}, 29),
+        ({"commit_offset": -1}, 29),
+    ],
+)
+def test_a_commit_that_means_nothing_is_refused(fields: dict[str, Any], code: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert update(parts, **fields) == code
+        assert parts.offsets.topics_of("g") == []
+
+    run(test)
+
+
+def test_a_commit_of_an_unknown_group_makes_it_where_groups_are_made() -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert update(parts) == 0
+        assert parts.groups.get("g") is not None
+
+    run(test)
+
+
+def test_a_commit_of_an_unknown_group_is_refused_elsewhere() -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert update(parts) == 26
+
+    run(test, small_config(auto_create_subscription_group=False))
+
+
+@pytest.mark.parametrize("missing", ["commitOffset", "queueId"])
+def test_a_missing_number_is_refused_with_its_own_code(missing: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        peer = FakePeer()
+        command = request(
+            RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequestHeader("g", "T", 0, 7)
+        )
+        del command.ext_fields[missing]
+        answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, peer.request_of(command))
+        assert answer is not None
+        assert answer.code == 29
+
+    run(test)
+
+
+def test_a_queue_that_is_being_emptied_may_still_be_committed() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", read_queue_nums=8, write_queue_nums=4))
+        assert update(parts, queue_id=7) == 0
+        parts.topics.put(TopicConfig("T", read_queue_nums=4, write_queue_nums=8))
+        assert update(parts, queue_id=7) == 0
+
+    run(test)
