@@ -48,17 +48,14 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
         return [InputPartition(group) for group in groups or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's rows as `pyarrow.RecordBatch`es."""
+        """Yield the partition's rows as Arrow batches.
+
+        Raises:
+            DataLossError: offsets are gone since the plan was made, and failOnDataLoss is true.
+            KourouError: a broker did not answer for pullTimeoutMs, or refused.
+        """
         _freeze_once()
-        messages: list[MessageExt] = []
-        size_bytes = 0
-        for pulled in _pull(partition.value, self._options):
-            messages += pulled
-            size_bytes += sum(len(message.body) for message in pulled)
-            if len(messages) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
-                yield build_batch(messages, self._columns)
-                messages, size_bytes = [], 0
-        if messages:
+        for messages in _pull_portions(partition.value, self._options):
             yield build_batch(messages, self._columns)
 
 
@@ -74,36 +71,39 @@ async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
     return pack_ranges(plan.ranges, options.max_partitions)
 
 
-def _pull(ranges: Sequence[QueueRange], options: ReadOptions) -> Iterator[list[MessageExt]]:
+def _pull_portions(
+    ranges: Sequence[QueueRange], options: ReadOptions
+) -> Iterator[list[MessageExt]]:
     """Yield the messages of the ranges; the event loop runs only while the caller waits here."""
     if not ranges:
         return
     with asyncio.Runner() as runner:
+        # Not runner.run: it sets signal handlers at each call, a tenth of a millisecond in 3.11.
+        run = runner.get_loop().run_until_complete
         consumer = PullConsumer(options.consumer_group, options.name_server)
-        runner.run(_start(consumer))
+        run(consumer.start())
         pulled = pull_ranges(consumer, ranges, options)
         try:
-            while (messages := runner.run(_next(pulled))) is not None:
+            while messages := run(_collect(pulled)):
                 yield messages
         finally:
             # Also when Spark has enough rows (a limit) and closes this generator midway.
-            runner.run(_close(pulled, consumer))
+            run(pulled.aclose())
+            run(consumer.close())
 
 
-async def _start(consumer: PullConsumer) -> None:
-    await consumer.start()
-
-
-async def _next(pulled: AsyncGenerator[list[MessageExt], None]) -> list[MessageExt] | None:
-    messages = await anext(pulled, None)
-    # One more turn of the loop, so that the requests that follow leave before it stops.
-    await asyncio.sleep(0)
+async def _collect(pulled: AsyncGenerator[list[MessageExt], None]) -> list[MessageExt]:
+    """Return messages for one batch; none at the end."""
+    messages: list[MessageExt] = []
+    size_bytes = 0
+    async for some in pulled:
+        messages += some
+        size_bytes += sum(len(message.body) for message in some)
+        if len(messages) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+            # One more turn of the loop, so that the requests that follow leave before it stops.
+            await asyncio.sleep(0)
+            break
     return messages
-
-
-async def _close(pulled: AsyncGenerator[list[MessageExt], None], consumer: PullConsumer) -> None:
-    await pulled.aclose()
-    await consumer.close()
 
 
 @cache
