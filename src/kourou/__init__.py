@@ -1,5 +1,92 @@
-"""Kourou: a message system that speaks Apache RocketMQ's protocols and keeps its files."""
+"""Kourou: a message system that speaks Apache RocketMQ's protocols and keeps its files.
+
+    from kourou import Message, Producer
+
+The names below are what users import. They are loaded when first used, so that `import kourou`
+costs nothing: the command line and servers need few of them.
+"""
 
 from __future__ import annotations
 
+import importlib
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from kourou import errors
+
+if TYPE_CHECKING:
+    from kourou.client.admin import AdminClient
+    from kourou.client.config import (
+        AdminConfig,
+        ProducerConfig,
+        PullConsumerConfig,
+        PushConsumerConfig,
+    )
+    from kourou.client.producer import Producer
+    from kourou.client.pull_consumer import PullConsumer
+    from kourou.client.pull_result import PullResult, PullStatus
+    from kourou.client.push_consumer import PushConsumer
+    from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
+    from kourou.model.group import ConsumeFromWhere
+    from kourou.model.message import Message, MessageExt
+    from kourou.model.queue import MessageQueue
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AdminClient",
+    "AdminConfig",
+    "ConsumeFromWhere",
+    "Durability",
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "Producer",
+    "ProducerConfig",
+    "PullConsumer",
+    "PullConsumerConfig",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "PushConsumerConfig",
+    "SendReceipt",
+    "SendStatus",
+    "__version__",
+    "errors",
+]
+
+_HOMES: Final = MappingProxyType(
+    {
+        "AdminClient": "kourou.client.admin",
+        "AdminConfig": "kourou.client.config",
+        "ConsumeFromWhere": "kourou.model.group",
+        "Durability": "kourou.client.send_receipt",
+        "Message": "kourou.model.message",
+        "MessageExt": "kourou.model.message",
+        "MessageQueue": "kourou.model.queue",
+        "Producer": "kourou.client.producer",
+        "ProducerConfig": "kourou.client.config",
+        "PullConsumer": "kourou.client.pull_consumer",
+        "PullConsumerConfig": "kourou.client.config",
+        "PullResult": "kourou.client.pull_result",
+        "PullStatus": "kourou.client.pull_result",
+        "PushConsumer": "kourou.client.push_consumer",
+        "PushConsumerConfig": "kourou.client.config",
+        "SendReceipt": "kourou.client.send_receipt",
+        "SendStatus": "kourou.client.send_receipt",
+    }
+)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kourou' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

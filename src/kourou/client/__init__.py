@@ -1,0 +1,1 @@
+"""The asyncio clients: producer, consumers, admin."""

@@ -1,0 +1,68 @@
+"""Tasks that a client keeps running, and their end.
+
+A failure in one of them is logged and must not end it: the next period tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from kourou.errors import KourouError
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """The tasks of one client, which end with it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run `coroutine` until it ends or `cancel` is called. What it raises is logged."""
+        task = asyncio.create_task(_logged(coroutine, name), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def start_periodic(
+        self,
+        action: Callable[[], Awaitable[None]],
+        interval_ms: int,
+        name: str,
+        *,
+        first_ms: int | None = None,
+    ) -> None:
+        """Run `action` every `interval_ms`, first after `first_ms`; None: after one interval."""
+
+        async def repeat() -> None:
+            await asyncio.sleep((interval_ms if first_ms is None else first_ms) / 1000)
+            while True:
+                await _logged(action(), name)
+                await asyncio.sleep(interval_ms / 1000)
+
+        self.start(repeat(), name)
+
+    def cancel(self) -> None:
+        """Cancel all tasks; return without waiting for their end."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks but the one that calls, and wait for their end."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _logged(action: Awaitable[None], name: str) -> None:
+    try:
+        await action
+    except KourouError as error:
+        log.warning("background.failed name=%s reason=%s", name, error)
+    except Exception:
+        log.exception("background.broken name=%s", name)

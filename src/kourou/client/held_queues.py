@@ -1,0 +1,179 @@
+"""The queues that a member holds: each with its process queue and the task that pulls it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.client.config import PushConsumerConfig
+from kourou.client.delivery import ReadyMessages
+from kourou.client.instance import ClientInstance
+from kourou.client.offset_store import RemoteOffsets
+from kourou.client.process_queue import ProcessQueue
+from kourou.client.queue_puller import QueuePuller
+from kourou.client.rebalance import QueueChanges
+from kourou.client.start_offset import find_start_offset
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+
+log = logging.getLogger(__name__)
+
+CONSUME_TIMESTAMP_AGE_MS: Final = 30 * 60_000
+"""Where ConsumeFromWhere.TIMESTAMP begins without a time: half an hour before a queue's start."""
+
+
+@dataclass(slots=True)
+class _Held:
+    process_queue: ProcessQueue
+    pulling: asyncio.Task[None]
+
+
+class HeldQueues:
+    """Starts and releases queues.
+
+    A queue released is dropped first, so that nothing of it is delivered or committed any more, and
+    its offset persisted then: the next owner begins there, with what was not done.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        config: where to start, limits and delays.
+        subscriptions: by topic.
+        ready: where pulled messages go.
+        offsets: of the queues held.
+
+    Attributes:
+        on_lost: called when a queue was given up that the next rebalance pass must start anew.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConsumerConfig,
+        *,
+        subscriptions: Mapping[str, SubscriptionData],
+        ready: ReadyMessages,
+        offsets: RemoteOffsets,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._subscriptions = subscriptions
+        self._ready = ready
+        self._offsets = offsets
+        self._held: dict[MessageQueue, _Held] = {}
+        self.on_lost: Callable[[], None] | None = None
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """All queues held, sorted."""
+        return sorted(self._held)
+
+    @property
+    def process_queues(self) -> Collection[ProcessQueue]:
+        """What is held of each."""
+        return [held.process_queue for held in self._held.values()]
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues held of one topic."""
+        return [queue for queue in self._held if queue.topic == topic]
+
+    async def apply(self, changes: QueueChanges) -> None:
+        """Release queues and start others.
+
+        Raises:
+            TransportError, RemoteError: a start offset could not be found. That queue is not
+                started; the others are.
+        """
+        await asyncio.gather(*map(self._release, changes.released))
+        outcomes = await asyncio.gather(*map(self._add, changes.added), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def persist(self) -> None:
+        """Tell the brokers the offsets of all queues held."""
+        await self._offsets.persist(self.queues)
+
+    async def stop_pulling(self) -> None:
+        """Pull no more; what is held stays held and can be acknowledged."""
+        pulls = [held.pulling for held in self._held.values()]
+        for pulling in pulls:
+            pulling.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+    async def release_all(self) -> None:
+        """Release every queue."""
+        await asyncio.gather(*map(self._release, self.queues))
+
+    def drop_all(self) -> None:
+        """Drop every queue and tell nobody."""
+        for held in self._held.values():
+            held.process_queue.drop()
+            held.pulling.cancel()
+        self._held.clear()
+
+    async def _add(self, queue: MessageQueue) -> None:
+        self._offsets.forget(queue)  # another member may have gone on since
+        timestamp_ms = self._config.consume_timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = self._instance.runtime.clock.now_ms() - CONSUME_TIMESTAMP_AGE_MS
+        offset = await find_start_offset(
+            self._instance,
+            self._offsets,
+            queue,
+            self._config.consume_from_where,
+            timestamp_ms,
+            timeout_ms=self._config.request_timeout_ms,
+        )
+        process_queue = ProcessQueue(queue)
+        puller = QueuePuller(
+            self._instance,
+            self._group,
+            self._config,
+            subscription=self._subscriptions[queue.topic],
+            process_queue=process_queue,
+            offset=offset,
+            ready=self._ready,
+            offsets=self._offsets,
+            on_offset_illegal=self._restart_at,
+        )
+        pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
+        self._held[queue] = _Held(process_queue, pulling)
+        log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
+
+    async def _release(self, queue: MessageQueue) -> None:
+        held = self._held.pop(queue, None)
+        if held is None:
+            return
+        held.process_queue.drop()
+        held.pulling.cancel()
+        await asyncio.gather(held.pulling, return_exceptions=True)
+        await self._offsets.persist((queue,))
+        log.info(
+            "queue.released group=%s queue=%s offset=%s",
+            self._group,
+            queue,
+            self._offsets.get(queue),
+        )
+        self._offsets.forget(queue)
+
+    def _restart_at(self, process_queue: ProcessQueue, offset: int) -> None:
+        """Have the queue started again at an offset that its broker gave.
+
+        What is in flight must not move the offset any more: it belongs to the old bounds.
+        """
+        queue = process_queue.queue
+        process_queue.drop()
+        self._offsets.overwrite(queue, offset)
+
+        async def restart() -> None:
+            await self._release(queue)
+            if self.on_lost is not None:
+                self.on_lost()
+
+        self._instance.tasks.start(restart(), f"restart {queue}")

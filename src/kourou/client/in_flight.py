@@ -1,0 +1,72 @@
+"""A bound on the messages that are under way, by count and by bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class InFlight:
+    """Slots for messages under way; who finds none waits, first come first served."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._messages = 0
+        self._bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        """Return how many messages are under way."""
+        return self._messages
+
+    async def acquire(self, size: int) -> None:
+        """Wait until a message of `size` bytes fits; one larger than the bound goes alone."""
+        if not self._waiting and self._fits(size):
+            self._take(size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, size))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.release(size)  # the turn had come
+            self._wake()
+            raise
+
+    def release(self, size: int) -> None:
+        """Give back what `acquire` took."""
+        self._messages -= 1
+        self._bytes -= size
+        if not self._messages:
+            self._empty.set()
+        self._wake()
+
+    async def wait_empty(self) -> None:
+        """Wait until nothing is under way."""
+        await self._empty.wait()
+
+    def _fits(self, size: int) -> bool:
+        if self._messages == 0:
+            return True
+        return self._messages < self._messages_max and self._bytes + size <= self._bytes_max
+
+    def _take(self, size: int) -> None:
+        self._messages += 1
+        self._bytes += size
+        self._empty.clear()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn, size = self._waiting[0]
+            if turn.cancelled():
+                self._waiting.popleft()
+            elif self._fits(size):
+                self._waiting.popleft()
+                self._take(size)
+                turn.set_result(None)
+            else:
+                return

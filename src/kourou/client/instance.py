@@ -1,0 +1,343 @@
+"""ClientInstance: what every client has, connections, routes, heartbeats and their loops.
+
+Each client object has an instance of its own. RocketMQ shares one between all clients with one
+client id; here nothing is shared, so that closing or blocking one client touches no other, and the
+rule that one group must not be consumed twice under one id is held by `ConsumerGroups`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from kourou.client import calls_consume
+from kourou.client.background import BackgroundTasks
+from kourou.client.config import ClientConfig
+from kourou.client.retrying import Backoff, Deadline, try_until
+from kourou.client.routes import NameServers, Routes, parse_namesrv_addr
+from kourou.errors import ClosedError, InvalidGroupError, KourouError
+from kourou.model.queue import MessageQueue
+from kourou.model.route import MASTER_ID
+from kourou.protocol.bodies import ConsumerData, HeartbeatData
+from kourou.remoting.connection import Connection
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+FIRST_HEARTBEAT_MS: Final = 1_000
+"""When brokers hear of a producer that has not sent yet."""
+
+UNREGISTER_TIMEOUT_MS: Final = 1_000
+"""For telling all brokers at once that the client leaves; they would notice by themselves."""
+
+_ELSEWHERE: Final = (
+    "192.0.2.1",
+    9,
+)  # an address for documentation: nobody is there, nothing is sent
+
+
+class _State(Enum):
+    NEW = auto()
+    OPEN = auto()
+    STOPPED = auto()
+    """Refuses what users ask; what is under way goes on."""
+    CLOSED = auto()
+
+
+class ClientInstance:
+    """Connections, routes and heartbeats of one client.
+
+    Args:
+        namesrv_addr: `host:port`, or several joined by `;`.
+        config: its intervals and limits.
+        runtime: the outside world; None for the real one.
+        kind: what the client is, for error texts, such as "producer".
+        producer_group: told to brokers by heartbeats, and so is `consumer`; with neither there are
+            no heartbeats.
+        consumer: told to brokers by heartbeats.
+        handlers: what brokers may ask of the client.
+        auto_create_queue_nums: as in `Routes`.
+        on_route_changed: as in `Routes`.
+        on_registered: called with a broker's address when that broker first heard of the client on
+            a connection.
+
+    Raises:
+        ConfigError: `namesrv_addr` does not parse.
+    """
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        config: ClientConfig,
+        runtime: Runtime | None,
+        *,
+        kind: str,
+        producer_group: str | None = None,
+        consumer: Callable[[], ConsumerData] | None = None,
+        handlers: Mapping[int, Handler] | None = None,
+        auto_create_queue_nums: int | None = None,
+        on_route_changed: Callable[[str], None] | None = None,
+        on_registered: Callable[[str], None] | None = None,
+    ) -> None:
+        self.namesrv_addresses = parse_namesrv_addr(namesrv_addr)
+        self.runtime = runtime or Runtime.system()
+        self.ip = config.client_ip or _local_ip()
+        unique = f"{os.getpid()}#{self.runtime.random.getrandbits(48):012x}"
+        self.client_id = f"{self.ip}@{config.instance_name or unique}"
+        self.backoff = Backoff(
+            config.retry_backoff_min_ms, config.retry_backoff_max_ms, self.runtime.random
+        )
+        self._config = config
+        self._kind = kind
+        self._producer_group = producer_group
+        self._consumer = consumer
+        self._handlers = dict(handlers or {})
+        self._auto_create_queue_nums = auto_create_queue_nums
+        self._on_route_changed = on_route_changed
+        self._on_registered = on_registered
+        self._state = _State.NEW
+        self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
+        self._beating: set[str] = set()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was never started nor closed."""
+        return self._state is _State.NEW
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self._config.request_timeout_ms / 1000
+
+    def check_open(self) -> None:
+        """Refuse a call outside of the client's life.
+
+        Raises:
+            ClosedError: it is closed, or was never started.
+        """
+        if self._state is _State.NEW:
+            raise ClosedError(
+                f"the {self._kind} is not started: use `async with`, or start() first"
+            )
+        if self._state is not _State.OPEN:
+            raise ClosedError(f"the {self._kind} is closed")
+
+    async def call_broker(
+        self,
+        queue: MessageQueue,
+        timeout_ms: int,
+        call: Callable[[str, Deadline], Awaitable[T]],
+        *,
+        broker_id: int | None = MASTER_ID,
+    ) -> T:
+        """Return what `call` returns, given the address of the queue's broker; tried until then.
+
+        For requests that may be served twice without harm.
+
+        Args:
+            queue: whose broker to ask.
+            timeout_ms: for all tries together.
+            call: one try, which heeds the deadline.
+            broker_id: as in `Routes.address`.
+
+        Raises:
+            ClosedError: the client is not open.
+            TransportError, RemoteError: as `try_until`.
+        """
+        self.check_open()
+        deadline = Deadline(timeout_ms)
+
+        async def attempt() -> T:
+            address = await self.routes.address(
+                queue.topic, queue.broker_name, deadline.remaining_s(), broker_id
+            )
+            return await call(address, deadline)
+
+        def on_failure(error: KourouError) -> None:
+            if error.refresh_route:
+                self.routes.refresh_soon(queue.topic)
+
+        return await try_until(deadline, self.backoff, attempt, on_failure)
+
+    def start(self) -> None:
+        """Start the loops; connections are made when first needed.
+
+        Raises:
+            ClosedError: it was started before.
+        """
+        if self._state is not _State.NEW:
+            raise ClosedError(f"the {self._kind} was started before; make a new one")
+        self._state = _State.OPEN
+        config = self._config
+        self.tasks = BackgroundTasks()
+        self.pool = ConnectionPool(
+            self.runtime, self._handlers, config.limits, on_connected=self._on_connected
+        )
+        self.name_servers = NameServers(self.pool, self.namesrv_addresses, self.runtime.random)
+        self.routes = Routes(
+            self.name_servers,
+            config.request_timeout_ms,
+            config.routes_max,
+            self._auto_create_queue_nums,
+            self._on_route_changed,
+        )
+        self.tasks.start_periodic(
+            self.routes.refresh_all, config.route_refresh_interval_ms, "route refresh"
+        )
+        if self._producer_group is not None or self._consumer is not None:
+            self.tasks.start_periodic(
+                self.heartbeat_all,
+                config.heartbeat_interval_ms,
+                "heartbeat to all brokers",
+                first_ms=min(FIRST_HEARTBEAT_MS, config.heartbeat_interval_ms),
+            )
+
+    def stop(self) -> bool:
+        """Refuse what users ask from now on; return False if that was so before."""
+        if self._state is not _State.OPEN:
+            return False
+        self._state = _State.STOPPED
+        return True
+
+    async def close(self) -> None:
+        """End the loops, tell brokers that the client leaves, and close all connections.
+
+        Takes at most a second when brokers do not answer. Closing twice is harmless, and so is
+        closing what was never started: it cannot be started then.
+        """
+        was_started = self._state in (_State.OPEN, _State.STOPPED)
+        self._state = _State.CLOSED
+        if not was_started:
+            return
+        try:
+            await self.tasks.close()
+            await asyncio.gather(*map(self._unregister, self._registered))
+        finally:
+            self.routes.close()
+            await self.pool.close()
+
+    def abort(self) -> None:
+        """End at once and tell nobody, as a killed process would."""
+        if self._state in (_State.OPEN, _State.STOPPED):
+            self._state = _State.CLOSED
+            self.tasks.cancel()
+            self.routes.close()
+            self.pool.abort()
+
+    async def heartbeat_all(self) -> None:
+        """Tell all brokers of the routes known; a producer only masters. Failures are logged."""
+        addresses = self._heartbeat_addresses()
+        for gone in self._registered.keys() - set(addresses):
+            del self._registered[gone]
+        await asyncio.gather(*map(self.heartbeat, addresses))
+
+    async def heartbeat(self, address: str) -> bool:
+        """Tell one broker, and return whether it answered. A failure is logged, not raised."""
+        data = HeartbeatData(
+            self.client_id,
+            (self._producer_group,) if self._producer_group else (),
+            (self._consumer(),) if self._consumer else (),
+        )
+        self._beating.add(address)
+        try:
+            connection = await self.pool.get(address)
+            await calls_consume.heartbeat(
+                self.pool, address, data, timeout_s=self.request_timeout_s
+            )
+        except KourouError as error:
+            log.warning("heartbeat.failed broker=%s reason=%s", address, error)
+            return False
+        finally:
+            self._beating.discard(address)
+        if self._registered.get(address) is not connection:
+            self._registered[address] = connection
+            if self._on_registered is not None:
+                self._on_registered(address)
+        return True
+
+    def _on_connected(self, address: str, _: Connection) -> None:
+        """Register at once on a new connection to a broker: to it, this client is a new one."""
+        if address not in self._beating and address in self._heartbeat_addresses():
+
+            async def register() -> None:
+                await self.heartbeat(address)
+
+            self.tasks.start(register(), f"heartbeat to {address}")
+
+    def _heartbeat_addresses(self) -> list[str]:
+        """Return the addresses of the brokers that must hear of this client, sorted."""
+        if self._producer_group is None and self._consumer is None:
+            return []
+        return self.routes.broker_addresses(masters_only=self._consumer is None)
+
+    async def _unregister(self, address: str) -> None:
+        consumer = self._consumer() if self._consumer else None
+        try:
+            await calls_consume.unregister(
+                self.pool,
+                address,
+                self.client_id,
+                producer_group=self._producer_group,
+                consumer_group=consumer.group if consumer else None,
+                timeout_s=min(self.request_timeout_s, UNREGISTER_TIMEOUT_MS / 1000),
+            )
+        except KourouError as error:
+            log.info("client.not_unregistered broker=%s reason=%s", address, error)
+
+
+class ConsumerGroups:
+    """The groups that push consumers of this process have started.
+
+    A broker tells the members of a group apart by client id. Two with one id would each take the
+    same share of the queues, so RocketMQ refuses the second, and so does this table. Its key has
+    the instance name: whoever gives each its own may have several in one process.
+    """
+
+    def __init__(self) -> None:
+        # Weak: a consumer that was dropped without being closed frees its group.
+        self._owners: WeakValueDictionary[tuple[object, ...], object] = WeakValueDictionary()
+
+    def acquire(
+        self, owner: object, group: str, namesrv: tuple[str, ...], instance_name: str | None
+    ) -> None:
+        """Note that `owner` consumes as `group`.
+
+        Raises:
+            InvalidGroupError: another one does, at the same name servers and with the same name.
+        """
+        if self._owners.setdefault((group, namesrv, instance_name), owner) is not owner:
+            raise InvalidGroupError(
+                f"The consumer group[{group}] has been created before, specify another name "
+                "please: close the other consumer of this process, or give each its own "
+                "instance_name"
+            )
+
+    def release(
+        self, owner: object, group: str, namesrv: tuple[str, ...], instance_name: str | None
+    ) -> None:
+        """Forget what `acquire` noted, if `owner` holds it."""
+        key = (group, namesrv, instance_name)
+        if self._owners.get(key) is owner:
+            del self._owners[key]
+
+
+consumer_groups: Final = ConsumerGroups()
+"""The one table of this process."""
+
+
+def _local_ip() -> str:
+    """Return the address of the interface with the default route; 127.0.0.1 if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

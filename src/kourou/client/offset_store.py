@@ -1,0 +1,97 @@
+"""Offsets of a group that its brokers keep, and the newer ones that this member has in memory.
+
+Source: RemoteBrokerOffsetStore.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from kourou.client import calls_consume
+from kourou.client.instance import ClientInstance
+from kourou.client.retrying import Deadline
+from kourou.errors import KourouError
+from kourou.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class RemoteOffsets:
+    """Committed offsets of the queues that this member holds.
+
+    What is updated here is in memory until `persist`. A crash in between repeats deliveries.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, timeout_ms: int) -> None:
+        self._instance = instance
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._offsets: dict[MessageQueue, int] = {}
+
+    async def fetch(self, queue: MessageQueue) -> int | None:
+        """Return the queue offset that the broker has; None if the group is new to the queue.
+
+        Raises:
+            TransportError, RemoteError: the broker did not say, which is not the same as None.
+        """
+
+        async def call(address: str, deadline: Deadline) -> int | None:
+            return await calls_consume.query_offset(
+                self._instance.pool,
+                address,
+                self._group,
+                queue,
+                zero_if_new=True,
+                timeout_s=deadline.remaining_s(),
+            )
+
+        return await self._instance.call_broker(queue, self._timeout_ms, call)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory; None before the first update."""
+        return self._offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """Remember that everything below `offset` is done; never goes back."""
+        known = self._offsets.get(queue)
+        if known is None or offset > known:
+            self._offsets[queue] = offset
+
+    def overwrite(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, back too: the broker has moved the queue's bounds."""
+        self._offsets[queue] = offset
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is in memory: another member answers for the queue now."""
+        self._offsets.pop(queue, None)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell the brokers the offsets of these queues.
+
+        Offsets that did not change are told again: a broker that crashed may have lost them. A
+        failure is logged, not raised: the next time heals it, or repeats deliveries.
+        """
+        await asyncio.gather(*(self._persist(queue) for queue in queues))
+
+    async def _persist(self, queue: MessageQueue) -> None:
+        offset = self._offsets.get(queue)
+        if offset is None:
+            return
+        try:
+            address = await self._instance.routes.address(
+                queue.topic, queue.broker_name, self._timeout_ms / 1000
+            )
+            await calls_consume.update_offset(
+                self._instance.pool,
+                address,
+                self._group,
+                queue,
+                offset,
+                timeout_s=self._timeout_ms / 1000,
+            )
+        except KourouError as error:
+            if error.refresh_route:
+                self._instance.routes.refresh_soon(queue.topic)
+            log.warning("offset.not_persisted queue=%s offset=%d reason=%s", queue, offset, error)

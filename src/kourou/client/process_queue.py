@@ -1,0 +1,121 @@
+"""What a consumer holds of one queue, and the offset that may be committed; pure.
+
+Messages of a queue are consumed in any order, but an offset is committed for a queue as a whole:
+it says that everything below it is done. So the committable offset is the lowest one still held,
+and a message that never ends holds back all commits behind it. A crash redelivers from there.
+
+Source: ProcessQueue.java.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+
+
+class ProcessQueue:
+    """The messages of one queue that were pulled and are not done.
+
+    Attributes:
+        queue: the queue.
+        is_dropped: the queue belongs to another member now: its messages must not be delivered,
+            sent back or committed from here any more. Never set back.
+        size_bytes: sum of the bodies held, as pulled.
+    """
+
+    __slots__ = ("_heap", "_highest", "_messages", "_started", "is_dropped", "queue", "size_bytes")
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.is_dropped = False
+        self.size_bytes = 0
+        self._messages: dict[int, MessageExt] = {}
+        self._heap: list[int] = []  # offsets; those no longer in _messages are skipped lazily
+        self._started: dict[int, int] = {}
+        self._highest = -1
+
+    def __len__(self) -> int:
+        """Return how many messages are held."""
+        return len(self._messages)
+
+    @property
+    def span(self) -> int:
+        """Distance between the lowest and the highest offset held; 0 when empty."""
+        return self._highest - self._lowest() if self._messages else 0
+
+    def put(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
+        """Hold `messages`; return those that were not held yet, in the order given."""
+        added = []
+        for message in messages:
+            offset = message.queue_offset
+            if offset in self._messages:
+                continue
+            self._messages[offset] = message
+            heapq.heappush(self._heap, offset)
+            self._highest = max(self._highest, offset)
+            self.size_bytes += len(message.body)
+            added.append(message)
+        return added
+
+    def holds(self, message: MessageExt) -> bool:
+        """Return whether this very message is held: neither done nor given up."""
+        return self._messages.get(message.queue_offset) is message
+
+    def start(self, message: MessageExt, now_ms: int) -> None:
+        """Remember that a listener got `message` at `now_ms`."""
+        if self.holds(message):
+            self._started[message.queue_offset] = now_ms
+
+    def postpone(self, message: MessageExt) -> None:
+        """Forget that a listener got `message`: it waits for its next delivery."""
+        self._started.pop(message.queue_offset, None)
+
+    def remove(self, message: MessageExt) -> int | None:
+        """Let go of `message`; return the queue offset that may be committed now.
+
+        That is the lowest offset still held or, with nothing held, the highest ever held + 1.
+        None if the message was not held: then nothing may be committed on its account.
+        """
+        if not self.holds(message):
+            return None
+        del self._messages[message.queue_offset]
+        self._started.pop(message.queue_offset, None)
+        self.size_bytes -= len(message.body)
+        return self.committable()
+
+    def committable(self) -> int | None:
+        """Return the queue offset below which nothing is held; None before the first message."""
+        if self._messages:
+            return self._lowest()
+        return self._highest + 1 if self._highest >= 0 else None
+
+    def overdue(self, started_before_ms: int, limit: int) -> list[MessageExt]:
+        """Return the first messages in offset order that a listener has held since before then.
+
+        Looks from the lowest offset and stops at the first message that is not overdue, so that
+        what it frees lets the commit advance. At most `limit`.
+        """
+        found: list[MessageExt] = []
+        for offset in sorted(self._messages):
+            started_at_ms = self._started.get(offset)
+            if len(found) == limit or started_at_ms is None or started_at_ms >= started_before_ms:
+                break
+            found.append(self._messages[offset])
+        return found
+
+    def drop(self) -> None:
+        """Give the queue up: hold nothing and never commit again."""
+        self.is_dropped = True
+        self._messages.clear()
+        self._heap.clear()
+        self._started.clear()
+        self.size_bytes = 0
+
+    def _lowest(self) -> int:
+        """Return the lowest offset held; there is one."""
+        while self._heap[0] not in self._messages:
+            heapq.heappop(self._heap)
+        return self._heap[0]

@@ -1,0 +1,98 @@
+"""PullResult: what a broker answers to one pull."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kourou.filter.tags import matches_tag
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.message_layout import decode_messages
+
+
+class PullStatus(Enum):
+    """How a pull ended; the values are the response codes."""
+
+    FOUND = ResponseCode.SUCCESS.value
+    """There are messages; all of them may fail the exact tag check."""
+    NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND.value
+    """The offset is the queue's end."""
+    NO_MATCHED_MSG = ResponseCode.PULL_RETRY_IMMEDIATELY.value
+    """There are messages, and none has a tag that is wanted: go on at `next_offset`."""
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED.value
+    """The queue does not hold the offset: go on at `next_offset`."""
+
+
+class PullResult:
+    """What a broker answers to one pull.
+
+    Attributes:
+        queue: the queue pulled.
+        status: how it ended.
+        next_offset: the queue offset to go on with.
+        min_offset: the oldest queue offset stored.
+        max_offset: the queue offset that the next message will have.
+        raw: the stored records, one after the other (`kourou.protocol.message_layout`).
+        suggested_broker_id: which of the broker's replicas to ask next; 0 is the master.
+    """
+
+    __slots__ = (
+        "_messages",
+        "_subscription",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue",
+        "raw",
+        "status",
+        "suggested_broker_id",
+    )
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        status: PullStatus,
+        *,
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+        raw: bytes = b"",
+        suggested_broker_id: int = 0,
+        subscription: SubscriptionData | None = None,
+    ) -> None:
+        self.queue = queue
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.raw = raw
+        self.suggested_broker_id = suggested_broker_id
+        self._subscription = subscription
+        self._messages: list[MessageExt] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"PullResult({self.status.name}, queue={self.queue}, next_offset={self.next_offset}, "
+            f"min_offset={self.min_offset}, max_offset={self.max_offset}, {len(self.raw)} bytes)"
+        )
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """The messages in offset order, decoded when first asked for.
+
+        Brokers filter by the hash of a tag; here those with another tag of equal hash are left out.
+
+        Raises:
+            MalformedMessageError: a record does not parse, or its body cannot be inflated.
+        """
+        if self._messages is None:
+            messages = decode_messages(self.raw)
+            for message in messages:
+                message.broker_name = self.queue.broker_name
+            wanted = self._subscription
+            if wanted is not None and wanted.tags_set:
+                messages = [message for message in messages if matches_tag(wanted, message.tags)]
+            self._messages = messages
+        return self._messages

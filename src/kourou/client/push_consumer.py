@@ -1,0 +1,357 @@
+"""PushConsumer: consumes topics as one member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from kourou.client.config import PushConsumerConfig
+from kourou.client.consume_concurrently import (
+    Acknowledgements,
+    ConcurrentConsumption,
+    Listener,
+    give_back_overdue,
+)
+from kourou.client.delivery import ReadyMessages
+from kourou.client.held_queues import HeldQueues
+from kourou.client.instance import ClientInstance, consumer_groups
+from kourou.client.iteration import Iteration
+from kourou.client.listener_threads import ListenerThreads
+from kourou.client.offset_store import RemoteOffsets
+from kourou.client.rebalance_loop import RebalanceLoop
+from kourou.client.retrying import Deadline, try_until
+from kourou.errors import NoRouteError, UsageError
+from kourou.filter.tags import parse_tags
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SUB_ALL, SubscriptionData
+from kourou.model.topic import check_client_group, check_topic, retry_topic
+from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.codes import RequestCode
+from kourou.remoting.connection import Request
+from kourou.remoting.runtime import Offload, Runtime
+
+__all__ = ["Listener", "PushConsumer"]
+
+log = logging.getLogger(__name__)
+
+
+class PushConsumer:
+    """Consumes topics as one member of a group: each message goes to one member.
+
+    Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
+    once and in any order: a message is delivered again if its listener raises, if its consumer
+    ends before the offset is committed, or when its queue changes hands. What a listener does
+    should not be harmed by a second time; `message.msg_id` and the keys tell a message's copies.
+
+    With a listener, a plain function called on one of `consume_threads` threads of the consumer's
+    own, or a coroutine function called on the event loop. Returning acknowledges the message;
+    raising has it delivered again after 10 s, 30 s, 1 min ... and after `max_reconsume_times`
+    puts it into the dead-letter topic `%DLQ%group`:
+
+        consumer = PushConsumer("billing", "localhost:9876")
+        consumer.subscribe("OrderPlaced", tags="eu || us")
+        consumer.listen(charge)
+        async with consumer:
+            await consumer.run_forever()
+
+    Or by iteration. Asking for the next message acknowledges the one before. Leaving the loop, by
+    break or exception, leaves its message unacknowledged: the next loop over this consumer gets it
+    again, else another member. Several tasks may iterate at once:
+
+        async with consumer:
+            async for message in consumer:
+                await charge(message)
+
+    A listener or loop body that never ends holds back the commits of its queue, which then is
+    pulled no further than `consume_max_span`; after `consume_timeout_ms` the message is given back.
+
+    Args:
+        group: what the members share; also names the topics of retries and dead letters.
+        namesrv_addr: `host:port`, or several joined by `;`.
+        config: limits and timeouts.
+        runtime: the outside world, for tests; None for the real one.
+        run_blocking: runs listeners that are plain functions; None for threads.
+
+    Raises:
+        InvalidGroupError, ConfigError: an argument is no valid name or address.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        config: PushConsumerConfig | None = None,
+        runtime: Runtime | None = None,
+        run_blocking: Offload | None = None,
+    ) -> None:
+        check_client_group(group)
+        self.group = group
+        self._config = config or PushConsumerConfig()
+        self._expressions: dict[str, str | None] = {}
+        self._listener: Listener | None = None
+        self._run_blocking = run_blocking
+        self._threads: ListenerThreads | None = None
+        self._consumption: ConcurrentConsumption | None = None
+        self._rebalancing: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+        self._instance = ClientInstance(
+            namesrv_addr,
+            self._config,
+            runtime,
+            kind="push consumer",
+            consumer=self._consumer_data,
+            handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_consumer_ids_changed},
+            on_route_changed=self._on_change,
+            on_registered=self._on_change,
+        )
+        self._compose()
+
+    def _compose(self) -> None:
+        """Make the parts; nothing runs yet, and nothing is subscribed."""
+        config, instance = self._config, self._instance
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._ready = ReadyMessages()
+        self._offsets = RemoteOffsets(instance, self.group, config.request_timeout_ms)
+        self._acknowledgements = Acknowledgements(instance, self.group, config, self._offsets)
+        self._iteration = Iteration(self._ready, self._acknowledgements, instance.runtime.clock)
+        self._held = HeldQueues(
+            instance,
+            self.group,
+            config,
+            subscriptions=self._subscriptions,
+            ready=self._ready,
+            offsets=self._offsets,
+        )
+        self._rebalance = RebalanceLoop(
+            instance, self.group, config, subscriptions=self._subscriptions, held=self._held
+        )
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this member."""
+        return self._instance.client_id
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member has now, sorted; those of the retry topic too.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+        """
+        self._instance.check_open()
+        return self._held.queues
+
+    def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
+        """Consume a topic; to be called before `start`. A second time replaces the first.
+
+        All members of a group must subscribe the same, or messages are lost to some of them.
+
+        Args:
+            topic: it need not exist yet.
+            tags: `*`, or tags joined by `||`.
+
+        Raises:
+            InvalidTopicError: the topic is no valid name.
+            FilterSyntaxError: `tags` does not parse.
+            UsageError: the consumer was started.
+        """
+        self._check_new("subscribe")
+        check_topic(topic)
+        parse_tags(topic, tags)
+        self._expressions[topic] = tags
+
+    def listen(self, listener: Listener) -> Listener:
+        """Have `listener` called with each message; to be called before `start`.
+
+        Returns:
+            `listener`, so that this also is a decorator.
+
+        Raises:
+            UsageError: the consumer was started, or has a listener.
+        """
+        self._check_new("listen")
+        if self._listener is not None:
+            raise UsageError("the consumer has a listener already")
+        self._listener = listener
+        return listener
+
+    async def start(self) -> None:
+        """Join the group, and return when this member has its queues or after a few seconds.
+
+        A topic that does not exist yet is consumed soon after it was created. Cancelling leaves the
+        consumer closed.
+
+        Raises:
+            UsageError: no topic is subscribed.
+            InvalidGroupError: this process has a consumer of the group with the same
+                `instance_name` already.
+            ConnectFailedError: no name server answered within `request_timeout_ms`.
+            ClosedError: the consumer was started before.
+        """
+        if not self._expressions:
+            raise UsageError("subscribe a topic before the start")
+        self._instance.start()
+        try:
+            self._acquire_group()
+            self._fix_subscriptions()
+            await self._look_up_routes()
+            await self._instance.heartbeat_all()
+            self._begin()
+            await self._rebalance.wait_first_pass(self._instance.request_timeout_s)
+        except BaseException:
+            await self._shut_down()
+            raise
+
+    async def close(self) -> None:
+        """Leave the group: take no more messages, let listeners end, commit, disconnect.
+
+        Waits at most `shutdown_timeout_ms` for listeners and for loops in other tasks, and some
+        seconds for brokers. What was not acknowledged by then is delivered again to other members.
+        Loops over the consumer end. Cancelling skips what is left to do. Closing twice is harmless.
+        """
+        if not self._instance.stop():
+            await self._instance.close()
+            return
+        try:
+            self._ready.close()
+            if self._rebalancing is not None:
+                self._rebalancing.cancel()
+                await asyncio.gather(self._rebalancing, return_exceptions=True)
+            await self._held.stop_pulling()
+            if self._consumption is not None:
+                await self._consumption.close()
+            await self._iteration.wait_for_others(self._config.shutdown_timeout_ms)
+            await self._held.release_all()
+        finally:
+            await self._shut_down()
+
+    async def run_forever(self) -> None:
+        """Wait until `close` is called from elsewhere; cancelling ends the wait.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+        """
+        self._instance.check_open()
+        await self._closed.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Return a loop over the messages, which ends when the consumer closes.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+            UsageError: it has a listener.
+        """
+        self._instance.check_open()
+        if self._listener is not None:
+            raise UsageError("the consumer has a listener: messages go there")
+        return self._iteration.messages()
+
+    # Joining and leaving
+
+    def _acquire_group(self) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
+
+    def _fix_subscriptions(self) -> None:
+        now_ms = self._instance.runtime.clock.now_ms()
+        expressions = {**self._expressions, retry_topic(self.group): SUB_ALL}
+        for topic, tags in expressions.items():
+            self._subscriptions[topic] = parse_tags(topic, tags, now_ms)
+
+    async def _look_up_routes(self) -> None:
+        """Find the brokers to join; fail if no name server answers, not if a topic is new."""
+        deadline = Deadline(self._config.request_timeout_ms)
+        for topic in self._expressions:
+
+            async def look_up(topic: str = topic) -> None:
+                try:
+                    await self._instance.routes.get(topic, deadline.remaining_s())
+                except NoRouteError as error:
+                    log.warning("topic.unknown group=%s reason=%s", self.group, error)
+
+            await try_until(deadline, self._instance.backoff, look_up, lambda _: None)
+
+    def _begin(self) -> None:
+        """Start the loops and the listener's workers."""
+        config, tasks = self._config, self._instance.tasks
+        self._rebalancing = tasks.start(self._rebalance.run(), f"rebalance {self.group}")
+        tasks.start_periodic(
+            self._held.persist, config.persist_offset_interval_ms, "persist offsets"
+        )
+        tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
+        if self._listener is None:
+            return
+        run_blocking = self._run_blocking
+        if run_blocking is None:
+            run_blocking = self._threads = ListenerThreads(
+                config.consume_threads, f"kourou-{self.group}"
+            )
+        self._consumption = ConcurrentConsumption(
+            self._listener,
+            run_blocking,
+            config,
+            clock=self._instance.runtime.clock,
+            ready=self._ready,
+            acknowledgements=self._acknowledgements,
+            tasks=tasks,
+        )
+        self._consumption.start()
+
+    async def _shut_down(self) -> None:
+        """End whatever runs; what is to be finished or committed was, or never will be."""
+        self._ready.close()
+        if self._consumption is not None:
+            self._consumption.cancel()
+        self._held.drop_all()
+        if self._threads is not None:
+            self._threads.close()
+        try:
+            await self._instance.close()
+        finally:
+            namesrv = self._instance.namesrv_addresses
+            consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
+            self._closed.set()
+
+    def _check_new(self, action: str) -> None:
+        if not self._instance.is_new:
+            raise UsageError(f"{action} before the start, not after")
+
+    # What brokers and loops ask
+
+    def _consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            consume_from_where=self._config.consume_from_where,
+            subscriptions=tuple(self._subscriptions.values()),
+        )
+
+    def _on_consumer_ids_changed(self, _: Request) -> None:
+        self._rebalance.wake()
+
+    def _on_change(self, _: str) -> None:
+        self._rebalance.wake()
+
+    async def _give_back_overdue(self) -> None:
+        now_ms = self._instance.runtime.clock.now_ms()
+        await give_back_overdue(
+            self._held.process_queues,
+            self._acknowledgements,
+            now_ms - self._config.consume_timeout_ms,
+        )

@@ -1,0 +1,170 @@
+"""The loop that keeps a member's share of the queues right.
+
+A pass compares, for each topic, the share that `rebalance` computes with the queues held, and has
+the difference released and added. It runs at start, every `rebalance_interval_ms`, and whenever
+something says that members or queues may have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from kourou.client import calls_consume
+from kourou.client.config import PushConsumerConfig
+from kourou.client.held_queues import HeldQueues
+from kourou.client.instance import ClientInstance
+from kourou.client.rebalance import STRATEGIES, plan_changes
+from kourou.errors import KourouError, NoRouteError, RemoteSystemError
+from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
+
+log = logging.getLogger(__name__)
+
+
+class RebalanceLoop:
+    """Runs the passes, one at a time.
+
+    Args:
+        instance: the client's connections, routes and id.
+        group: the consumer group.
+        config: intervals and strategy.
+        subscriptions: the topics, that of retries included.
+        held: the queues that this member has.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConsumerConfig,
+        *,
+        subscriptions: Collection[str],
+        held: HeldQueues,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._config = config
+        self._allocate = STRATEGIES[config.allocation]
+        self._held = held
+        held.on_lost = self.wake
+        self._woken = asyncio.Event()
+        self._first_pass_done = asyncio.Event()
+        self._unknown_topics: set[str] = set()
+
+    def wake(self) -> None:
+        """Ask for a pass now; several calls before it begins are one."""
+        self._woken.set()
+
+    async def wait_first_pass(self, timeout_s: float) -> None:
+        """Wait until the first pass has ended, well or badly, but not longer than that."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._first_pass_done.wait()
+        except TimeoutError:
+            log.warning("rebalance.slow group=%s waited_s=%g", self._group, timeout_s)
+
+    async def run(self) -> None:
+        """Run passes until cancelled."""
+        config = self._config
+        retry_ms = config.rebalance_retry_min_ms
+        while True:
+            self._woken.clear()
+            is_settled = await self._pass()
+            self._first_pass_done.set()
+            # A change may still move others; a failure may pass; both deserve an early look.
+            delay_ms = config.rebalance_interval_ms if is_settled else retry_ms
+            retry_ms = config.rebalance_retry_min_ms if is_settled else retry_ms * 2
+            retry_ms = min(retry_ms, config.rebalance_interval_ms)
+            try:
+                async with asyncio.timeout(delay_ms / 1000):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+    async def _pass(self) -> bool:
+        """Rebalance all topics; return whether none changed and none failed."""
+        is_settled = True
+        for topic in sorted(self._subscriptions):
+            try:
+                is_settled &= await self._rebalance(topic)
+                self._unknown_topics.discard(topic)
+            except NoRouteError as error:
+                is_settled = False
+                if topic not in self._unknown_topics:
+                    self._unknown_topics.add(topic)
+                    log.info("rebalance.waiting group=%s reason=%s", self._group, error)
+            except KourouError as error:
+                is_settled = False
+                log.warning(
+                    "rebalance.failed group=%s topic=%s reason=%s", self._group, topic, error
+                )
+            except Exception:
+                # The loop must outlive its worst pass: without it nothing would be consumed.
+                is_settled = False
+                log.exception("rebalance.broken group=%s topic=%s", self._group, topic)
+        return is_settled
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Make this member's share of one topic right; return whether it was."""
+        timeout_s = self._instance.request_timeout_s
+        route = await self._instance.routes.get(topic, timeout_s)
+        queues = subscribe_queues(topic, route)
+        consumer_ids = await self._consumer_ids(topic, route)
+        if not queues or not consumer_ids:
+            return False
+        changes = plan_changes(
+            self._held.of_topic(topic),
+            queues,
+            consumer_ids,
+            self._instance.client_id,
+            self._allocate,
+        )
+        if changes.is_empty:
+            return True
+        log.info(
+            "rebalance.changed group=%s topic=%s members=%d released=%d added=%d",
+            self._group,
+            topic,
+            len(consumer_ids),
+            len(changes.released),
+            len(changes.added),
+        )
+        await self._held.apply(changes)
+        return False
+
+    async def _consumer_ids(self, topic: str, route: TopicRoute) -> list[str]:
+        """Return the members' ids from one broker of the topic; none if it knows nobody.
+
+        A broker that does not know this member is told of it.
+        """
+        addresses = _addresses(route)
+        if not addresses:
+            raise NoRouteError(f"no broker of topic {topic} has an address")
+        address = self._instance.runtime.random.choice(addresses)
+        try:
+            ids = await calls_consume.consumer_ids(
+                self._instance.pool,
+                address,
+                self._group,
+                timeout_s=self._instance.request_timeout_s,
+            )
+        except RemoteSystemError:
+            ids = []  # how a broker says that nobody is there
+        except KourouError as error:
+            if error.refresh_route:
+                self._instance.routes.refresh_soon(topic)
+            raise
+        if self._instance.client_id not in ids:
+            await self._instance.heartbeat(address)
+        return ids
+
+
+def _addresses(route: TopicRoute) -> list[str]:
+    """Return one address of each broker, its master's where there is one."""
+    return [
+        broker.broker_addrs.get(MASTER_ID) or broker.broker_addrs[min(broker.broker_addrs)]
+        for broker in route.broker_datas
+        if broker.broker_addrs
+    ]

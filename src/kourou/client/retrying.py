@@ -1,0 +1,91 @@
+"""Trying a request again until its time is up.
+
+What may be tried again, an error says itself: `retriable` (it passes without any change) and
+`refresh_route` (the route is looked up before the next try).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kourou.errors import KourouError, RequestTimeoutError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Deadline:
+    """The instant at which a call must have ended, on the loop's clock."""
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.timeout_ms = timeout_ms
+        self._ends_at_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+
+    def remaining_s(self) -> float:
+        """Return the seconds left, at least 0."""
+        return max(0.0, self._ends_at_s - asyncio.get_running_loop().time())
+
+    def within_s(self, limit_ms: float | None) -> float:
+        """Return the seconds left, but not more than `limit_ms`."""
+        left = self.remaining_s()
+        return left if limit_ms is None else min(left, limit_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait between tries: doubled each time up to a limit, half of it by chance."""
+
+    min_ms: int
+    max_ms: int
+    random: random.Random
+
+    def delay_s(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures, at least one."""
+        # 2**20 times the shortest wait is beyond every limit, and small enough to compute.
+        full_ms = min(self.max_ms, self.min_ms << min(failures - 1, 20))
+        return full_ms * (1 + self.random.random()) / 2000
+
+
+async def try_until(
+    deadline: Deadline,
+    backoff: Backoff,
+    attempt: Callable[[], Awaitable[T]],
+    on_failure: Callable[[KourouError], None],
+    *,
+    refused_max: int = 3,
+) -> T:
+    """Return what `attempt` returns, trying again after failures until the deadline.
+
+    Args:
+        deadline: no wait goes beyond it; `attempt` must heed it too.
+        backoff: the waits.
+        attempt: one try.
+        on_failure: called with each error that will be tried again, before the wait.
+        refused_max: tries for errors that only a new route can heal; the others are unlimited.
+
+    Raises:
+        KourouError: the last failure, when no time is left for another try, or at once one that
+            no further try would heal.
+        RequestTimeoutError: the deadline had passed before the first try.
+    """
+    failures = refused = 0
+    while deadline.remaining_s() > 0:
+        try:
+            return await attempt()
+        except KourouError as error:
+            failures += 1
+            refused += not error.retriable
+            if not error.retriable and (not error.refresh_route or refused >= refused_max):
+                raise
+            delay_s = backoff.delay_s(failures)
+            if delay_s >= deadline.remaining_s():
+                raise
+            log.debug("try.failed failures=%d delay_s=%.3f reason=%s", failures, delay_s, error)
+            on_failure(error)
+        await asyncio.sleep(delay_s)
+    raise RequestTimeoutError(f"the timeout of {deadline.timeout_ms:g} ms leaves no time to try")

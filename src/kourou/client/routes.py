@@ -1,0 +1,286 @@
+"""Where topics are: name servers with failover, and the routes they gave.
+
+A route that was known once is kept while no name server knows better: a broker that restarts
+vanishes from the name servers for a moment, and producers should meet it again, not give up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from kourou.errors import (
+    ConfigError,
+    ConnectFailedError,
+    KourouError,
+    NoRouteError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+    TransportError,
+)
+from kourou.model.route import MASTER_ID, QueueData, TopicRoute
+from kourou.model.topic import AUTO_CREATE_TOPIC
+from kourou.protocol.bodies import decode_topic_route
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.remoting.check import raise_for_response
+from kourou.remoting.network import format_address, parse_address
+from kourou.remoting.pool import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+NAMESRV_PORT = 9876
+
+
+def parse_namesrv_addr(text: str) -> tuple[str, ...]:
+    """Return the addresses of `host:port;host:port`; the port may be left out.
+
+    Raises:
+        ConfigError: there is none, or one does not parse.
+    """
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    if not parts:
+        raise ConfigError("namesrv_addr is empty: expected host:port, or several joined by ';'")
+    return tuple(format_address(parse_address(part, NAMESRV_PORT)) for part in parts)
+
+
+class NameServers:
+    """The name servers of one client: one is used until it fails, then the next.
+
+    All of them know the same, so any may be asked; the first is chosen by chance, to spread load.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, addresses: tuple[str, ...], rng: random.Random
+    ) -> None:
+        self.addresses = addresses
+        self._pool = pool
+        self._current = rng.randrange(len(addresses))
+
+    async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Return the first answer that is a success.
+
+        Raises:
+            ConnectFailedError: none answered within `timeout_s`; the text names them all.
+            RemoteError: one answered with another code.
+        """
+        failures = []
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + timeout_s
+        count = len(self.addresses)
+        for left in range(count, 0, -1):
+            address = self.addresses[self._current]
+            # A silent one must leave time for the others.
+            share_s = max(0.0, ends_at_s - loop.time()) / left
+            try:
+                answer = await self._pool.request(address, command, share_s)
+            except TransportError as error:
+                failures.append(str(error))
+                self._current = (self._current + 1) % count
+            else:
+                raise_for_response(answer)
+                return answer
+        raise ConnectFailedError(
+            f"no name server answered ({'; '.join(failures)}): start one (kourou serve), "
+            f"or correct the address {';'.join(self.addresses)}"
+        )
+
+
+class Routes:
+    """The routes of the topics in use, and the brokers that follow from them.
+
+    Args:
+        name_servers: whom to ask.
+        timeout_ms: for one look-up.
+        routes_max: how many are kept; the one unused for the longest time goes first.
+        auto_create_queue_nums: for a topic that no name server knows, use the brokers that create
+            topics by themselves, with at most so many queues each. None: such a topic is an error.
+        on_changed: called with a topic whose route is another than before.
+    """
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        timeout_ms: int,
+        routes_max: int,
+        auto_create_queue_nums: int | None = None,
+        on_changed: Callable[[str], None] | None = None,
+    ) -> None:
+        self._name_servers = name_servers
+        self._timeout_s = timeout_ms / 1000
+        self._routes_max = routes_max
+        self._auto_create_queue_nums = auto_create_queue_nums
+        self._on_changed = on_changed
+        self._routes: dict[str, TopicRoute] = {}  # in the order of last use
+        self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    async def get(self, topic: str, timeout_s: float) -> TopicRoute:
+        """Return the route that is known, or look it up.
+
+        Raises:
+            NoRouteError, ConnectFailedError, RequestTimeoutError, RemoteError: as `refresh`.
+        """
+        route = self._routes.pop(topic, None)
+        if route is not None:
+            self._routes[topic] = route
+            return route
+        return await self.refresh(topic, timeout_s)
+
+    async def refresh(self, topic: str, timeout_s: float) -> TopicRoute:
+        """Look the route up; concurrent callers share one request.
+
+        Cancelling one of them does not end it.
+
+        Raises:
+            NoRouteError: no name server knows the topic, and it was not known before.
+            ConnectFailedError: no name server answered.
+            RequestTimeoutError: nothing was known after `timeout_s`.
+            RemoteError: a name server refused for another reason.
+        """
+        lookup = self._start_lookup(topic)
+        done, _ = await asyncio.wait({lookup}, timeout=timeout_s)
+        if not done:
+            raise RequestTimeoutError(
+                f"the name servers {';'.join(self._name_servers.addresses)} did not tell the "
+                f"route of {topic} within {timeout_s:g} s"
+            )
+        if lookup.cancelled():
+            raise ConnectFailedError("the client closed while it looked up a route")
+        return lookup.result()
+
+    def refresh_soon(self, topic: str) -> None:
+        """Look the route up without waiting for it; a failure keeps what is known."""
+        self._start_lookup(topic)
+
+    async def refresh_all(self) -> None:
+        """Look up all routes that are known, one after the other.
+
+        Raises:
+            ConnectFailedError: no name server answered; what is known is kept.
+        """
+        for topic in list(self._routes):
+            try:
+                await self.refresh(topic, self._timeout_s)
+            except ConnectFailedError:
+                raise
+            except KourouError as error:
+                log.warning("route.kept topic=%s reason=%s", topic, error)
+
+    def broker_addresses(self, *, masters_only: bool) -> list[str]:
+        """Return the addresses of all brokers of the routes known, sorted."""
+        return sorted(
+            {
+                address
+                for route in self._routes.values()
+                for broker in route.broker_datas
+                for broker_id, address in broker.broker_addrs.items()
+                if broker_id == MASTER_ID or not masters_only
+            }
+        )
+
+    async def address(
+        self, topic: str, broker_name: str, timeout_s: float, broker_id: int | None = MASTER_ID
+    ) -> str:
+        """Return the address of a broker of the topic.
+
+        Args:
+            topic: whose route to look into.
+            broker_name: the broker.
+            timeout_s: for a look-up, if the broker is not known.
+            broker_id: that replica; any other if there is none, where not the master is asked for.
+                None: the master if there is one, else any.
+
+        Raises:
+            NoRouteError: the route, looked up again, does not name the broker.
+        """
+        for route in (await self.get(topic, timeout_s), None):
+            found = route or await self.refresh(topic, timeout_s)
+            address = _address(found, broker_name, broker_id)
+            if address is not None:
+                return address
+        raise NoRouteError(f"no name server knows an address of broker {broker_name} for {topic}")
+
+    def close(self) -> None:
+        """End the look-ups under way."""
+        for lookup in self._lookups.values():
+            lookup.cancel()
+
+    def _start_lookup(self, topic: str) -> asyncio.Task[TopicRoute]:
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            lookup = asyncio.create_task(self._look_up(topic), name=f"route {topic}")
+            self._lookups[topic] = lookup
+            lookup.add_done_callback(lambda done: self._end_lookup(topic, done))
+        return lookup
+
+    def _end_lookup(self, topic: str, lookup: asyncio.Task[TopicRoute]) -> None:
+        del self._lookups[topic]
+        if not lookup.cancelled() and (error := lookup.exception()) is not None:
+            # Whoever waits gets it too; nobody may, after `refresh_soon`.
+            log.debug("route.unknown topic=%s reason=%s", topic, error)
+
+    async def _look_up(self, topic: str) -> TopicRoute:
+        try:
+            route = await self._ask(topic)
+        except TopicNotFoundError:
+            known = self._routes.get(topic)
+            if known is not None:
+                return known
+            route = await self._default_route(topic)
+        known = self._routes.pop(topic, None)
+        self._routes[topic] = route
+        while len(self._routes) > self._routes_max:
+            del self._routes[next(iter(self._routes))]
+        if route != known:
+            log.debug("route.changed topic=%s", topic)
+            if self._on_changed is not None:
+                self._on_changed(topic)
+        return route
+
+    async def _ask(self, topic: str) -> TopicRoute:
+        header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        answer = await self._name_servers.request(command, self._timeout_s)
+        return decode_topic_route(answer.body)
+
+    async def _default_route(self, topic: str) -> TopicRoute:
+        """Return a route for a topic that the first message to a broker will create.
+
+        Raises:
+            NoRouteError: this client does not do that, or no broker does.
+        """
+        if self._auto_create_queue_nums is not None:
+            try:
+                route = await self._ask(AUTO_CREATE_TOPIC)
+            except TopicNotFoundError:
+                pass
+            else:
+                return _with_queue_nums(route, self._auto_create_queue_nums)
+        raise NoRouteError(
+            f"no name server of {';'.join(self._name_servers.addresses)} knows the topic {topic}: "
+            f"create it (kourou topic create {topic}), or let brokers create topics "
+            "(autoCreateTopicEnable)"
+        )
+
+
+def _with_queue_nums(route: TopicRoute, queue_nums_max: int) -> TopicRoute:
+    """Return the route with at most so many queues on each broker."""
+
+    def limited(queues: QueueData) -> QueueData:
+        nums = min(queue_nums_max, queues.read_queue_nums)
+        return QueueData(queues.broker_name, nums, nums, queues.perm, queues.topic_sys_flag)
+
+    return TopicRoute([limited(queues) for queues in route.queue_datas], route.broker_datas)
+
+
+def _address(route: TopicRoute, broker_name: str, broker_id: int | None) -> str | None:
+    if broker_id == MASTER_ID:
+        return route.master_address(broker_name)
+    if broker_id is not None:
+        for broker in route.broker_datas:
+            if broker.broker_name == broker_name and broker_id in broker.broker_addrs:
+                return broker.broker_addrs[broker_id]
+    return route.any_address(broker_name)
