@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kourou.broker.config import FlushDiskType
 from kourou.model.group import SubscriptionGroup
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import decode_properties
@@ -30,7 +31,7 @@ def test_the_answer_is_javas_field_by_field(golden: Golden) -> None:
     async def test(bench: SendBench) -> None:
         answer = await bench.ask(request)
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
-        assert answer.ext_fields == expected.ext_fields
+        assert answer.ext_fields == expected.ext_fields | {"KOUROU_DURABILITY": "DISK"}
 
     run_sends(test)
 
@@ -96,7 +97,7 @@ def test_the_long_names_of_code_10_say_the_same(golden: Golden) -> None:
     async def test(bench: SendBench) -> None:
         answer = await bench.ask(request)
         assert answer.code == 0
-        assert answer.ext_fields.keys() == expected.ext_fields.keys()
+        assert answer.ext_fields.keys() > expected.ext_fields.keys()
         (ours,) = bench.stored("GoldenNormal")
         assert (ours.body, ours.keys, ours.tags) == (b"long header names", ["v1"], "TagA")
 
@@ -280,9 +281,29 @@ def test_a_late_sync_is_answered_with_the_whole_header() -> None:
         (answer,) = bench.peer.sent
         assert answer.code == 10
         assert answer.ext_fields.keys() >= {"msgId", "queueId", "queueOffset", "transactionId"}
+        assert answer.ext_fields["KOUROU_DURABILITY"] == "MEMORY"
         assert "5000 ms" in (answer.remark or "")
 
     run_sends(test)
+
+
+def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> None:
+    async def test(bench: SendBench) -> None:
+        assert (await bench.send()).code == 0
+        bench.parts.flusher.stall()
+        answer = await bench.send(properties="WAIT\x01false\x02")
+        assert answer.code == 0
+        assert answer.ext_fields["KOUROU_DURABILITY"] == "MEMORY"
+        assert len(bench.stored()) == 1, "consumers see it when it is synced"
+
+    run_sends(test)
+
+
+def test_without_waiting_for_syncs_an_acknowledged_message_is_in_memory() -> None:
+    async def test(bench: SendBench) -> None:
+        assert (await bench.send()).ext_fields["KOUROU_DURABILITY"] == "MEMORY"
+
+    run_sends(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
 
 def test_a_full_disk_says_so() -> None:

@@ -23,7 +23,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from kourou.broker.config import BrokerConfig
+from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.later import LaterReplies
 from kourou.broker.placement import Placement, place
@@ -53,6 +53,10 @@ from kourou.protocol.headers_send import (
 from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
+
+DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
+"""Field of an answer that tells our clients what the message survives: DISK, a power cut, or
+MEMORY, the death of the broker's process."""
 
 _DEAD_LETTER_DELAY: Final = "-1"
 _PRIORITY_DIGITS_MAX: Final = 9
@@ -122,6 +126,7 @@ class SendHandlers:
         self._store_host = store_host
         address = store_host[0] if store_host is not None else "127.0.0.1"
         self._unique_ids = UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
+        self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._region = {
             names.MSG_REGION: config.region_id,
             names.TRACE_ON: "true" if config.trace_on else "false",
@@ -202,6 +207,7 @@ class SendHandlers:
         command = request.command
         store_host = self._store_host or request.connection.local_address
         unique_key = send.properties[names.UNIQ_KEY]
+        waits = self._is_sync_mode and send.properties.get(names.WAIT, "true").lower() == "true"
 
         def done(result: PutResult) -> None:
             if result.appended:
@@ -214,15 +220,17 @@ class SendHandlers:
                     result.appended[0].queue_offset,
                     unique_key,
                 )
-                reply(self._answer(command, _CODES[result.status], result.reason or None, header))
+                answer = self._answer(command, _CODES[result.status], result.reason or None, header)
+                is_synced = waits and result.status is PutStatus.OK
+                answer.ext_fields[DURABILITY_FIELD] = "DISK" if is_synced else "MEMORY"
+                reply(answer)
                 return
             is_busy = result.status is PutStatus.BUSY
             remark = _BUSY_REMARK + result.reason if is_busy else result.reason
             reply(self._answer(command, _CODES[result.status], remark))
 
-        wait = send.properties.get(names.WAIT, "true").lower() == "true"
         drafts = self._drafts(request, send, store_host, now_ms)
-        self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=wait)
+        self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
 
     def _drafts(
         self, request: Request, send: _Send, store_host: Host, now_ms: int

@@ -1,0 +1,220 @@
+"""A whole cluster in one virtual-time loop: name servers, brokers on simulated disks, clients.
+
+    async def main():
+        async with Cluster(seed=7) as cluster:
+            async with cluster.producer("orders") as producer:
+                await producer.send(Message("T", b"hello"))
+            await cluster.crash_broker()
+            await cluster.restart_broker()
+
+    run_virtual(main())
+
+Nothing but the seed decides what happens: how long a sync and a packet take, what a crash leaves on
+the disk. On the way out every broker is stopped and its store checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+from kourou.client.admin import AdminClient
+from kourou.client.config import ProducerConfig, PullConsumerConfig, PushConsumerConfig
+from kourou.client.producer import Producer
+from kourou.client.pull_consumer import PullConsumer
+from kourou.client.push_consumer import PushConsumer
+from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.server import NameServer
+from kourou.remoting.network import Address
+from kourou.remoting.runtime import Runtime
+from kourou.store.check import check_store
+from kourou.store.config import StoreConfig
+from kourou.testing.disk import SimDisk
+from kourou.testing.flusher import SimFlusher
+from kourou.testing.network import MemoryNetwork
+from kourou.testing.runtime import sim_runtime
+
+_HOST: Final = "127.0.0.1"
+_NAMESRV_PORT: Final = 9876
+_BROKER_PORT: Final = 10911
+_KIB: Final = 1024
+
+_SMALL: Final[dict[str, Any]] = {
+    "max_message_size_bytes": 16 * _KIB,
+    "pending_connection_bytes_max": 1024 * _KIB,
+    "pending_bytes_max": 4096 * _KIB,
+    "store": StoreConfig(commitlog_segment_bytes=64 * _KIB, consumequeue_file_bytes=20 * 100),
+}
+"""Options of brokers unless a test says others: files so small that they roll now and then."""
+
+
+class Cluster:
+    """Name servers and brokers on one simulated network. Leaving its `with` block stops them.
+
+    Attributes:
+        runtime: of all members, and for clients that a test makes by itself.
+        network: cuts, stalls and delays.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        brokers: int = 1,
+        namesrvs: int = 1,
+        **options: Any,  # noqa: ANN401 - any option of BrokerConfig
+    ) -> None:
+        """Describe the cluster; nothing runs yet.
+
+        Args:
+            seed: decides everything that is left to chance.
+            brokers: how many, named broker-0 and so on.
+            namesrvs: how many; every broker registers with each.
+            options: of all brokers.
+        """
+        self.network = MemoryNetwork(seed)
+        self.runtime: Runtime = sim_runtime(seed, self.network)
+        self._seed = seed
+        self._namesrv_addresses: list[Address] = [
+            (_HOST, _NAMESRV_PORT + index) for index in range(namesrvs)
+        ]
+        self._namesrvs: list[NameServer] = []
+        self._members = [
+            _Member(self._config(index, options), SimDisk(seed + index)) for index in range(brokers)
+        ]
+
+    @property
+    def namesrv_addr(self) -> str:
+        """The name servers, as clients take them."""
+        return ";".join(f"{host}:{port}" for host, port in self._namesrv_addresses)
+
+    def broker(self, index: int = 0) -> Broker:
+        """Return a broker that runs."""
+        broker = self._members[index].broker
+        assert broker is not None, f"broker-{index} is down"
+        return broker
+
+    def broker_address(self, index: int = 0) -> Address:
+        """Return where a broker listens, or will listen again."""
+        config = self._members[index].config
+        return config.listen, config.port
+
+    def disk(self, index: int = 0) -> SimDisk:
+        """Return a broker's disk."""
+        return self._members[index].disk
+
+    def flusher(self, index: int = 0) -> SimFlusher:
+        """Return what syncs for a broker that runs."""
+        flusher = self._members[index].flusher
+        assert flusher is not None, f"broker-{index} is down"
+        return flusher
+
+    async def crash_broker(self, index: int = 0) -> None:
+        """Cut a broker's power: it ends at once, and its disk loses what was not synced."""
+        await self.kill_broker(index)
+        self._members[index].disk.crash()
+
+    async def kill_broker(self, index: int = 0) -> None:
+        """End a broker as kill -9 does: what it had written stays."""
+        self.broker(index).abandon()
+        self._members[index].broker = None
+        await asyncio.sleep(0)  # its tasks see that they are cancelled
+
+    async def stop_broker(self, index: int = 0) -> None:
+        """Stop a broker cleanly."""
+        await self.broker(index).stop()
+        self._members[index].broker = None
+
+    async def restart_broker(self, index: int = 0) -> None:
+        """Start a broker again on its disk, with a sync of its own luck."""
+        await self._start(self._members[index])
+
+    def producer(self, group: str = "producers", config: ProducerConfig | None = None) -> Producer:
+        """Return a producer of the cluster, to be started."""
+        return Producer(group, self.namesrv_addr, config=config, runtime=self.runtime)
+
+    def push_consumer(
+        self, group: str = "consumers", config: PushConsumerConfig | None = None
+    ) -> PushConsumer:
+        """Return a push consumer of the cluster, to be started; listeners run on the loop."""
+        return PushConsumer(
+            group,
+            self.namesrv_addr,
+            config=config,
+            runtime=self.runtime,
+            run_blocking=self.runtime.offload,
+        )
+
+    def pull_consumer(
+        self, group: str = "readers", config: PullConsumerConfig | None = None
+    ) -> PullConsumer:
+        """Return a pull consumer of the cluster, to be started."""
+        return PullConsumer(group, self.namesrv_addr, config=config, runtime=self.runtime)
+
+    def admin(self) -> AdminClient:
+        """Return an admin client of the cluster, to be started."""
+        return AdminClient(self.namesrv_addr, runtime=self.runtime)
+
+    async def __aenter__(self) -> Self:
+        for host, port in self._namesrv_addresses:
+            namesrv = NameServer(NamesrvConfig(listen=host, port=port), self.runtime)
+            await namesrv.start()
+            self._namesrvs.append(namesrv)
+        for member in self._members:
+            await self._start(member)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for member in self._members:
+            broker = member.broker
+            if broker is None and error is None:
+                broker = await self._start(member)  # to check what recovery makes of it
+            if broker is not None:
+                await broker.stop()
+        for namesrv in self._namesrvs:
+            await namesrv.stop()
+        if error is None:
+            for member in self._members:
+                findings = check_store(member.disk).findings
+                assert not findings, f"seed {self._seed}, {member.config.broker_name}: {findings}"
+
+    def _config(self, index: int, options: dict[str, Any]) -> BrokerConfig:
+        fixed = {
+            "broker_name": f"broker-{index}",
+            "port": _BROKER_PORT + 10 * index,
+            "namesrv_addr": tuple(f"{host}:{port}" for host, port in self._namesrv_addresses),
+        }
+        return BrokerConfig(**(_SMALL | options | fixed))
+
+    async def _start(self, member: _Member) -> Broker:
+        """Start a broker on the member's disk."""
+        assert member.broker is None, f"{member.config.broker_name} runs already"
+        member.starts += 1
+
+        def make_flusher(loop: asyncio.AbstractEventLoop) -> SimFlusher:
+            member.flusher = SimFlusher(loop, self._seed + 1000 * member.starts)
+            return member.flusher
+
+        broker = Broker(member.config, member.disk, self.runtime, make_flusher)
+        await broker.start()
+        member.broker = broker
+        return broker
+
+
+class _Member:
+    """One broker: what stays when it is down."""
+
+    def __init__(self, config: BrokerConfig, disk: SimDisk) -> None:
+        self.config = config
+        self.disk = disk
+        self.broker: Broker | None = None
+        self.flusher: SimFlusher | None = None
+        self.starts = 0
