@@ -40,6 +40,7 @@ class ConsumeQueueTable:
         self._with_long_tail: dict[ConsumeQueue, None] = {}
         self._batch_topics = frozenset(disk.list(BATCH_CONSUMEQUEUE))
         self.unsynced: dict[str, tuple[str, ...]] = {}
+        self._is_recovering = True
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         for queues in self._queues.values():
@@ -117,6 +118,14 @@ class ConsumeQueueTable:
                     damaged.append(queue)
         return damaged
 
+    def recovered(self) -> None:
+        """Take the names of files that are there for durable from now on.
+
+        A process that was killed may have created what recovery writes to, and not synced it.
+        """
+        self.flush()
+        self._is_recovering = False
+
     def put(self, queue: ConsumeQueue, physical_offset: int, size: int, code: int) -> None:
         """Add an entry to the queue, in memory: about 0.4 us."""
         queue.put(physical_offset, size, code)
@@ -162,7 +171,7 @@ class ConsumeQueueTable:
         self._with_tail.pop(queue, None)
         self._with_long_tail.pop(queue, None)
         directories: tuple[str, ...] = ()
-        if is_new:
+        if is_new or self._is_recovering:
             directories = (
                 queue_directory(queue.topic, queue.queue_id),
                 topic_directory(queue.topic),

@@ -3,7 +3,7 @@
     longer                         the store was made with a larger size: refused
     shorter, no sizes recorded     Java made the store with a smaller size: refused
     shorter, after a clean stop    a log segment was damaged: refused; a queue file: made again
-    shorter, after a crash         its creation was cut short: extended
+    shorter, after a crash         its creation, or a cut, was interrupted: extended
 
 An empty last file is what Java leaves when it dies while it creates one.
 """
@@ -27,7 +27,7 @@ def check_log_sizes(
         disk: where they are.
         segments: all of them.
         are_recorded: the store says itself which sizes it was made with.
-        durable_below: segments that begin below this position were complete once.
+        durable_below: the log was complete up to this position.
 
     Raises:
         StoreConfigError: the store was made with another size.
@@ -39,7 +39,7 @@ def check_log_sizes(
             continue
         is_last = start + segments.file_bytes == segments.end
         _refuse_other_size(name, size, segments, is_short=are_recorded or (not size and is_last))
-        if start < durable_below:
+        if start + size < durable_below:
             raise CorruptRecordError(
                 name, size, f"the file ends here, and was {segments.file_bytes} bytes long"
             )

@@ -36,7 +36,7 @@ from kourou.store.dispatch import Appended, is_visible, light_queues, queue_tags
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
 from kourou.store.formats import Checkpoint, QueueEntry
 from kourou.store.log_scan import LogScan, used_bytes
-from kourou.store.paths import COMMITLOG
+from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
 from kourou.store.store_state import StoreState
 
 log = logging.getLogger(__name__)
@@ -73,10 +73,6 @@ class RecoveryReport:
     last_store_at_ms: int
 
 
-class _QueueLacksEntriesError(Exception):
-    """A queue does not hold what lies before the scan: only a longer scan can make it again."""
-
-
 class Recovery:
     """One recovery; the parts it is given are empty before, and ready for use after `run`."""
 
@@ -103,7 +99,10 @@ class Recovery:
         self._progress = progress
         self._was_clean = was_clean
         self._touched: set[ConsumeQueue] = set()
+        self._lacking: list[ConsumeQueue] = []  # have not what lies before the scan
+        self._start_position = 0
         self._is_full_scan = False
+        self._behind_gap: list[int] = []
         self._records = 0
         self._redispatched = 0
         self._last: Appended | None = None
@@ -120,7 +119,7 @@ class Recovery:
         are_queues_whole = self._load()
         scan = self._scan_from(self._start() if are_queues_whole else self._segments.first)
         if self._was_clean and not self._is_full_scan and not self._has_all_queues(scan.position):
-            log.warning("consumequeue.loss_found closed=%s", self._state)
+            log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
             scan = self._scan_from(self._segments.first)
         self._refuse_loss(scan)
         truncated_bytes = self._cut_log(scan.position)
@@ -189,17 +188,19 @@ class Recovery:
     # The scan ----------------------------------------------------------------------------------
 
     def _scan_from(self, start: int) -> LogScan:
-        """Scan to the last whole record; where queues lack what lies before, scan everything."""
-        try:
-            return self._scan(start)
-        except _QueueLacksEntriesError as lack:
-            log.warning("consumequeue.rebuild_started reason=%s", lack)
-            return self._scan(self._segments.first)
+        """Scan to the last whole record; where a queue lacks what lies before, scan everything."""
+        scan = self._scan(start)
+        if not self._lacking:
+            return scan
+        for queue in self._lacking:
+            log.warning("consumequeue.loss_found directory=%s", queue.segments.directory)
+        return self._scan(self._segments.first)
 
     def _scan(self, start: int) -> LogScan:
         self._start_position = start
         self._is_full_scan = start == self._segments.first
         self._touched.clear()
+        self._lacking.clear()
         self._records = self._redispatched = 0
         if not self._was_clean:
             self._read_from_device(start)
@@ -208,6 +209,8 @@ class Recovery:
             self._records += 1
             self._last_store_at_ms = max(self._last_store_at_ms, header.store_at_ms)
             self._dispatch(header, buffer)
+            if self._lacking:
+                break
             if self._progress is not None and self._records % _PROGRESS_RECORDS == 0:
                 self._progress(scan.position - start, self._segments.end - start)
         return scan
@@ -244,8 +247,10 @@ class Recovery:
             if not self._queues.accepts(topic, queue_id):
                 return
             queue = self._queues.get_or_add(topic, queue_id)
-        if queue not in self._touched:
-            self._touch(queue, queue_offset, entry.physical_offset)
+        is_first = queue not in self._touched
+        if is_first and not self._touch(queue, queue_offset, entry.physical_offset):
+            self._lacking.append(queue)
+            return
         if queue_offset == 0 < queue.max_offset:
             # Java deleted the topic, which leaves no note, and somebody made it again.
             self._reset(queue, 0)
@@ -263,17 +268,20 @@ class Recovery:
         self._queues.flush_long()
         self._redispatched += 1
 
-    def _touch(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
-        """Let the queue go on at the first scanned record's offset, if it holds all before it."""
+    def _touch(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+        """Let the queue go on at the first scanned record's offset.
+
+        Returns:
+            Whether it holds what lies before, or can be without.
+        """
         self._touched.add(queue)
         if queue.holds_before(queue_offset, physical_offset):
             queue.restart_at(queue_offset)
         elif self._is_full_scan or queue_offset == 0:
             self._reset(queue, queue_offset)
         else:
-            raise _QueueLacksEntriesError(
-                f"{queue.segments.directory} lacks the entry before {queue_offset}"
-            )
+            return False
+        return True
 
     def _reset(self, queue: ConsumeQueue, queue_offset: int) -> None:
         """Begin the queue anew; what it held before is no more, in the log or for its readers."""
@@ -325,7 +333,7 @@ class Recovery:
 
     def _finish_queues(self, scan: LogScan) -> None:
         """Cut the queues where the log ends, and find where they begin."""
-        self._queues.flush()
+        self._queues.recovered()
         is_as_left = self._was_clean and not scan.problem and self._records > 0
         must_cut = not is_as_left or self._is_full_scan
         for queue in list(self._queues):
