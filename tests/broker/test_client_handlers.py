@@ -27,23 +27,15 @@ from kourou.protocol.headers_consume import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
-from kourou.testing.broker_parts import BrokerParts, small_config
-from kourou.testing.disk import SimDisk
-from kourou.testing.loop import run_virtual
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 
-def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run `test` with the parts of a broker."""
-
-    async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config(**options))
-        await test(parts)
-        await parts.stop()
-
-    run_virtual(main())
+def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: object) -> None:
+    """Run `test` with the parts of a broker, as `run_with_parts` does."""
+    run_with_parts(test, config=small_config(**options))
 
 
 def consumer(client_id: str, group: str = "g", **fields: Any) -> HeartbeatData:

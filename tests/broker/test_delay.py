@@ -23,9 +23,7 @@ from kourou.model.message import MessageExt
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.message_layout import decode_message
-from kourou.store.check import check_store
-from kourou.testing.broker_parts import BrokerParts, small_config
-from kourou.testing.clock import EPOCH_MS, LoopClock
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 
@@ -37,23 +35,11 @@ def run(
     disk: SimDisk | None = None,
     *,
     later_ms: int = 0,
-    **options: Any,
+    **options: object,
 ) -> SimDisk:
-    """Run `test` with a broker that delivers; return its disk, stopped cleanly and checked."""
-
-    async def main() -> None:
-        clock = LoopClock(EPOCH_MS + later_ms)
-        parts = BrokerParts(the_disk, config=small_config(**options), clock=clock)
-        parts.delay.start()
-        try:
-            await test(parts)
-        finally:
-            await parts.stop()
-
-    the_disk = disk or SimDisk()
-    run_virtual(main())
-    assert check_store(the_disk).findings == []
-    return the_disk
+    """Run `test` with a broker that delivers, as `run_with_parts` does."""
+    config = small_config(**options)
+    return run_with_parts(test, disk, config=config, later_ms=later_ms, is_delivering=True)
 
 
 def messages(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
@@ -253,6 +239,48 @@ def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
     run(test)
 
     assert [one.levelname for one in caplog.records if "passed_over" in one.message] == ["ERROR"]
+
+
+def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=18)])
+        await asyncio.sleep(7_200.1)
+        assert bodies(parts) == [b"late"]
+
+    run(test, ColdDisk())
+
+
+@pytest.mark.parametrize("disk_class", [SimDisk, ColdDisk])
+def test_a_record_that_the_disk_has_spoilt_does_not_hold_up_its_level(
+    disk_class: type[SimDisk],
+) -> None:
+    async def main() -> None:
+        disk = disk_class()
+        parts = BrokerParts(disk)
+        parts.delay.start()
+        for body in (b"spoilt", b"late"):
+            await parts.store_messages([parts.draft(body, delay_level=1)])
+        log = f"commitlog/{0:020d}"
+        content = disk.read(log, 0, 1000)
+        disk.write(log, content.index(b"spoilt"), [b"XXXXXX"])
+        await asyncio.sleep(1.1)
+        assert bodies(parts) == [b"late"]
+        await parts.stop()
+
+    run_virtual(main())
+
+
+def test_a_read_that_fails_is_tried_again() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(0.99)
+        parts.disk.fail_after(0, OSError(5, "Input/output error"), ["read"])
+        await asyncio.sleep(1)
+        assert bodies(parts) == []
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"late"]
+
+    run(test, ColdDisk())
 
 
 def test_a_store_that_refuses_is_asked_again() -> None:

@@ -16,9 +16,7 @@ from kourou.protocol.headers_consume import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from kourou.testing.broker_parts import BrokerParts, small_config
-from kourou.testing.disk import SimDisk
-from kourou.testing.loop import run_virtual
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
@@ -29,13 +27,11 @@ def run(
 ) -> None:
     """Run `test` with the parts of a broker."""
 
-    async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=config)
+    async def with_topic(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         await test(parts)
-        await parts.stop()
 
-    run_virtual(main())
+    run_with_parts(with_topic, config=config)
 
 
 def query(parts: BrokerParts, queue_id: int = 0, **fields: Any) -> tuple[int, str | None]:

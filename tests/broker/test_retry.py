@@ -17,29 +17,21 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
 from kourou.protocol.message_layout import decode_message
-from kourou.store.check import check_store
-from kourou.testing.broker_parts import BROKER, PRODUCER, BrokerParts, small_config
-from kourou.testing.disk import SimDisk
-from kourou.testing.loop import run_virtual
+from kourou.testing.broker_parts import (
+    BROKER,
+    PRODUCER,
+    BrokerParts,
+    run_with_parts,
+    small_config,
+)
 from kourou.testing.peers import FakePeer
 
 RETRY, DLQ = "%RETRY%g", "%DLQ%g"
 
 
-def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run `test` with the parts of a broker, and check the store that it leaves."""
-
-    async def main() -> None:
-        parts = BrokerParts(disk, config=small_config(**options))
-        parts.delay.start()
-        try:
-            await test(parts)
-        finally:
-            await parts.stop()
-
-    disk = SimDisk()
-    run_virtual(main())
-    assert check_store(disk).findings == []
+def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: object) -> None:
+    """Run `test` with a broker that delivers, as `run_with_parts` does."""
+    run_with_parts(test, config=small_config(**options), is_delivering=True)
 
 
 async def give_back(

@@ -7,42 +7,41 @@ broker does, over a network in memory, is `kourou.testing.cluster`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from random import Random
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from kourou.broker.admin_groups import GroupAdminHandlers
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
 from kourou.broker.clients import Clients
-from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from kourou.broker.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
+from kourou.broker.config import BrokerConfig
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.group_commit import GroupCommit
-from kourou.broker.groups import FILE_NAME as GROUPS_FILE
-from kourou.broker.groups import Groups
 from kourou.broker.later import LaterReplies
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.placement import place
 from kourou.broker.pull import PullHandler
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry import SendBackHandler
-from kourou.broker.topics import FILE_NAME as TOPICS_FILE
-from kourou.broker.topics import Topics
-from kourou.clock import Clock
+from kourou.broker.tables import Tables
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
+from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import decode_subscription_group_table, decode_topic_config_table
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import RecordDraft
+from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
 from kourou.store.config_file import ConfigFile
 from kourou.store.message_store import Arrival, MessageStore
-from kourou.testing.clock import LoopClock
+from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
-from kourou.testing.runtime import call_directly
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+from kourou.testing.runtime import sim_runtime
 
 PRODUCER = ("10.0.0.7", 40_000)
 BROKER = ("10.0.0.1", 10911)
@@ -55,6 +54,50 @@ def small_config(**options: object) -> BrokerConfig:
         "max_message_size_bytes": 1 << 18,
     }
     return BrokerConfig(**small | options)
+
+
+class ColdDisk(SimDisk):
+    """A disk of which nothing is in memory: each read has to wait for the device."""
+
+    def read_resident(self, name: str, offset: int, size: int) -> bytes | None:  # noqa: ARG002
+        return None
+
+
+def run_with_parts(
+    test: Callable[[BrokerParts], Coroutine[Any, Any, None]],
+    disk: SimDisk | None = None,
+    *,
+    config: BrokerConfig | None = None,
+    later_ms: int = 0,
+    is_delivering: bool = False,
+) -> SimDisk:
+    """Run `test` with the parts of a broker in virtual time, stop them cleanly, check the store.
+
+    Args:
+        test: gets the parts.
+        disk: a new one where none is given.
+        config: `small_config()` where none is given.
+        later_ms: wall-clock time since `EPOCH_MS` at the start.
+        is_delivering: whether delayed messages are delivered.
+
+    Returns:
+        The disk, to start again from.
+    """
+    the_disk = disk or SimDisk()
+
+    async def main() -> None:
+        parts = BrokerParts(the_disk, config=config, later_ms=later_ms)
+        if is_delivering:
+            parts.delay.start()
+        try:
+            await test(parts)
+        finally:
+            await parts.stop()
+
+    run_virtual(main())
+    findings = check_store(the_disk).findings
+    assert not findings, findings
+    return the_disk
 
 
 class BrokerParts:
@@ -70,37 +113,30 @@ class BrokerParts:
         *,
         seed: int = 0,
         config: BrokerConfig | None = None,
-        clock: Clock | None = None,
+        later_ms: int = 0,
     ) -> None:
+        """Open the store and load the tables.
+
+        Args:
+            disk: the store's.
+            seed: decides how long syncs take, and random choices.
+            config: `small_config()` where none is given.
+            later_ms: wall-clock time since `EPOCH_MS`, for a broker that starts again.
+        """
         self.config = config = config or small_config()
         self.disk = disk
-        self.clock = clock or LoopClock()
+        self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
+        self.clock = runtime.clock
         self.arrivals: list[Arrival] = []
-        self.store = MessageStore.open(disk, config.store, self.clock.now_ms(), pid=1)
+        self.store = MessageStore.open(disk, config.store_config, self.clock.now_ms(), pid=1)
         loop = asyncio.get_running_loop()
         self.flusher = SimFlusher(loop, seed)
         self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
         self.later = LaterReplies()
-        self.topics = Topics(
-            ConfigFile(disk, TOPICS_FILE, decode_topic_config_table),
-            config,
-            call_directly,
-            self.clock,
-        )
-        self.groups = Groups(
-            ConfigFile(disk, GROUPS_FILE, decode_subscription_group_table),
-            call_directly,
-            self.clock,
-            auto_create=config.auto_create_subscription_group,
-        )
-        is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self.offsets = ConsumerOffsets(
-            ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets),
-            call_directly,
-            self.clock,
-            None if is_sync else self.store,
-        )
-        self.offsets.clamp(self.store.max_offset)
+        self.tables = Tables(config, disk, runtime, self.store)
+        self.topics = self.tables.topics
+        self.groups = self.tables.groups
+        self.offsets = self.tables.offsets
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
         self.client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self.offset_handlers = OffsetHandlers(
@@ -127,7 +163,7 @@ class BrokerParts:
             offsets=self.offsets,
             store=self.store,
             later=self.later,
-            offload=call_directly,
+            offload=runtime.offload,
         )
         self.send_backs = SendBackHandler(
             config=config,
@@ -136,19 +172,45 @@ class BrokerParts:
             store=self.store,
             commit=self.commit,
             later=self.later,
-            offload=call_directly,
+            offload=runtime.offload,
             clock=self.clock,
-            random=Random(seed),
+            random=runtime.random,
             store_host=BROKER,
         )
         self.delay = DelayDelivery(
             store=self.store,
             commit=self.commit,
             file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets),
-            offload=call_directly,
+            offload=runtime.offload,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
         )
+
+    def pull(
+        self, peer: FakePeer, *, flags: int = PULL_SUBSCRIPTION, **fields: object
+    ) -> RemotingCommand | None:
+        """Return the answer to a pull of queue 0 of topic T by group g; None if it is held.
+
+        Args:
+            peer: who pulls.
+            flags: PULL_* bits; by default the pull carries its own subscription.
+            fields: of `PullMessageRequestHeader`, where they are to be others.
+        """
+        said: dict[str, Any] = {
+            "consumer_group": "g",
+            "topic": "T",
+            "queue_id": 0,
+            "queue_offset": 0,
+            "max_msg_nums": 32,
+            "sys_flag": flags,
+            "commit_offset": 0,
+            "suspend_timeout_millis": 15_000,
+            "sub_version": 0,
+            "subscription": "*" if flags & PULL_SUBSCRIPTION else None,
+            "expression_type": "TAG",
+        }
+        header = PullMessageRequestHeader(**said | fields)
+        return peer.ask(self.pulls.on_pull_message, peer.request(RequestCode.PULL_MESSAGE, header))
 
     def draft(
         self,
@@ -197,8 +259,8 @@ class BrokerParts:
         await self.delay.stop()
         await self.later.close()
         await self.commit.close()
-        for table in (self.topics, self.groups, self.offsets, self.delay):
-            await table.persist()
+        await self.tables.persist()
+        await self.delay.persist()
         self.store.close(self.clock.now_ms())
         self.flusher.close()
 

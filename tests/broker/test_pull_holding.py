@@ -1,0 +1,193 @@
+"""A pull that finds nothing waits: for a message that concerns it, or for its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kourou.broker.pull import SUSPEND_MAX_MS
+from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.model.topic import TopicConfig
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.message_layout import decode_messages
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.peers import FakePeer
+
+HOLD = PULL_SUBSCRIPTION | PULL_SUSPEND
+
+
+def outcome(answer: RemotingCommand | None) -> tuple[int, str | None, str | None]:
+    """Return code, remark and next offset."""
+    assert answer is not None
+    return answer.code, answer.remark, answer.ext_fields.get("nextBeginOffset")
+
+
+def bodies(answer: RemotingCommand | None) -> list[bytes]:
+    assert answer is not None
+    return [message.body for message in decode_messages(answer.body)]
+
+
+def test_a_held_pull_is_answered_when_a_message_comes() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        assert parts.pull(peer, flags=HOLD) is None
+        assert parts.pulls.held_count == 1
+
+        await parts.store_messages([parts.draft(b"other queue", queue_id=1)])
+        assert peer.sent == []
+        await parts.store_messages([parts.draft(b"news")])
+
+        assert bodies(peer.sent[0]) == [b"news"]
+        assert parts.pulls.held_count == 0
+
+    run_with_parts(test)
+
+
+def test_messages_of_one_turn_answer_a_held_pull_together() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        await asyncio.gather(
+            *(parts.store_messages([parts.draft(b"%d" % number)]) for number in range(3))
+        )
+
+        assert [bodies(one) for one in peer.sent] == [[b"0", b"1", b"2"]]
+
+    run_with_parts(test)
+
+
+def test_a_held_pull_sees_nothing_that_a_crash_could_take_back() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+        parts.flusher.stall()
+
+        storing = asyncio.create_task(parts.store_messages([parts.draft(b"news")]))
+        await asyncio.sleep(1)
+        assert parts.store.written_position > parts.store.synced_position
+        assert peer.sent == []
+        assert outcome(parts.pull(FakePeer(2)))[0] == 19
+        parts.flusher.release()
+        await storing
+
+        assert bodies(peer.sent[0]) == [b"news"]
+
+    run_with_parts(test)
+
+
+def test_a_message_with_another_tag_leaves_the_pull_held() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD, subscription="a")
+
+        await parts.store_messages([parts.draft(tags="b")])
+        assert peer.sent == []
+        await asyncio.sleep(15.2)
+
+        # It learns at the end that there is nothing for it in what came.
+        assert outcome(peer.sent[0]) == (20, "NO_MATCHED_MESSAGE", "1")
+
+    run_with_parts(test)
+
+
+def test_a_held_pull_is_answered_at_its_deadline() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD, suspend_timeout_millis=2_500)
+        parts.pull(peer, flags=HOLD, suspend_timeout_millis=1_000, queue_id=1)
+
+        await asyncio.sleep(0.99)
+        assert peer.sent == []
+        await asyncio.sleep(0.2)
+        assert outcome(peer.sent[0]) == (19, "NO_MATCHED_LOGIC_QUEUE", "0")
+        await asyncio.sleep(1.4)
+        assert len(peer.sent) == 2
+        assert parts.pulls.held_count == 0
+
+    run_with_parts(test)
+
+
+def test_no_pull_is_held_for_longer_than_the_limit() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD, suspend_timeout_millis=2**40)
+
+        await asyncio.sleep(SUSPEND_MAX_MS / 1000 + 0.2)
+
+        assert outcome(peer.sent[0])[0] == 19
+
+    run_with_parts(test)
+
+
+def test_with_long_polling_off_a_pull_is_held_shortly() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        await asyncio.sleep(1.2)
+
+        assert outcome(peer.sent[0])[0] == 19
+
+    run_with_parts(test, config=small_config(long_polling_enable=False))
+
+
+def test_more_pulls_than_may_be_held_are_answered_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+
+        assert parts.pull(peer, flags=HOLD) is None
+        assert outcome(parts.pull(peer, flags=HOLD, queue_id=1))[0] == 19
+
+    run_with_parts(test, config=small_config(held_pulls_max=1))
+
+
+def test_what_no_wait_would_change_is_answered_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(tags="a")])
+        peer = FakePeer()
+
+        assert outcome(parts.pull(peer, flags=HOLD, queue_offset=9))[0] == 21
+        assert outcome(parts.pull(peer, flags=HOLD, subscription="b"))[0] == 20
+        assert outcome(parts.pull(peer, flags=HOLD, queue_offset=1, suspend_timeout_millis=0)) == (
+            19, "OFFSET_OVERFLOW_ONE", "1",
+        )  # fmt: skip
+
+    run_with_parts(test)
+
+
+def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        gone, stays = FakePeer(1), FakePeer(2)
+        parts.pull(gone, flags=HOLD)
+        parts.pull(stays, flags=HOLD)
+
+        parts.pulls.on_connection_closed(gone)  # type: ignore[arg-type] # stands for one
+        await parts.store_messages([parts.draft()])
+
+        assert gone.sent == []
+        assert len(stays.sent) == 1
+
+    run_with_parts(test)
+
+
+def test_a_pull_whose_topic_is_deleted_while_it_waits_is_refused_in_the_end() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        parts.topics.delete("T")
+        await asyncio.sleep(15.2)
+
+        assert outcome(peer.sent[0])[0] == 17
+
+    run_with_parts(test)
