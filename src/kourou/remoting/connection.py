@@ -26,6 +26,7 @@ from kourou.remoting.frame_buffer import FrameBuffer, PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, format_address
+from kourou.remoting.output import Output
 from kourou.remoting.pending import PendingRequests
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(self, partials)
         self._partial_since_s: float | None = None
         self._last_active_s = self._last_received_s = self._loop.time()
-        self._output: list[bytes] = []
-        self._output_bytes = 0
+        self._output = Output()
         self._is_flush_due = False
-        self._writable = asyncio.Event()
-        self._writable.set()
         self._pending = PendingRequests(limits.pending_requests_max)
         self._unanswered = 0
 
@@ -103,9 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         """Queue frames that are encoded already. Ignored when closed."""
         if not self.is_open:
             return
-        self._output.append(data)
-        self._output_bytes += len(data)
-        if self._output_bytes >= self._limits.output_pause_bytes:
+        self._output.put(data)
+        if self._output.size_bytes >= self._limits.output_pause_bytes:
             self._write_output()
         elif not self._is_flush_due:
             self._is_flush_due = True
@@ -178,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         idle_ms = (now_s - self._last_active_s) * 1000
         if idle_ms > self._limits.idle_timeout_ms:
             self.close(f"idle for {self._limits.idle_timeout_ms} ms")
-        elif self._partial_since_s is not None and self._writable.is_set():
+        elif self._partial_since_s is not None and not self._output.is_paused:
             age_ms = (now_s - self._partial_since_s) * 1000
             if age_ms > self._limits.frame_timeout_ms:
                 self.drop(
@@ -209,21 +206,28 @@ class Connection(asyncio.BufferedProtocol):
         self.close("closed by the peer")
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._output.pause()
         if self._is_accepted and self._transport is not None:
             # Only servers: if both ends stopped reading, both would wait for ever.
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writable.set()
-        if not self._is_accepted or not self.is_open or self._transport is None:
+        self._output.resume()
+        self._last_active_s = self._loop.time()
+        if self._is_accepted:
+            # Not now: another connection may be in its pass, and the shared buffer is its own.
+            self._loop.call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        """Handle the frames that were kept while the peer did not read, and then read more."""
+        if self._must_pause() or not self.is_open or self._transport is None:
             return
-        now_s = self._last_active_s = self._loop.time()
+        now_s = self._loop.time()
         if self._frames.held_bytes:
             self._frames.space()
             buffer, end = self._frames.received(0)
             self._handle_read(buffer, end, now_s)
-        if self._writable.is_set() and self.is_open:
+        if not self._output.is_paused and self.is_open:
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -248,8 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._warn(str(error))
             self.close(str(error))
-        if self._output:
-            self._write_output()
+        self._write_output()
         self._is_flush_due = False
         if not self.is_open:
             return
@@ -283,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         return at
 
     def _must_pause(self) -> bool:
-        return self._is_accepted and not self._writable.is_set()
+        return self._is_accepted and self._output.is_paused
 
     def _on_request(self, command: RemotingCommand) -> None:
         if self._unanswered >= self._limits.unanswered_requests_max:
@@ -299,31 +302,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._output:
-            self._write_output()
+        self._write_output()
 
     def _write_output(self) -> None:
         """Hand what is queued to the transport; drop a peer that lets too much gather."""
-        if self._transport is None or not self._output:
+        if self._transport is None or not self._output.size_bytes:
             return
-        waiting = self._transport.get_write_buffer_size() + self._output_bytes
+        waiting = self._transport.get_write_buffer_size() + self._output.size_bytes
         if waiting > self._limits.output_bytes_max:
             self.drop(f"{waiting} bytes wait for it to read, {self._limits.output_bytes_max} may")
             return
-        data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
-        self._output.clear()
-        self._output_bytes = 0
-        self._transport.write(data)
-        if self._writable.is_set():
+        self._transport.write(self._output.take())
+        if not self._output.is_paused:
             self._last_active_s = self._loop.time()
 
     async def _until_writable(self, timeout_s: float) -> None:
         """Return once the peer has read enough, with the connection open."""
         try:
-            if not self._writable.is_set():
-                async with asyncio.timeout(timeout_s):
-                    while not self._writable.is_set():  # those woken before may have filled it
-                        await self._writable.wait()
+            await self._output.until_resumed(timeout_s)
         except TimeoutError:
             peer = format_address(self.remote_address)
             text = f"{peer} did not read for {timeout_s:g} s; the request was not sent"
@@ -340,10 +336,9 @@ class Connection(asyncio.BufferedProtocol):
         self._close_reason = reason
         log.debug("connection.closed peer=%s reason=%s", self.remote_address, reason)
         self._output.clear()
-        self._output_bytes = 0
+        self._output.resume()  # those who wait to send are to see that it is over
         self._frames.clear()
         self._partial_since_s = None
-        self._writable.set()
         text = f"connection to {format_address(self.remote_address)} ended: {reason}"
         self._pending.fail_all(text)
 

@@ -177,6 +177,6 @@ class ConnectionPool:
         try:
             return await connection.request(command, timeout_s)
         except RequestTimeoutError:
-            if connection.last_received_s < sent_at_s:
+            if connection.last_received_s <= sent_at_s:
                 connection.abort("silent since a request was sent")
             raise

@@ -1,0 +1,93 @@
+"""Each failure of a handler has its answer, and only our own faults are logged."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.errors import (
+    InvalidTopicError,
+    MalformedBodyError,
+    RemoteError,
+    StoreError,
+    TopicNotFoundError,
+)
+from kourou.protocol.command import RemotingCommand, response
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Dispatcher, Handler
+from kourou.testing.peers import FakePeer
+
+
+def answer_of(handler: Handler, code: int = 10) -> RemotingCommand:
+    """Return what a peer is answered by a dispatcher that has `handler` for code 10."""
+    peer = FakePeer()
+    Dispatcher({10: handler})(peer.request(code))
+    (answer,) = peer.sent
+    assert answer.is_response
+    return answer
+
+
+def failing(error: Exception) -> Handler:
+    def handler(_: Request) -> RemotingCommand:
+        raise error
+
+    return handler
+
+
+def test_what_the_handler_returns_is_the_answer() -> None:
+    answer = answer_of(lambda asked: response(asked.command, 0, body=b"yes"))
+
+    assert (answer.code, answer.body) == (0, b"yes")
+
+
+def test_an_unknown_code_is_answered_not_supported() -> None:
+    answer = answer_of(failing(AssertionError("not asked")), code=4711)
+
+    assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "remark"),
+    [
+        (TopicNotFoundError(17, "no such topic"), 17, "no such topic"),
+        (RemoteError(4242, "odd"), 4242, "odd"),
+        (MalformedBodyError("the body is not JSON"), 1, "the body is not JSON"),
+        (InvalidTopicError("the topic is blank"), 1, "the topic is blank"),
+    ],
+)
+def test_a_fault_of_the_peer_is_answered_and_not_logged(
+    error: Exception, code: int, remark: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = answer_of(failing(error))
+
+    assert (answer.code, answer.remark) == (code, remark)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), StoreError("disk gone")])
+def test_a_fault_of_ours_is_answered_and_logged_once_with_its_traceback(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = answer_of(failing(error))
+
+    assert (answer.code, answer.remark) == (1, f"{type(error).__name__}: {error}")
+    (record,) = caplog.records
+    assert record.getMessage() == "request.failed code=10"
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_a_handler_that_answers_and_then_fails_answers_once() -> None:
+    def handler(asked: Request) -> RemotingCommand | None:
+        asked.reply(response(asked.command, body=b"done"))
+        raise MalformedBodyError("too late")
+
+    assert answer_of(handler).body == b"done"
+
+
+def test_a_failing_oneway_request_is_not_answered() -> None:
+    peer = FakePeer()
+    dispatcher = Dispatcher({10: failing(TopicNotFoundError(17, "no such topic"))})
+    for code in (10, 4711):
+        dispatcher(peer.request(code, oneway=True))
+
+    assert peer.sent == []

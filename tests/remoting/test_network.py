@@ -1,0 +1,86 @@
+"""Addresses are read and written in all their forms; bad ones are refused with the text."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from kourou.errors import ConfigError, ConnectFailedError, ListenFailedError
+from kourou.remoting.network import TcpNetwork, format_address, parse_address
+from kourou.testing.raw_client import RawClient
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:9876", ("localhost", 9876)),
+        (" 10.0.0.1:1 ", ("10.0.0.1", 1)),
+        ("broker.example", ("broker.example", 10911)),
+        ("[::1]:9876", ("::1", 9876)),
+        ("[fe80::1]", ("fe80::1", 10911)),
+        ("2001:db8::7", ("2001:db8::7", 10911)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+    ],
+)
+def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text, 10911) == address
+
+
+@pytest.mark.parametrize("address", [("localhost", 9876), ("10.0.0.1", 1), ("::1", 65535)])
+def test_what_is_written_is_read_back(address: tuple[str, int]) -> None:
+    assert parse_address(format_address(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "names no host"),
+        (":9876", "names no host"),
+        ("[]:9876", "names no host"),
+        ("localhost", "names no port"),
+        ("localhost:", "names no port"),
+        ("::1", "names no port"),
+        ("localhost:http", "not a number from 0 to 65535"),
+        ("localhost:65536", "not a number from 0 to 65535"),
+        ("localhost:-1", "not a number from 0 to 65535"),
+        ("localhost:\u0661", "not a number from 0 to 65535"),
+        ("[::1:9876", r"expected \[IPv6 address\]:port"),
+        ("[::1]9876", r"expected \[IPv6 address\]:port"),
+    ],
+)
+def test_a_bad_address_is_refused_with_its_text(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse_address(text)
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
+    async def main() -> None:
+        with pytest.raises(ListenFailedError, match=r"cannot listen on 192\.0\.2\.1:9876"):
+            await TcpNetwork().listen(("192.0.2.1", 9876), RawClient)
+
+    asyncio.run(main())
+
+
+def test_tcp_sends_small_frames_without_delay() -> None:
+    async def main() -> None:
+        network = TcpNetwork()
+        listener = await network.listen(("127.0.0.1", 0), RawClient)
+        client = await RawClient.connect(network, listener.address)
+        assert client.transport is not None
+        options = client.transport.get_extra_info("socket")
+        assert options.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        listener.close()
+        client.close()
+        await client.closed()
+
+    asyncio.run(main())
+
+
+def test_connecting_is_given_up_when_its_time_is_over() -> None:
+    async def main() -> None:
+        with pytest.raises(ConnectFailedError, match=r"no connection to 127\.0\.0\.1:\d+ within 0"):
+            await TcpNetwork().connect(("127.0.0.1", 9), RawClient, 0)
+
+    asyncio.run(main())

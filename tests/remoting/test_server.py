@@ -1,0 +1,180 @@
+"""A server starts once, says what it serves, and stops within its time whoever hangs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kourou.errors import AddressInUseError
+from kourou.protocol.command import RemotingCommand, request, response
+from kourou.protocol.frame import encode_frame
+from kourou.remoting.connection import Connection, Request
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import Address
+from kourou.remoting.runtime import Runtime
+from kourou.remoting.server import RemotingServer
+from kourou.testing.loop import run_virtual
+from kourou.testing.raw_client import RawClient
+from kourou.testing.runtime import sim_runtime
+
+ECHO, LARGE = 10, 11
+PING = encode_frame(request(ECHO, body=b"ping"))
+MIB = 1024 * 1024
+
+Test = Callable[["Served"], Coroutine[Any, Any, None]]
+
+
+class Served:
+    """A started server and what it reported."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.closed: list[Connection] = []
+        handlers = {ECHO: self._on_echo, LARGE: self._on_large}
+        self.server = RemotingServer(
+            runtime, handlers, ConnectionLimits(), "test", self.closed.append
+        )
+        self.address: Address
+        self.is_large_asked = asyncio.Event()
+
+    async def connect(self) -> RawClient:
+        return await RawClient.connect(self.runtime.network, self.address)
+
+    def _on_echo(self, asked: Request) -> RemotingCommand:
+        return response(asked.command, body=asked.command.body)
+
+    def _on_large(self, asked: Request) -> RemotingCommand:
+        self.is_large_asked.set()
+        return response(asked.command, body=bytes(8 * MIB))
+
+
+async def serve(test: Test, runtime: Runtime) -> None:
+    served = Served(runtime)
+    served.address = await served.server.start(("127.0.0.1", 0))
+    await test(served)
+    await served.server.stop()
+
+
+@pytest.fixture(params=["memory", "tcp"])
+def run(request: pytest.FixtureRequest) -> Callable[[Test], None]:
+    """Run a test against a server in memory and one on a real port."""
+    if request.param == "memory":
+        return lambda test: run_virtual(serve(test, sim_runtime()))
+    return lambda test: asyncio.run(serve(test, Runtime.system()))
+
+
+def test_many_clients_are_served_at_once(run: Callable[[Test], None]) -> None:
+    async def test(served: Served) -> None:
+        clients = [await served.connect() for _ in range(20)]
+        for client in clients:
+            client.write(PING * 3)
+        for client in clients:
+            assert [answer.body for answer in await client.take(3)] == [b"ping"] * 3
+        assert len(served.server.connections) == 20
+
+    run(test)
+
+
+def test_a_closed_connection_is_reported_once(run: Callable[[Test], None]) -> None:
+    async def test(served: Served) -> None:
+        client = await served.connect()
+        client.write(PING)
+        await client.take(1)
+        (connection,) = served.server.connections
+        assert connection.local_address == served.address
+        client.close()
+        await client.closed()
+        await served.server.stop()
+
+        assert served.closed == [connection]
+        assert len(served.server.connections) == 0
+
+    run(test)
+
+
+def test_stopping_lets_answers_leave_and_then_hangs_up(run: Callable[[Test], None]) -> None:
+    async def test(served: Served) -> None:
+        client = await served.connect()
+        client.write(encode_frame(request(LARGE)))
+        await client.until(lambda: len(client.received) > 0)
+        await served.server.stop()
+
+        await client.closed()
+        (answer,) = client.frames()
+        assert len(answer.body) == 8 * MIB
+
+    run(test)
+
+
+def test_stopping_does_not_wait_for_who_reads_nothing(run: Callable[[Test], None]) -> None:
+    async def test(served: Served) -> None:
+        client = await served.connect()
+        client.pause()
+        client.write(encode_frame(request(LARGE)))
+        await served.is_large_asked.wait()
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        await served.server.stop()
+
+        assert loop.time() - started_s < 1.5
+        assert len(served.server.connections) == 0
+        client.resume()
+        await client.closed()
+
+    run(test)
+
+
+def test_stopping_twice_and_before_the_start_is_harmless() -> None:
+    async def main() -> None:
+        server = Served(sim_runtime()).server
+        await server.stop()
+        await server.start(("127.0.0.1", 0))
+        await server.stop()
+        await server.stop()
+
+    run_virtual(main())
+
+
+def test_an_aborted_server_is_gone_at_once_and_its_port_free() -> None:
+    async def main() -> None:
+        served = Served(sim_runtime())
+        served.address = await served.server.start(("127.0.0.1", 0))
+        client = await served.connect()
+        served.server.abort()
+        await client.closed(1)
+        assert len(served.closed) == 1
+
+        again = Served(served.runtime)
+        assert await again.server.start(served.address) == served.address
+        await again.server.stop()
+
+    run_virtual(main())
+
+
+def test_a_taken_port_is_refused_and_its_owner_serves_on(run: Callable[[Test], None]) -> None:
+    async def test(served: Served) -> None:
+        with pytest.raises(AddressInUseError, match="stop the server that has it"):
+            await Served(served.runtime).server.start(served.address)
+
+        client = await served.connect()
+        client.write(PING)
+        await client.take(1)
+        client.close()
+        await client.closed()
+
+    run(test)
+
+
+def test_start_and_stop_are_logged_with_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(_: Served) -> None:
+        pass
+
+    caplog.set_level("INFO")
+    run_virtual(serve(test, sim_runtime()))
+    assert [record.getMessage() for record in caplog.records] == [
+        "server.started name=test address=127.0.0.1:30000",
+        "server.stopped name=test",
+    ]
