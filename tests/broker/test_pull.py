@@ -149,6 +149,7 @@ def test_an_offset_is_committed_once_and_only_when_asked() -> None:
         peer = FakePeer()
 
         parts.pull(peer, commit_offset=1)
+        parts.pull(peer, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, commit_offset=-1)
         assert parts.offsets.query("g", "T", 0) is None
         parts.pull(peer, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, commit_offset=1)
         assert parts.offsets.query("g", "T", 0) == 1

@@ -163,6 +163,15 @@ def test_what_no_wait_would_change_is_answered_at_once() -> None:
     run_with_parts(test)
 
 
+def test_a_pull_that_wants_no_answer_is_not_held() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.pull(FakePeer(), flags=HOLD, is_oneway=True)
+        assert parts.pulls.held_count == 0
+
+    run_with_parts(test)
+
+
 def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))

@@ -138,6 +138,12 @@ class BrokerParts:
         self.groups = self.tables.groups
         self.offsets = self.tables.offsets
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
+        self._make_handlers()
+        self._make_what_reads_the_log()
+
+    def _make_handlers(self) -> None:
+        """Make what serves requests from the tables."""
+        config = self.config
         self.client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
         self.offset_handlers = OffsetHandlers(
             groups=self.groups,
@@ -155,6 +161,9 @@ class BrokerParts:
             store=self.store,
             later=self.later,
         )
+
+    def _make_what_reads_the_log(self) -> None:
+        config, runtime = self.config, self.runtime
         self.pulls = PullHandler(
             config,
             topics=self.topics,
@@ -180,20 +189,26 @@ class BrokerParts:
         self.delay = DelayDelivery(
             store=self.store,
             commit=self.commit,
-            file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets),
+            file=ConfigFile(self.disk, DELAY_FILE, parse_delay_offsets),
             offload=runtime.offload,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
         )
 
     def pull(
-        self, peer: FakePeer, *, flags: int = PULL_SUBSCRIPTION, **fields: object
+        self,
+        peer: FakePeer,
+        *,
+        flags: int = PULL_SUBSCRIPTION,
+        is_oneway: bool = False,
+        **fields: object,
     ) -> RemotingCommand | None:
         """Return the answer to a pull of queue 0 of topic T by group g; None if it is held.
 
         Args:
             peer: who pulls.
             flags: PULL_* bits; by default the pull carries its own subscription.
+            is_oneway: it wants no answer.
             fields: of `PullMessageRequestHeader`, where they are to be others.
         """
         said: dict[str, Any] = {
