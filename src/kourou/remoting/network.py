@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import socket
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -145,4 +147,7 @@ def format_address(address: Address) -> str:
 
 def _reason(error: OSError) -> str:
     """Return the operating system's words without the address, which the caller names."""
+    # asyncio puts the address into strerror; a failed look-up of a name has numbers of its own.
+    if error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
     return error.strerror or str(error)
