@@ -10,15 +10,16 @@ from typing import Final
 from kourou.errors import (
     ConnectFailedError,
     ConnectionLostError,
+    GroupNotFoundError,
     InternalError,
     KourouError,
     ListenFailedError,
     NoRouteError,
+    RemoteError,
     RequestTimeoutError,
     StoreError,
     StoreLockedError,
     StoreUnusableError,
-    TopicNotFoundError,
     UsageError,
 )
 
@@ -49,12 +50,8 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 """The first class that fits decides."""
 
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (TopicNotFoundError, "`kourou topic list` shows the topics, `kourou topic create` makes one"),
-    (NoRouteError, "`kourou topic list` shows the topics, `kourou topic create` makes one"),
-    (
-        ConnectFailedError,
-        "start one with `kourou serve`, or name another with --namesrv or KOUROU_NAMESRV",
-    ),
+    (GroupNotFoundError, "`kourou group list` shows the groups"),
+    (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
     (ListenFailedError, "--port and --namesrv-port choose other ports; 0 takes any free one"),
     (StoreLockedError, "one broker a store: stop the other one, or choose another with --store"),
     (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),
@@ -76,7 +73,10 @@ def report(error: BaseException) -> None:
     """Print `error` on stderr: one line, and one more where there is a remedy."""
     if isinstance(error, KeyboardInterrupt):
         return
-    say(f"Error: {one_line(str(error)) or type(error).__name__}")
+    text = str(error)
+    if isinstance(error, RemoteError) and error.remark:
+        text = f"{error.remark} (code {error.code})"
+    say(f"Error: {one_line(text) or type(error).__name__}")
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):
             say(f"  {remedy}")

@@ -9,6 +9,8 @@ import typer
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 TIMEOUT_DEFAULT_S: Final = 5.0
 """mqadmin's."""
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools that read without consuming, as mqadmin."""
 
 Namesrv = Annotated[
     str,

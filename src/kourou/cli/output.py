@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from kourou.cli.exits import one_line
@@ -39,6 +40,13 @@ def json_line(value: object) -> str:
 def counted(count: int, noun: str) -> str:
     """Return `1 message` or `12,345 messages`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def time_text(at_ms: int) -> str | None:
+    """Return an instant in epoch ms as local time; None for 0, which means never."""
+    if at_ms <= 0:
+        return None
+    return f"{datetime.fromtimestamp(at_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

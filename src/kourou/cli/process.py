@@ -20,6 +20,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.flusher import ThreadFlusher
 from kourou.broker.server import Broker
 from kourou.cli.exits import INTERRUPTED, say
+from kourou.cli.output import counted
 from kourou.cli.start_screen import Ready
 from kourou.disk import OsDisk
 from kourou.errors import StoreUnusableError
@@ -28,6 +29,7 @@ from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import RecoveryReport
+from kourou.store.paths import COMMITLOG
 
 try:
     from uvloop import new_event_loop
@@ -67,6 +69,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     stop = asyncio.Event()
     _stop_on_signals(stop)
     _make_directory(plan.store_path)
+    is_new = not (plan.store_path / COMMITLOG).exists()
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
         config = plan.broker
@@ -75,13 +78,15 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             address = await namesrv.start()
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(_reachable(address)),))
-        broker = Broker(config, OsDisk(plan.store_path), runtime, ThreadFlusher)
+        disk = OsDisk(plan.store_path)
+        running.callback(disk.close)
+        broker = Broker(config, disk, runtime, ThreadFlusher)
         try:
             await broker.start()
         except OSError as error:
             raise _unusable(plan.store_path, error) from error
         running.push_async_callback(broker.stop)
-        announce(_ready(plan, config, broker))
+        announce(_ready(plan, config, broker, disk, is_new=is_new))
         # What exists now lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -133,7 +138,9 @@ def _is_exposed(host: str) -> bool:
         return True
 
 
-def _ready(plan: Plan, config: BrokerConfig, broker: Broker) -> Ready:
+def _ready(
+    plan: Plan, config: BrokerConfig, broker: Broker, disk: OsDisk, *, is_new: bool
+) -> Ready:
     """Return what there is to tell about the servers that run now."""
     return Ready(
         pid=os.getpid(),
@@ -143,8 +150,8 @@ def _ready(plan: Plan, config: BrokerConfig, broker: Broker) -> Ready:
         broker_name=config.broker_name,
         cluster=config.cluster_name,
         store=str(plan.store_path.absolute()),
-        found=_found(broker.store.recovery),
-        free_bytes=OsDisk(plan.store_path).free_bytes(),
+        found="new" if is_new else _found(broker.store.recovery),
+        free_bytes=disk.free_bytes(),
         flush_disk_type=config.flush_disk_type.value,
         flush_interval_ms=config.flush_interval_ms,
         segment_bytes=config.store.commitlog_segment_bytes,
@@ -156,6 +163,6 @@ def _ready(plan: Plan, config: BrokerConfig, broker: Broker) -> Ready:
 def _found(recovery: RecoveryReport) -> str:
     """Return what opening the store found, for people."""
     if recovery.was_clean:
-        return "stopped cleanly before"
+        return "closed cleanly when last used"
     cut = f", {recovery.truncated_bytes:,} torn bytes cut" if recovery.truncated_bytes else ""
-    return f"recovered after a crash: {recovery.records_scanned:,} messages checked{cut}"
+    return f"recovered after a crash ({counted(recovery.records_scanned, 'message')} checked{cut})"

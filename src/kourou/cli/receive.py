@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from kourou import logs
 from kourou.cli import output
 from kourou.cli.exits import FAILED, OK
 from kourou.cli.message_lines import human_text, json_text
@@ -16,6 +17,7 @@ from kourou.cli.options import NAMESRV_DEFAULT, Namesrv
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
 from kourou.clock import SystemClock
+from kourou.logs import Level
 from kourou.model.message import MessageExt
 from kourou.model.topic import check_client_group, check_topic
 
@@ -76,6 +78,8 @@ def receive(
     ] = None,
 ) -> None:
     """Read the options and print."""
+    # What goes wrong is said by exit code and error; entries of the client would only repeat it.
+    logs.configure(Level.ERROR)
     check_topic(topic)
     if group is not None:
         check_client_group(group)

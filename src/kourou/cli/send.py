@@ -13,6 +13,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
+from kourou import logs
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
@@ -21,6 +22,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.producer import Durability, Producer, SendReceipt, SendStatus
 from kourou.clock import SystemClock
 from kourou.errors import KourouError, UsageError
+from kourou.logs import Level
 from kourou.model.message import Message
 from kourou.model.topic import check_topic
 
@@ -90,6 +92,8 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Read the options and send."""
+    # What goes wrong is said by exit code and error; entries of the client would only repeat it.
+    logs.configure(Level.ERROR)
     check_topic(topic)
     form = _Form(topic, tag, tuple(key or ()), _properties(prop or []), delay_level)
     if lines and (body is not None or count != 1):

@@ -195,6 +195,8 @@ def serve(
         profile=profile.value,
     )
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
+    if not quiet and not ready_json:
+        typer.echo("Stopped; the store is closed.")
 
 
 def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:

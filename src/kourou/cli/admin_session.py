@@ -1,0 +1,35 @@
+"""One question to a cluster: connect, ask, disconnect, within a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kourou.cli import output
+from kourou.client.admin import AdminClient
+from kourou.client.config import AdminConfig
+
+T = TypeVar("T")
+
+
+class AdminSession:
+    """Where to ask, and how long to wait."""
+
+    def __init__(self, namesrv: str, timeout_s: float) -> None:
+        self._namesrv = namesrv
+        self._timeout_s = timeout_s
+
+    def ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+        """Return the answer.
+
+        Raises:
+            TransportError: no answer came in time, or no server was reached.
+            RemoteError: a server refused.
+        """
+        config = AdminConfig(admin_timeout_ms=int(self._timeout_s * 1000))
+
+        async def answer() -> T:
+            async with AdminClient(self._namesrv, config=config) as admin:
+                return await question(admin)
+
+        return output.ask(answer(), self._timeout_s, f"the cluster at {self._namesrv}")

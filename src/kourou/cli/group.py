@@ -1,0 +1,162 @@
+"""`kourou group`: which consumer groups there are, and how far behind they are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.options import (
+    NAMESRV_DEFAULT,
+    TIMEOUT_DEFAULT_S,
+    TOOLS_GROUP,
+    AsJson,
+    Namesrv,
+    Timeout,
+)
+from kourou.client.admin import AdminClient, GroupDescription
+from kourou.errors import GroupNotFoundError
+from kourou.model.topic import check_group, is_system_group
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List consumer groups, and show how far behind they are.",
+)
+
+GROUPS_AT_A_TIME: Final = 16
+
+LIST_HELP: Final = """\
+List the consumer groups, with their live members and their lag.
+
+The lag is the number of messages stored and not yet committed, over all queues that the group
+committed or subscribed, its retries included.
+
+\b
+Examples:
+  kourou group list
+  kourou group list --json
+"""
+
+DESCRIBE_HELP: Final = """\
+Show the members of GROUP, and where it stands in each queue.
+
+COMMITTED is the queue offset of the group's next message, NEXT that of the next one to be stored;
+LAG is the difference. Messages being handled right now count as lag.
+
+\b
+Examples:
+  kourou group describe billing
+  kourou group describe billing --json
+"""
+
+
+@app.command("list", help=LIST_HELP)
+def list_groups(
+    *,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="System groups too.")] = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the groups."""
+    found = AdminSession(namesrv, timeout).ask(lambda admin: _described(admin, show_all=show_all))
+    if as_json:
+        output.print_json(
+            [{"group": g.group, "members": len(g.members), "lag": g.lag} for g in found]
+        )
+        return
+    output.print_table(
+        ("GROUP", "MEMBERS", "LAG", "TOPICS"),
+        [
+            (g.group, len(g.members), g.lag, " ".join(sorted({q.topic for q in g.offsets})))
+            for g in found
+        ],
+    )
+
+
+@app.command(help=DESCRIBE_HELP)
+def describe(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the group's members and offsets."""
+    check_group(group)
+    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.describe_group(group))
+    if as_json:
+        output.print_json(_description_json(found))
+    else:
+        _print_description(found)
+
+
+async def _described(admin: AdminClient, *, show_all: bool) -> list[GroupDescription]:
+    """Return the groups; one that is deleted meanwhile is left out."""
+    turn = asyncio.Semaphore(GROUPS_AT_A_TIME)
+
+    async def look(name: str) -> GroupDescription | None:
+        async with turn:
+            try:
+                return await admin.describe_group(name)
+            except GroupNotFoundError:
+                return None
+
+    names = [group.group_name for group in await admin.group_list()]
+    shown = [name for name in names if show_all or not _is_system(name)]
+    return [found for found in await asyncio.gather(*map(look, shown)) if found is not None]
+
+
+def _is_system(group: str) -> bool:
+    return is_system_group(group) or group == TOOLS_GROUP
+
+
+def _print_description(found: GroupDescription) -> None:
+    if found.members:
+        output.print_table(("MEMBER",), [(member,) for member in found.members])
+    else:
+        output.print_line("no live member")
+    output.print_line("")
+    output.print_table(
+        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"),
+        [
+            (
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                at.consumer_offset,
+                at.broker_offset,
+                at.broker_offset - at.consumer_offset,
+                output.time_text(at.last_timestamp),
+            )
+            for queue, at in found.offsets.items()
+        ],
+    )
+    output.print_line("")
+    output.print_line(f"{output.counted(found.lag, 'message')} behind")
+
+
+def _description_json(found: GroupDescription) -> dict[str, object]:
+    return {
+        "group": found.group,
+        "members": list(found.members),
+        "lag": found.lag,
+        "consume_tps": found.consume_tps,
+        "queues": [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "committed_offset": at.consumer_offset,
+                "max_offset": at.broker_offset,
+                "lag": at.broker_offset - at.consumer_offset,
+                "last_consumed_store_at_ms": at.last_timestamp or None,
+            }
+            for queue, at in found.offsets.items()
+        ],
+    }

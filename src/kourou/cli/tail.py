@@ -1,0 +1,235 @@
+"""Reading a topic as it grows: by one's own offsets, or as a member of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.cli.exits import one_line, say
+from kourou.cli.options import TOOLS_GROUP
+from kourou.cli.start_time import Start
+from kourou.client.config import PushConsumerConfig
+from kourou.client.pull_consumer import PullConsumer
+from kourou.client.push_consumer import PushConsumer
+from kourou.errors import KourouError, NoRouteError, TransportError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+
+GROUP: Final = TOOLS_GROUP
+"""Whom brokers count the reads of `follow` for; it commits nothing."""
+
+LOOK_AGAIN_S: Final = 1.0
+"""Between two looks for a topic that does not exist, or a broker that is gone."""
+ROUTE_INTERVAL_S: Final = 10.0
+"""Between two looks for queues that the topic gained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """What to read, and when to end.
+
+    Attributes:
+        tags: `*`, or tags joined by `||`.
+        start: an end of each queue, or an instant in epoch ms.
+        count_max: end after so many messages; None never.
+        idle_timeout_s: end when none came for so long; None never.
+        show: prints one message; it is done when this returns.
+    """
+
+    topic: str
+    tags: str
+    start: Start | int
+    count_max: int | None
+    idle_timeout_s: float | None
+    show: Callable[[MessageExt], None]
+
+
+class _Progress:
+    """Counts what was shown, and knows when it is enough."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+        self._moved = asyncio.Event()
+        self._error: Exception | None = None
+        self.is_over = False
+        self.seen = 0
+
+    def take(self, message: MessageExt) -> bool:
+        """Show the message, unless it is over; return whether it was shown."""
+        if self.is_over:
+            return False
+        try:
+            self._tail.show(message)
+        except Exception as error:  # noqa: BLE001  # `wait` raises it: stdout may be gone
+            self._error = error
+            self.is_over = True
+        else:
+            self.seen += 1
+            self.is_over = self.seen == self._tail.count_max
+        self._moved.set()
+        return self._error is None
+
+    async def wait(self) -> None:
+        """Return when there were enough, or none for too long.
+
+        Raises:
+            Exception: a message could not be shown.
+        """
+        while not self.is_over:
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(self._tail.idle_timeout_s):
+                    await self._moved.wait()
+            except TimeoutError:
+                break
+        self.is_over = True
+        if self._error is not None:
+            raise self._error
+
+
+async def follow(tail: Tail, namesrv: str) -> int:
+    """Show the topic's messages without being a member of a group; return how many.
+
+    Each queue is read in its order; the queues are mixed as their messages come.
+
+    Raises:
+        UsageError: the tags do not parse.
+        ConnectFailedError: no name server was reached, at the start.
+        RemoteError: a broker refuses to be read, or the topic was deleted.
+    """
+    progress = _Progress(tail)
+    async with PullConsumer(GROUP, namesrv) as consumer:
+        reader = _Reader(tail, consumer, progress)
+        offsets = await reader.first_offsets()
+        reading = asyncio.ensure_future(reader.run(offsets))
+        waiting = asyncio.ensure_future(progress.wait())
+        try:
+            await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (waiting, reading):
+                if task.done():
+                    task.result()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            for task in (reading, waiting):
+                task.cancel()
+            await asyncio.gather(reading, waiting, return_exceptions=True)
+    return progress.seen
+
+
+class _Reader:
+    """Reads all queues of one topic, those that it gains meanwhile included."""
+
+    def __init__(self, tail: Tail, consumer: PullConsumer, progress: _Progress) -> None:
+        self._tail = tail
+        self._consumer = consumer
+        self._progress = progress
+        self._lost: set[str] = set()
+
+    async def first_offsets(self) -> dict[MessageQueue, int]:
+        """Return where to begin in each queue there is; {} if the topic does not exist yet."""
+        tail = self._tail
+        try:
+            queues = await self._consumer.fetch_subscribe_message_queues(tail.topic)
+        except NoRouteError:
+            say(f"topic {tail.topic} does not exist yet: waiting for it (Ctrl-C ends)")
+            return {}
+        offsets = await asyncio.gather(*(self._offset(queue, tail.start) for queue in queues))
+        say(f"reading {tail.topic}, {len(queues)} queues (Ctrl-C ends)")
+        return dict(zip(queues, offsets, strict=True))
+
+    async def run(self, offsets: dict[MessageQueue, int]) -> None:
+        """Read from `offsets` on, and what comes in queues that are not among them; never ends."""
+        known = set(offsets)
+        async with asyncio.TaskGroup() as tasks:
+            for queue, offset in offsets.items():
+                tasks.create_task(self._read(queue, offset))
+            while True:
+                await asyncio.sleep(ROUTE_INTERVAL_S if known else LOOK_AGAIN_S)
+                for queue in set(await self._look()) - known:
+                    known.add(queue)
+                    tasks.create_task(self._read(queue, None))
+
+    async def _look(self) -> list[MessageQueue]:
+        """Return the queues there are now, as far as anybody knows."""
+        try:
+            return await self._consumer.fetch_subscribe_message_queues(self._tail.topic)
+        except (NoRouteError, TransportError):
+            return []
+
+    async def _offset(self, queue: MessageQueue, start: Start | int) -> int:
+        if start is Start.LATEST:
+            return await self._consumer.max_offset(queue)
+        if start is Start.EARLIEST:
+            return await self._consumer.min_offset(queue)
+        return await self._consumer.offset_for_time(queue, start)
+
+    async def _read(self, queue: MessageQueue, offset: int | None) -> None:
+        """Show the queue's messages from an offset on; None for a queue that is new."""
+        # What a queue holds that did not exist at the start came after it.
+        start = Start.EARLIEST if self._tail.start is Start.LATEST else self._tail.start
+        while not self._progress.is_over:
+            try:
+                if offset is None:
+                    offset = await self._offset(queue, start)
+                result = await self._consumer.pull_or_wait(queue, offset, tags=self._tail.tags)
+            except KourouError as error:
+                if not error.retriable:
+                    raise
+                self._say_lost(queue.broker_name, error)
+                await asyncio.sleep(LOOK_AGAIN_S)
+                continue
+            self._lost.discard(queue.broker_name)
+            for message in result.messages:
+                self._progress.take(message)
+            offset = result.next_offset
+
+    def _say_lost(self, broker_name: str, error: KourouError) -> None:
+        """Say once that a broker is gone, however many queues notice."""
+        if broker_name not in self._lost:
+            self._lost.add(broker_name)
+            say(f"{broker_name} does not answer, waiting for it: {one_line(str(error))}")
+
+
+async def as_group(tail: Tail, group: str, namesrv: str) -> int:
+    """Show the messages that this member of the group gets; return how many.
+
+    What was shown is committed at the end, also when this is cancelled. What came beyond
+    `count_max` is not: another member gets it, or the next run.
+
+    Raises:
+        UsageError: the tags do not parse, or the group's name is not valid.
+        ConnectFailedError: no name server was reached, at the start.
+    """
+    progress = _Progress(tail)
+
+    async def on_message(message: MessageExt) -> None:
+        if not progress.take(message):
+            await asyncio.Event().wait()  # neither done nor failed, until `close` cancels it
+
+    consumer = PushConsumer(group, namesrv, config=_group_config(tail.start))
+    consumer.subscribe(tail.topic, tail.tags)
+    consumer.listen(on_message)
+    async with consumer:
+        say(f"reading {tail.topic} as a member of group {group} (Ctrl-C ends)")
+        await progress.wait()
+    return progress.seen
+
+
+def _group_config(start: Start | int) -> PushConsumerConfig:
+    """Return the config of a member that shows one message after the other."""
+    if start is Start.LATEST:
+        where, timestamp_ms = ConsumeFromWhere.LAST_OFFSET, None
+    elif start is Start.EARLIEST:
+        where, timestamp_ms = ConsumeFromWhere.FIRST_OFFSET, None
+    else:
+        where, timestamp_ms = ConsumeFromWhere.TIMESTAMP, start
+    return PushConsumerConfig(
+        consume_from_where=where,
+        consume_timestamp_ms=timestamp_ms,
+        consume_threads=1,
+        shutdown_timeout_ms=0,
+    )
