@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from kourou.errors import KourouError
 
@@ -21,9 +20,9 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `coroutine` until it ends or `cancel` is called. What it raises is logged."""
-        task = asyncio.create_task(_logged(coroutine, name), name=name)
+    def start(self, action: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
+        """Run `action` until it ends or `cancel` is called. What it raises is logged."""
+        task = asyncio.create_task(_logged(action, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -41,10 +40,10 @@ class BackgroundTasks:
         async def repeat() -> None:
             await asyncio.sleep((interval_ms if first_ms is None else first_ms) / 1000)
             while True:
-                await _logged(action(), name)
+                await _logged(action, name)
                 await asyncio.sleep(interval_ms / 1000)
 
-        self.start(repeat(), name)
+        self.start(repeat, name)
 
     def cancel(self) -> None:
         """Cancel all tasks; return without waiting for their end."""
@@ -59,9 +58,9 @@ class BackgroundTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _logged(action: Awaitable[None], name: str) -> None:
+async def _logged(action: Callable[[], Awaitable[None]], name: str) -> None:
     try:
-        await action
+        await action()
     except KourouError as error:
         log.warning("background.failed name=%s reason=%s", name, error)
     except Exception:

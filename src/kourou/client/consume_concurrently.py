@@ -217,7 +217,7 @@ class ConcurrentConsumption:
             await asyncio.sleep(self._config.local_retry_delay_ms / 1000)
             self._ready.put(process_queue, (message,))
 
-        self._tasks.start(deliver(), "local retry")
+        self._tasks.start(deliver, "local retry")
 
 
 async def give_back_overdue(

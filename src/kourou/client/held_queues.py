@@ -176,4 +176,4 @@ class HeldQueues:
             if self.on_lost is not None:
                 self.on_lost()
 
-        self._instance.tasks.start(restart(), f"restart {queue}")
+        self._instance.tasks.start(restart, f"restart {queue}")

@@ -270,7 +270,7 @@ class ClientInstance:
             async def register() -> None:
                 await self.heartbeat(address)
 
-            self.tasks.start(register(), f"heartbeat to {address}")
+            self.tasks.start(register, f"heartbeat to {address}")
 
     def _heartbeat_addresses(self) -> list[str]:
         """Return the addresses of the brokers that must hear of this client, sorted."""

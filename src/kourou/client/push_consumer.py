@@ -291,7 +291,7 @@ class PushConsumer:
     def _begin(self) -> None:
         """Start the loops and the listener's workers."""
         config, tasks = self._config, self._instance.tasks
-        self._rebalancing = tasks.start(self._rebalance.run(), f"rebalance {self.group}")
+        self._rebalancing = tasks.start(self._rebalance.run, f"rebalance {self.group}")
         tasks.start_periodic(
             self._held.persist, config.persist_offset_interval_ms, "persist offsets"
         )

@@ -1,0 +1,42 @@
+"""A bad value is refused with its name, the value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kourou.client.config import (
+    AdminConfig,
+    ClientConfig,
+    ProducerConfig,
+    PullConsumerConfig,
+    PushConsumerConfig,
+)
+from kourou.errors import ConfigError
+from kourou.model.group import ConsumeFromWhere
+
+BAD: list[tuple[Callable[[], ClientConfig], str]] = [
+    (lambda: ProducerConfig(send_timeout_ms=0), "send_timeout_ms is 0: allowed are 1 to 3600000"),
+    (lambda: ProducerConfig(attempt_timeout_ms=9000), "attempt_timeout_ms is 9000: .* 1 to 3000"),
+    (lambda: ProducerConfig(max_message_size_bytes=2**24), "max_message_size_bytes is 16777216"),
+    (lambda: ProducerConfig(compress_level=10), "compress_level is 10: allowed are 1 to 9"),
+    (lambda: PushConsumerConfig(consume_threads=0), "consume_threads is 0"),
+    (lambda: PushConsumerConfig(allocation="RANDOM"), "allocation is RANDOM: one of AVG, AVG_BY"),
+    (lambda: PushConsumerConfig(pull_timeout_ms=15_000), "must be above pull_suspend_timeout_ms"),
+    (
+        lambda: PushConsumerConfig(consume_from_where=ConsumeFromWhere.MIN_OFFSET),
+        "consume_from_where is CONSUME_FROM_MIN_OFFSET: one of",
+    ),
+    (lambda: PushConsumerConfig(consume_timestamp_ms=-1), "consume_timestamp_ms is -1"),
+    (lambda: PullConsumerConfig(wait_ms=0), "wait_ms is 0"),
+    (lambda: AdminConfig(admin_timeout_ms=0), "admin_timeout_ms is 0"),
+    (lambda: ClientConfig(instance_name=" "), "instance_name is blank"),
+    (lambda: ClientConfig(retry_backoff_max_ms=10), "retry_backoff_max_ms is 10: .* 50 to"),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), BAD, ids=[text for _, text in BAD])
+def test_a_value_out_of_range_is_refused(make: Callable[[], ClientConfig], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        make()

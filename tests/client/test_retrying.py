@@ -1,0 +1,88 @@
+"""Retries heed what an error says of itself, and never the deadline's end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from kourou.client.retrying import Backoff, Deadline, try_until
+from kourou.errors import (
+    KourouError,
+    MessageIllegalError,
+    NoPermissionError,
+    RequestTimeoutError,
+    SystemBusyError,
+)
+from kourou.testing.loop import run_virtual
+
+BACKOFF = Backoff(min_ms=50, max_ms=500, random=random.Random(1))
+
+
+class Script:
+    """Fails in order with the errors given, for ever with the last."""
+
+    def __init__(self, *errors: KourouError) -> None:
+        self.errors = list(errors)
+        self.failures: list[KourouError] = []
+        self.tries = 0
+
+    async def __call__(self) -> str:
+        self.tries += 1
+        if self.errors:
+            raise self.errors[0] if len(self.errors) == 1 else self.errors.pop(0)
+        return "done"
+
+
+def busy() -> SystemBusyError:
+    return SystemBusyError(2, "busy")
+
+
+def test_waits_double_to_a_limit_and_at_least_half_of_each_is_kept() -> None:
+    for failures, full_ms in ((1, 50), (2, 100), (4, 400), (5, 500), (10_000, 500)):
+        for _ in range(20):
+            assert full_ms / 2000 <= BACKOFF.delay_s(failures) <= full_ms / 1000
+
+
+def test_what_passes_is_tried_until_the_deadline_and_then_raised_as_it_is() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        script = Script(busy())
+        with pytest.raises(SystemBusyError):
+            await try_until(Deadline(3000), BACKOFF, script, script.failures.append)
+        assert 2.4 <= loop.time() <= 3.0
+        assert script.tries > 5
+        assert len(script.failures) == script.tries - 1
+
+    run_virtual(main())
+
+
+def test_what_only_a_new_route_heals_is_tried_a_few_times() -> None:
+    async def main() -> None:
+        script = Script(NoPermissionError(16, "no"))
+        with pytest.raises(NoPermissionError):
+            await try_until(Deadline(3000), BACKOFF, script, script.failures.append, refused_max=3)
+        assert script.tries == 3
+
+    run_virtual(main())
+
+
+def test_what_no_try_heals_is_raised_at_once() -> None:
+    async def main() -> None:
+        script = Script(MessageIllegalError(13, "too large"))
+        with pytest.raises(MessageIllegalError):
+            await try_until(Deadline(3000), BACKOFF, script, script.failures.append)
+        assert script.tries == 1
+
+    run_virtual(main())
+
+
+def test_no_time_is_no_try() -> None:
+    async def main() -> None:
+        script = Script()
+        with pytest.raises(RequestTimeoutError, match="timeout of 0 ms"):
+            await try_until(Deadline(0), BACKOFF, script, script.failures.append)
+        assert script.tries == 0
+
+    run_virtual(main())
