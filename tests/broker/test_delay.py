@@ -123,12 +123,46 @@ def test_an_idle_broker_looks_only_now_and_then() -> None:
     run(test)
 
 
-def test_a_message_whose_clock_was_ahead_is_due_at_once() -> None:
+def test_a_clock_that_was_set_back_neither_skips_nor_prolongs_the_wait() -> None:
+    hour_ms = 3_600_000
+
     async def test(parts: BrokerParts) -> None:
-        ahead_ms = parts.clock.now_ms() + 3_600_000
-        await parts.commit.put_and_wait([parts.draft(b"late", delay_level=2)], ahead_ms)
-        await asyncio.sleep(0.1)
-        assert bodies(parts) == [b"late"]
+        async def store(body: bytes, ahead_ms: int) -> None:
+            draft = parts.draft(body, delay_level=2)
+            await parts.commit.put_and_wait([draft], parts.clock.now_ms() + ahead_ms)
+
+        await store(b"first", hour_ms)
+        await asyncio.sleep(3)
+        await store(b"with it", hour_ms)
+        await asyncio.sleep(1.9)
+        assert bodies(parts) == []
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"first", b"with it"]
+
+        await store(b"later", 0)  # its store time is the log's, which never goes back
+        await asyncio.sleep(4.9)
+        assert bodies(parts) == [b"first", b"with it"]
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"first", b"with it", b"later"]
+
+        await asyncio.sleep(hour_ms / 1000)  # the clock has caught up
+        await store(b"as always", 0)
+        await asyncio.sleep(4.9)
+        assert len(bodies(parts)) == 3
+        await asyncio.sleep(0.2)
+        assert bodies(parts)[3:] == [b"as always"]
+
+    run(test)
+
+
+def test_many_messages_that_are_ahead_do_not_wait_in_turn() -> None:
+    count = 3 * BATCH_MESSAGES_MAX
+
+    async def test(parts: BrokerParts) -> None:
+        drafts = [parts.draft(b"%d" % number, delay_level=2) for number in range(count)]
+        await parts.commit.put_and_wait(drafts, parts.clock.now_ms() + 3_600_000)
+        await asyncio.sleep(5.2)
+        assert bodies(parts) == [b"%d" % number for number in range(count)]
 
     run(test)
 

@@ -9,13 +9,15 @@ that was not delivered. In the file it may lag behind, never run ahead of what i
 crash messages may be delivered twice, and none is lost.
 
     found at the head of a level                what happens
-    due later than its level allows             it is due now: the clock was set back
+    due later than its level allows: the clock  it waits as long as its level says, from now on
+    was set back since it was stored
     record gone or unreadable, or it does not   logged and passed over
     say where it goes
     the store refuses for now                   tried again, after 1 to 10 s
 
-Source: ScheduleMessageService.java, apache/rocketmq 5.5.0, which looks every 100 ms; here a timer
-is set for the next message that is due.
+Source: ScheduleMessageService.java, apache/rocketmq 5.5.0. Java looks every 100 ms; here a timer is
+set for the next message that is due. And where a clock was set back Java delivers at once, which
+would use up all tries of a message in a moment.
 """
 
 from __future__ import annotations
@@ -70,6 +72,9 @@ class _Level:
         look_at_ms: when to look at it, in the loop's time.
         is_empty: the last look found no message at all.
         is_busy: messages of it are being delivered.
+        ahead_until_ms: when those are due whose own time is too far ahead, in the loop's time;
+            None when none was found.
+        ahead_end: the queue offset below which such messages have waited long enough.
     """
 
     number: int
@@ -78,6 +83,8 @@ class _Level:
     look_at_ms: int = 0
     is_empty: bool = True
     is_busy: bool = False
+    ahead_until_ms: int | None = None
+    ahead_end: int = 0
 
     @property
     def queue_id(self) -> int:
@@ -226,12 +233,29 @@ class DelayDelivery:
                 if level.is_empty and self._clamp(level):
                     return [], 0
                 break
-            due_at_ms = entry.tags_code
-            if now_ms < due_at_ms <= now_ms + level.delay_ms:
-                return due, min(LOOK_AGAIN_MS, due_at_ms - now_ms)
+            wait_ms = self._wait_ms(level, queue_offset, entry.tags_code - now_ms)
+            if wait_ms > 0:
+                return due, min(LOOK_AGAIN_MS, wait_ms)
             due.append(entry)
             size += entry.size
         return due, LOOK_AGAIN_MS
+
+    def _wait_ms(self, level: _Level, queue_offset: int, told_ms: int) -> int:
+        """Return how long the message has to wait yet; `told_ms` by its own account."""
+        if told_ms <= level.delay_ms:
+            level.ahead_until_ms = None
+            return told_ms
+        if queue_offset < level.ahead_end:
+            return 0
+        steady = steady_ms()
+        if level.ahead_until_ms is None:
+            level.ahead_until_ms = steady + level.delay_ms
+        if steady < level.ahead_until_ms:
+            return level.ahead_until_ms - steady
+        # All that came while the first of them waited go with it: else each would wait in turn.
+        level.ahead_until_ms = None
+        level.ahead_end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        return 0
 
     # Delivery
 

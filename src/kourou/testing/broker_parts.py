@@ -225,7 +225,8 @@ class BrokerParts:
             "expression_type": "TAG",
         }
         header = PullMessageRequestHeader(**said | fields)
-        return peer.ask(self.pulls.on_pull_message, peer.request(RequestCode.PULL_MESSAGE, header))
+        asked = peer.request(RequestCode.PULL_MESSAGE, header, oneway=is_oneway)
+        return peer.ask(self.pulls.on_pull_message, asked)
 
     def draft(
         self,
