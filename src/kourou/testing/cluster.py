@@ -65,6 +65,7 @@ class Cluster:
         seed: int = 0,
         brokers: int = 1,
         namesrvs: int = 1,
+        sync_ms: tuple[float, float] = (0.5, 5.0),
         **options: Any,  # noqa: ANN401 - any option of BrokerConfig
     ) -> None:
         """Describe the cluster; nothing runs yet.
@@ -73,8 +74,10 @@ class Cluster:
             seed: decides everything that is left to chance.
             brokers: how many, named broker-0 and so on.
             namesrvs: how many; every broker registers with each.
+            sync_ms: the shortest and the longest sync of a commit log.
             options: of all brokers.
         """
+        self._sync_ms = sync_ms
         self.network = MemoryNetwork(seed)
         self.runtime: Runtime = sim_runtime(seed, self.network)
         self._seed = seed
@@ -200,7 +203,7 @@ class Cluster:
         member.starts += 1
 
         def make_flusher(loop: asyncio.AbstractEventLoop) -> SimFlusher:
-            member.flusher = SimFlusher(loop, self._seed + 1000 * member.starts)
+            member.flusher = SimFlusher(loop, self._seed + 1000 * member.starts, self._sync_ms)
             return member.flusher
 
         broker = Broker(member.config, member.disk, self.runtime, make_flusher)
