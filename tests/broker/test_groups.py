@@ -68,6 +68,19 @@ def test_a_bad_name_is_never_made_a_group(name: str) -> None:
     assert groups.data_version.counter == 0
 
 
+def test_the_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kourou.broker.groups.GROUPS_MAX", 2)
+    groups = groups_on(SimDisk())
+    assert groups.get_or_create("g") is not None
+
+    assert groups.get_or_create("h") is None
+    with pytest.raises(InvalidGroupError, match="2 groups"):
+        groups.put(SubscriptionGroup("h"))
+    groups.put(SubscriptionGroup("g", retry_max_times=1))
+    groups.delete("g")
+    assert groups.get_or_create("h") is not None
+
+
 def test_the_same_again_is_no_change_and_a_deleted_group_is_gone() -> None:
     groups = groups_on(SimDisk())
     groups.put(SubscriptionGroup("g", retry_max_times=3))

@@ -25,7 +25,6 @@ from kourou.errors import (
 )
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
-from kourou.model.topic import check_group
 from kourou.protocol.bodies import (
     ConsumeOffset,
     ConsumeStats,
@@ -89,7 +88,10 @@ class GroupAdminHandlers:
         """Make the group of the body, or replace it (200)."""
         group = decode_subscription_group(request.command.body)
         _check_served(group)
-        self._groups.put(group)
+        try:
+            self._groups.put(group)
+        except InvalidGroupError as error:
+            raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         self._later.answer(request, partial(self._saved, request))
 
     def on_delete_subscription_group(self, request: Request) -> None:
@@ -211,16 +213,12 @@ def encode_consumer_connection(live: ConsumerGroup) -> bytes:
 
 
 def _check_served(group: SubscriptionGroup) -> None:
-    """Refuse what no group can be, and what is not built yet.
+    """Refuse what no group can have, and what is not built yet.
 
     Raises:
-        InvalidParameterError: the name, or the number of retry queues.
+        InvalidParameterError: the number of retry queues.
         RemoteSystemError: it has attributes: those there are belong to parts not built yet.
     """
-    try:
-        check_group(group.group_name)
-    except InvalidGroupError as error:
-        raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
     if not 0 <= group.retry_queue_nums <= RETRY_QUEUES_MAX:
         raise InvalidParameterError(
             ResponseCode.INVALID_PARAMETER,

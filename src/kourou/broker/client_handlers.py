@@ -7,7 +7,6 @@ DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.expressions import is_tag_expression, not_served
@@ -31,9 +30,6 @@ from kourou.protocol.headers_consume import (
 from kourou.remoting.connection import Request
 
 log = logging.getLogger(__name__)
-
-EXPIRY_INTERVAL_MS: Final = 10_000
-"""How often to look for clients that fell silent; Java's scan has the same period."""
 
 
 class ConsumerIdsNotifier:

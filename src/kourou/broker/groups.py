@@ -36,6 +36,10 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of Java's admin tools, which must read even where groups are not made on first use."""
 
 
+GROUPS_MAX: Final = 100_000
+"""Groups that may be known: clients make them by naming them, and they stay."""
+
+
 class Groups:
     """All known consumer groups. In memory; `persist` makes changes durable."""
 
@@ -103,7 +107,8 @@ class Groups:
         group = SubscriptionGroup(name)
         try:
             self.put(group)
-        except InvalidGroupError:
+        except InvalidGroupError as error:
+            log.debug("group.refused reason=%s", error)
             return None
         log.info("group.created name=%s", name)
         return group
@@ -112,11 +117,16 @@ class Groups:
         """Make the group, or replace it. The same again changes nothing.
 
         Raises:
-            InvalidGroupError: no group can have this name.
+            InvalidGroupError: no group can have this name, or `GROUPS_MAX` groups are known.
         """
-        check_group(group.group_name)
-        if self._groups.get(group.group_name) != group:
-            self._groups[group.group_name] = group
+        name = group.group_name
+        check_group(name)
+        if name not in self._groups and len(self._groups) >= GROUPS_MAX:
+            raise InvalidGroupError(
+                f"group {name} cannot be made: {GROUPS_MAX} groups are known; delete some"
+            )
+        if self._groups.get(name) != group:
+            self._groups[name] = group
             self._changed()
 
     def delete(self, name: str) -> bool:
