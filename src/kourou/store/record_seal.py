@@ -19,6 +19,7 @@ from typing import Final
 from kourou.errors import InvalidMessageError, MalformedMessageError
 from kourou.model.properties import (
     CRC32,
+    INNER_MULTI_QUEUE_OFFSET,
     PROPERTIES_SIZE_MAX,
     decode_properties,
     encode_properties,
@@ -34,6 +35,7 @@ from kourou.protocol.message_layout import (
 )
 
 _NAME: Final = CRC32.encode()
+_LIGHT_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _START: Final = _NAME + b"\x01"
 _END: Final = b"\x02"
 SEAL_BYTES: Final = len(_START) + 10 + len(_END)
@@ -41,11 +43,15 @@ _SIZE_BYTES: Final = 2
 
 
 def unsealed(draft: RecordDraft) -> RecordDraft:
-    """Return the draft without the seal of a record that its properties were copied from."""
-    if _NAME not in draft.properties:
+    """Return the draft without properties that only a store sets.
+
+    They come with properties copied from a stored record: its seal, and its places in light queues.
+    """
+    if _NAME not in draft.properties and _LIGHT_OFFSETS not in draft.properties:
         return draft
     properties = decode_properties(draft.properties)
     properties.pop(CRC32, None)
+    properties.pop(INNER_MULTI_QUEUE_OFFSET, None)
     return replace(draft, properties=encode_properties(properties))
 
 

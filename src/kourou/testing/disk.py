@@ -59,7 +59,11 @@ class _Inode:
             page[start : start + len(some)] = some
             self.dirty.add(number)
             at += len(some)
-        self.size = max(self.size, offset + len(data))
+        if data:
+            self.size = max(self.size, offset + len(data))
+
+    def count_pages(self) -> int:
+        return len(self.pages)
 
     def new_pages(self, offset: int, size: int) -> int:
         return sum(
@@ -153,6 +157,9 @@ class _Directory:
         self.device_names = dict(self.names)
         self.changes.clear()
 
+    def count_pages(self) -> int:
+        return sum(node.count_pages() for node in self.names.values())
+
     def crash(self, dice: random.Random) -> None:
         for change in self.changes[: dice.randint(0, len(self.changes))]:
             change(self.device_names)
@@ -186,7 +193,9 @@ class SimDisk:
         """Lose power: of what was not synced, only a part chosen by the seed survives."""
         self._locks.clear()
         self._faults.clear()
+        pages_before = self._tree.count_pages()
         self._tree.crash(self._dice)
+        self.free += (pages_before - self._tree.count_pages()) * PAGE
 
     def fail_after(
         self, count: int, error: Exception, operations: Collection[str] = ("write", "sync")
@@ -230,9 +239,9 @@ class SimDisk:
     def truncate(self, name: str, size: int) -> None:
         self._begin("truncate", name)
         inode = self._create(name)
-        before = len(inode.pages)
+        before = inode.count_pages()
         inode.truncate(size)
-        self.free += (before - len(inode.pages)) * PAGE
+        self.free += (before - inode.count_pages()) * PAGE
 
     def sync(self, name: str) -> None:
         try:
@@ -274,11 +283,14 @@ class SimDisk:
         if parent != new_parent:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), new)
         self._file(old)
+        replaced = self._find(new)
+        if replaced is not None:
+            self.free += replaced.count_pages() * PAGE
         self._directory(parent).rename(base, new_base)
 
     def unlink(self, name: str) -> None:
         self._begin("unlink", name)
-        self.free += len(self._file(name).pages) * PAGE
+        self.free += self._file(name).count_pages() * PAGE
         parent, _, base = name.rpartition("/")
         self._directory(parent).remove(base)
 

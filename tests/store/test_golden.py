@@ -1,0 +1,187 @@
+"""Java's stores open here as Java opens them, and what is written here is what Java wrote."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.protocol.message_layout import encode_record, read_record, record_size
+from kourou.store.check import check_store
+from kourou.store.commitlog import CommitLog
+from kourou.store.message_store import MessageStore
+from kourou.testing.disk import SimDisk
+from tests.store.golden import FOLDER, NAMES, Golden, draft_of, load
+
+
+@pytest.fixture(params=NAMES)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return load(request.param)
+
+
+@pytest.fixture
+def store(golden: Golden) -> Iterator[MessageStore]:
+    store = MessageStore.open(golden.disk, golden.config, 0, pid=1)
+    yield store
+    store.close(0)
+    assert check_store(golden.disk).findings == []
+
+
+def simple_queues(golden: Golden) -> list[tuple[str, int, dict[str, Any]]]:
+    """Return topic, queue id and what the manifest says, of each queue that is kept here."""
+    return [
+        (topic, int(queue_id), said)
+        for topic, queues in golden.manifest["queues"].items()
+        for queue_id, said in queues.items()
+        if said["type"] == "SimpleCQ"
+    ]
+
+
+def test_the_same_queues_are_found(golden: Golden, store: MessageStore) -> None:
+    found = {(topic, id_) for topic, ids in store.queues().items() for id_ in ids}
+
+    assert found == {(topic, id_) for topic, id_, _ in simple_queues(golden)}
+
+
+def test_the_log_ends_where_it_ends_for_java(golden: Golden, store: MessageStore) -> None:
+    assert store.written_position == golden.manifest["commit_log"]["max_offset"]
+    assert store.recovery.was_clean is not golden.manifest["abort_file_before_opening"]
+
+
+def test_each_queue_has_the_same_offsets_and_entries(golden: Golden, store: MessageStore) -> None:
+    for topic, id_, said in simple_queues(golden):
+        bounds = (store.min_offset(topic, id_), store.max_offset(topic, id_))
+        assert bounds == (said["min_offset"], said["max_offset"])
+        entries = [store.entry(topic, id_, unit[0]) for unit in said["units"]]
+        assert entries == [tuple(unit[1:4]) for unit in said["units"]]
+
+
+def test_a_read_has_the_same_outcome(golden: Golden, store: MessageStore) -> None:
+    for topic, id_, said in simple_queues(golden):
+        get = said["get_message"]
+        plan = store.plan_get(topic, id_, get["offset"], get["max_messages"], 1 << 20, None)
+        assert plan.status.name == get["status"]
+        assert plan.next_offset == get["next_begin_offset"]
+        assert (plan.min_offset, plan.max_offset) == (get["min_offset"], get["max_offset"])
+        data = store.read_ranges(plan.ranges, may_block=True)
+        assert data is not None
+        assert record_places(data) == get["physical_offsets"]
+
+
+def record_places(data: bytes) -> list[int]:
+    places, at = [], 0
+    while at < len(data):
+        header = read_record(data, at, check_crc=True)
+        places.append(header.physical_offset)
+        at += header.total_size
+    return places
+
+
+@pytest.mark.parametrize("boundary", ["lower", "upper"])
+def test_a_search_by_time_has_the_same_result(
+    golden: Golden, store: MessageStore, boundary: str
+) -> None:
+    for topic, id_, said in simple_queues(golden):
+        by_time = said["by_time"]
+        assert store.store_time(topic, id_, said["min_offset"]) == by_time["earliest_store_time"]
+        for time, expected in (
+            (by_time["time"], by_time[boundary]),
+            (0, by_time[f"{boundary}_at_0"]),
+            (1 << 62, by_time[f"{boundary}_at_max"]),
+        ):
+            got = store.offset_by_time(topic, id_, time, upper=boundary == "upper")
+            assert got == expected
+
+
+def test_each_record_is_found_by_its_place(golden: Golden, store: MessageStore) -> None:
+    for said in golden.manifest["records"]:
+        record = store.read_record(said["physical_offset"])
+        assert record is not None
+        header = read_record(record, check_crc=True)
+        assert header.total_size == said["size"]
+        assert (header.topic, header.queue_id) == (said["topic"], said["queue"])
+        assert header.queue_offset == said["queue_offset"]
+
+
+def test_a_killed_broker_kept_every_message_it_had_acknowledged() -> None:
+    golden = load("killed")
+    store = MessageStore.open(golden.disk, golden.config, 0, pid=1)
+
+    lines = gzip.decompress((FOLDER / "killed.acknowledged.txt.gz").read_bytes()).decode()
+    for line in lines.splitlines():
+        topic, queue_id, queue_offset, msg_id, _ = line.split()
+        entry = store.entry(topic, int(queue_id), int(queue_offset))
+        assert entry is not None
+        assert entry.physical_offset == decode_offset_msg_id(msg_id)[1]
+    store.close(0)
+
+
+@pytest.mark.parametrize("name", ["clean", "lmq", "killed"])
+def test_queues_made_again_from_the_log_are_what_java_wrote(name: str) -> None:
+    golden = load(name)
+    disk = golden.disk
+    queue_files = [file for file in golden.files if file.startswith("consumequeue/")]
+    for file in queue_files:
+        disk.unlink(file)
+
+    store = MessageStore.open(disk, golden.config, 0, pid=1)
+    store.close(0)
+
+    for file in queue_files:
+        assert disk.read(file, 0, len(golden.files[file]) + 1) == golden.files[file], file
+
+
+@pytest.mark.parametrize("name", ["clean", "lmq", "killed"])
+def test_the_same_messages_make_the_same_log_bytes(name: str) -> None:
+    golden = load(name)
+    log_bytes = golden.log_bytes()
+    disk = SimDisk()
+    disk.make_directory("commitlog")
+    log = CommitLog(disk, golden.config.commitlog_segment_bytes)
+    log.start_at(0)
+    for said in golden.manifest["records"]:
+        at, size = said["physical_offset"], said["size"]
+        draft = draft_of(log_bytes[at : at + size])
+        place = log.place(record_size(draft))
+        assert place == at, "the log rolls where Java's does"
+        log.add(place, encode_record(draft, said["queue_offset"], place, said["store_timestamp"]))
+    log.write()
+
+    segment_bytes = golden.config.commitlog_segment_bytes
+    written = b"".join(
+        disk.read(f"commitlog/{n}", 0, segment_bytes) for n in disk.list("commitlog")
+    )
+    assert written[: len(log_bytes)] == log_bytes
+
+
+def test_a_store_that_is_told_the_same_messages_makes_the_same_files() -> None:
+    golden = load("killed")
+    log_bytes = golden.log_bytes()
+    disk = SimDisk()
+    store = MessageStore.open(disk, golden.config, 0, pid=1)
+    for said in golden.manifest["records"]:
+        at, size = said["physical_offset"], said["size"]
+        store.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])
+    store.close(0)
+
+    for file, data in golden.files.items():
+        is_spare = file.endswith("/00000000000000655360")  # Java makes the next segment ahead
+        if file.startswith(("commitlog/", "consumequeue/")) and not is_spare:
+            assert disk.read(file, 0, len(data) + 1) == data, file
+
+
+def test_a_store_of_java_goes_on_here(golden: Golden, store: MessageStore) -> None:
+    topic, id_, said = simple_queues(golden)[-1]
+    record = store.read_record(said["units"][-1][1])
+    assert record is not None
+    draft = draft_of(record)
+    draft.topic, draft.queue_id = topic.encode(), id_
+
+    appended = store.append(draft, 0)
+
+    assert appended.queue_offset == said["max_offset"]
+    assert appended.physical_offset >= golden.manifest["commit_log"]["max_offset"]
+    assert appended.store_at_ms >= max(r["store_timestamp"] for r in golden.manifest["records"])
