@@ -155,4 +155,6 @@ def test_every_pull_leaves_once_and_nothing_of_it_stays(
         assert len(polling) == len(inside)
 
     polling.expired(10_000)
-    assert polling._by_queue == polling._by_tick == polling._by_owner == {}
+    assert polling._by_queue == {}
+    assert polling._by_tick == {}
+    assert polling._by_owner == {}
