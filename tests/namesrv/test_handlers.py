@@ -1,0 +1,338 @@
+"""The name server's answers equal Java's, and what it cannot serve it says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from kourou.model.topic import TopicConfig
+from kourou.namesrv.handlers import NamesrvHandlers
+from kourou.namesrv.routes import RouteTable
+from kourou.protocol.bodies import (
+    DataVersion,
+    RegisterBody,
+    TopicConfigTable,
+    decode_cluster_info,
+    decode_data_version,
+    decode_topic_list,
+    decode_topic_route,
+    encode_data_version,
+    encode_register_body,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.frame import decode_frame
+from kourou.protocol.hashing import crc32
+from kourou.protocol.headers_route import (
+    BrokerHeartbeatRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    QueryDataVersionRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnregisterBrokerRequestHeader,
+)
+from kourou.remoting.dispatch import Dispatcher
+from kourou.testing.peers import FakePeer
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+ADDRESS = "127.0.0.1:20911"
+BROKER = ("broker-a", ADDRESS, "DefaultCluster", 0)
+VERSION = DataVersion(3, 0, 1_795_228_489_975)
+
+
+class Asked:
+    """A name server's handlers, and a broker that asks them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.routes = RouteTable()
+        self.peer = FakePeer()
+        self._dispatch = Dispatcher(NamesrvHandlers(self.routes, lambda: self.now_ms).table())
+
+    def ask_command(self, command: RemotingCommand) -> RemotingCommand:
+        self._dispatch(self.peer.request_of(command))
+        return self.peer.sent[-1]
+
+    def ask(self, code: int, header: object | None = None, body: bytes = b"") -> RemotingCommand:
+        return self.ask_command(request(code, header, body))
+
+    def register(self, *topics: TopicConfig, **header: object) -> RemotingCommand:
+        """Register broker-a with these topics."""
+        table = TopicConfigTable({topic.name: topic for topic in topics}, VERSION)
+        body = encode_register_body(RegisterBody(table))
+        values = {"broker_id": 0, "body_crc32": crc32(body)} | header
+        return self.ask(
+            RequestCode.REGISTER_BROKER,
+            RegisterBrokerRequestHeader(*BROKER[:3], "127.0.0.1:20912", **values),  # type: ignore[arg-type]
+            body,
+        )
+
+    def route(self, topic: str = "T", **fields: str) -> RemotingCommand:
+        command = request(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
+        )
+        command.ext_fields.update(fields)
+        return self.ask_command(command)
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """Handlers that know broker-a with GoldenNormal, as the recorded name server did."""
+    asked = Asked()
+    asked.register(TopicConfig("GoldenNormal", 4, 4), TopicConfig("TBW102", 8, 8, 7))
+    return asked
+
+
+def golden(name: str, side: str) -> RemotingCommand:
+    data = json.loads((GOLDEN / f"{name}.json").read_text())[side]
+    if "raw_b64" in data:
+        raw = base64.b64decode(data["raw_b64"])
+    else:
+        raw = zlib.decompress(base64.b64decode(data["raw_zlib_b64"]))
+    return decode_frame(raw[4:])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "105_GET_ROUTEINFO_BY_TOPIC_raw-route-found-standard-json",
+        "105_GET_ROUTEINFO_BY_TOPIC_raw-route-old-client-version",
+        "106_GET_BROKER_CLUSTER_INFO_raw-cluster-info",
+    ],
+)
+def test_the_answer_is_javas_byte_by_byte(asked: Asked, name: str) -> None:
+    answer, java = asked.ask_command(golden(name, "request")), golden(name, "response")
+
+    assert (answer.code, answer.opaque, answer.flag) == (java.code, java.opaque, java.flag)
+    assert answer.body == java.body
+
+
+def test_a_java_broker_registers_and_leaves() -> None:
+    asked = Asked()
+    answer = asked.ask_command(golden("103_REGISTER_BROKER_broker-start", "request"))
+    assert (answer.code, answer.ext_fields, answer.remark) == (0, {}, None)
+    assert {"TBW102", "SELF_TEST_TOPIC", "broker-a"} <= set(asked.routes.topics())
+
+    assert asked.ask_command(golden("104_UNREGISTER_BROKER_broker-stop", "request")).code == 0
+    assert asked.routes.topics() == []
+
+
+def test_a_single_change_before_all_topics_is_refused_as_java_does() -> None:
+    name = "103_REGISTER_BROKER_background_rc1"
+    answer, java = Asked().ask_command(golden(name, "request")), golden(name, "response")
+
+    assert (answer.code, answer.remark) == (java.code, java.remark)
+
+
+def test_a_body_that_changed_on_the_way_is_refused() -> None:
+    asked = Asked()
+    answer = asked.register(TopicConfig("T"), TopicConfig("U"), body_crc32=5)
+
+    assert (answer.code, answer.remark) == (1, "crc32 not match")
+    assert asked.routes.topics() == []
+
+
+def test_a_body_without_a_checksum_is_taken() -> None:
+    asked = Asked()
+    assert asked.register(TopicConfig("T"), TopicConfig("U"), body_crc32=0).code == 0
+    assert asked.routes.topics() == ["T", "U"]
+
+
+def test_a_registration_without_a_body_tells_of_the_broker_alone() -> None:
+    asked = Asked()
+    command = golden("103_REGISTER_BROKER_raw-register-broker-empty-body", "request")
+    assert asked.ask_command(command).code == 0
+    assert list(asked.routes.cluster_info().brokers) == ["broker-x"]
+    assert asked.routes.topics() == []
+
+
+def test_a_body_that_does_not_parse_is_refused_with_the_reason() -> None:
+    asked = Asked()
+    header = RegisterBrokerRequestHeader(*BROKER[:3], "", 0)
+    answer = asked.ask(RequestCode.REGISTER_BROKER, header, b"{")
+
+    assert answer.code == 1
+    assert answer.remark
+    assert not asked.routes.cluster_info().brokers
+
+
+def test_a_missing_header_field_is_named() -> None:
+    answer = Asked().ask(RequestCode.REGISTER_BROKER)
+
+    assert answer.code == 1
+    assert "brokerName" in (answer.remark or "")
+
+
+def test_a_compressed_registration_is_read() -> None:
+    def sized(text: bytes) -> bytes:
+        return struct.pack(">i", len(text)) + text
+
+    parts = (
+        sized(encode_data_version(VERSION))
+        + struct.pack(">i", 2)
+        + sized(b'T 4 3 6 SINGLE_TAG {"message.type":"NORMAL"}')
+        + sized(b"U 8 8 4 SINGLE_TAG {}")
+        + sized(b"[]")
+        + struct.pack(">i", 0)
+    )
+    body = zlib.compress(parts, 9)
+    header = RegisterBrokerRequestHeader(
+        *BROKER[:3], "", 0, compressed=True, body_crc32=crc32(body)
+    )
+    asked = Asked()
+    assert asked.ask(RequestCode.REGISTER_BROKER, header, body).code == 0
+
+    found = decode_topic_route(asked.route("T").body).queue_datas[0]
+    assert (found.read_queue_nums, found.write_queue_nums, found.perm) == (4, 3, 6)
+
+
+def test_a_slave_is_told_where_its_master_is(asked: Asked) -> None:
+    header = RegisterBrokerRequestHeader(
+        "broker-a", "127.0.0.1:30911", "DefaultCluster", "127.0.0.1:30912", 1
+    )
+    answer = asked.ask(RequestCode.REGISTER_BROKER, header)
+    assert answer.ext_fields == {"haServerAddr": "127.0.0.1:20912", "masterAddr": ADDRESS}
+
+
+def test_a_topic_nobody_has_is_answered_17_with_its_name(asked: Asked) -> None:
+    answer = asked.route("NoSuchTopic")
+    assert answer.code == 17
+    first_line = (answer.remark or "").splitlines()[0]
+    assert first_line == "No topic route info in name server for the topic: NoSuchTopic"
+
+
+def test_a_request_that_names_no_topic_is_answered_as_java_does(asked: Asked) -> None:
+    name = "105_GET_ROUTEINFO_BY_TOPIC_raw-route-no-topic-field_rc17"
+    answer, java = asked.ask_command(golden(name, "request")), golden(name, "response")
+
+    assert answer.code == java.code
+    assert (answer.remark or "").splitlines()[0] == (java.remark or "").splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "is_standard"),
+    [
+        (400, {}, False),
+        (401, {}, True),
+        (300, {"acceptStandardJsonOnly": "true"}, True),
+    ],
+)
+def test_the_form_of_a_route_is_the_one_the_client_reads(
+    asked: Asked, version: int, fields: dict[str, str], is_standard: bool
+) -> None:
+    command = request(105, GetRouteInfoRequestHeader(topic="TBW102"))
+    command.version = version
+    command.ext_fields.update(fields)
+    body = asked.ask_command(command).body
+    assert (b'{"0":"127.0.0.1:20911"}' in body) == is_standard
+    assert (b'{0:"127.0.0.1:20911"}' in body) != is_standard
+
+
+def test_a_zone_narrows_the_route() -> None:
+    asked = Asked()
+    asked.register(TopicConfig("T"), TopicConfig("U"))
+    for name, zone in (("b", "Z1"), ("c", "z2")):
+        table = TopicConfigTable({"T": TopicConfig("T"), "U": TopicConfig("U")}, VERSION)
+        command = request(
+            RequestCode.REGISTER_BROKER,
+            RegisterBrokerRequestHeader(name, f"{name}:1", "DefaultCluster", "", 0),
+            encode_register_body(RegisterBody(table)),
+        )
+        command.ext_fields["__ZONE_NAME"] = zone
+        asked.ask_command(command)
+
+    narrowed = decode_topic_route(asked.route(__ZONE_MODE="true", __ZONE_NAME="z1").body)
+    assert [broker.broker_name for broker in narrowed.broker_datas] == ["b"]
+    assert [queues.broker_name for queues in narrowed.queue_datas] == ["b"]
+    assert b'{0:"b:1"}' in asked.route(__ZONE_MODE="true", __ZONE_NAME="z1").body
+    for fields in ({}, {"__ZONE_MODE": "true"}, {"__ZONE_NAME": "z1"}):
+        assert len(decode_topic_route(asked.route(**fields).body).broker_datas) == 3
+
+
+def test_a_broker_without_a_master_is_in_every_zone() -> None:
+    asked = Asked()
+    asked.register(TopicConfig("T"), TopicConfig("U"), broker_id=1, enable_acting_master=False)
+    narrowed = decode_topic_route(asked.route(__ZONE_MODE="true", __ZONE_NAME="z1").body)
+    assert len(narrowed.broker_datas) == len(narrowed.queue_datas) == 1
+
+
+def test_an_unchanged_version_needs_no_registration(asked: Asked) -> None:
+    header = QueryDataVersionRequestHeader(*BROKER)
+    same = asked.ask(RequestCode.QUERY_DATA_VERSION, header, encode_data_version(VERSION))
+    assert same.ext_fields == {"changed": "false"}
+    assert decode_data_version(same.body) == VERSION
+
+    newer = encode_data_version(DataVersion(4, 0, 1))
+    assert asked.ask(RequestCode.QUERY_DATA_VERSION, header, newer).ext_fields == {
+        "changed": "true"
+    }
+
+
+def test_an_unknown_broker_must_register(asked: Asked) -> None:
+    header = QueryDataVersionRequestHeader("z", "1.2.3.4:5", "DefaultCluster", 0)
+    answer = asked.ask(RequestCode.QUERY_DATA_VERSION, header, encode_data_version(VERSION))
+    assert (answer.ext_fields, answer.body) == ({"changed": "true"}, b"")
+
+
+@pytest.mark.parametrize("code", [RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION])
+def test_signs_of_life_keep_a_broker(asked: Asked, code: RequestCode) -> None:
+    asked.now_ms = 100_000
+    if code is RequestCode.BROKER_HEARTBEAT:
+        heartbeat = BrokerHeartbeatRequestHeader("DefaultCluster", ADDRESS, "broker-a")
+        assert asked.ask(code, heartbeat).code == 0
+    else:
+        asked.ask(code, QueryDataVersionRequestHeader(*BROKER), encode_data_version(VERSION))
+
+    assert asked.routes.expire(200_000) == []
+    assert len(asked.routes.expire(220_001)) == 1
+
+
+def test_a_heartbeat_of_an_unknown_broker_is_no_error() -> None:
+    header = BrokerHeartbeatRequestHeader("C", "1.2.3.4:5", "z")
+    assert Asked().ask(RequestCode.BROKER_HEARTBEAT, header).code == 0
+
+
+def test_unregistering_the_unknown_is_no_error(asked: Asked) -> None:
+    header = UnregisterBrokerRequestHeader("z", "1.2.3.4:5", "DefaultCluster", 0)
+    assert asked.ask(RequestCode.UNREGISTER_BROKER, header).code == 0
+    assert asked.routes.topics() == ["GoldenNormal", "TBW102"]
+
+
+def test_topics_are_listed_whole_by_cluster_and_by_system(asked: Asked) -> None:
+    def listed(code: int, header: object | None = None) -> list[str]:
+        return decode_topic_list(asked.ask(code, header).body)
+
+    assert listed(206) == ["GoldenNormal", "TBW102"]
+    assert listed(224, GetTopicsByClusterRequestHeader("DefaultCluster")) == listed(206)
+    assert listed(224, GetTopicsByClusterRequestHeader("Nope")) == []
+    assert listed(304) == ["DefaultCluster", "broker-a"]
+    assert json.loads(asked.ask(304).body)["brokerAddr"] == ADDRESS
+
+
+def test_an_empty_name_server_answers_with_empty_lists() -> None:
+    asked = Asked()
+    assert asked.ask(206).body == asked.ask(304).body == b'{"topicList":[]}'
+    info = decode_cluster_info(asked.ask(106).body)
+    assert (info.brokers, info.clusters) == ({}, {})
+
+
+def test_a_deleted_topic_is_no_longer_routed(asked: Asked) -> None:
+    for header in (
+        DeleteTopicFromNamesrvRequestHeader(topic="GoldenNormal", cluster_name="Other"),
+        DeleteTopicFromNamesrvRequestHeader(topic="TBW102"),
+        DeleteTopicFromNamesrvRequestHeader(topic="never"),
+    ):
+        assert asked.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, header).code == 0
+    assert asked.routes.topics() == ["GoldenNormal"]
+
+
+@pytest.mark.parametrize("code", [100, 205, 318, 901, 10, 4711])
+def test_what_is_not_served_is_answered_3(code: int) -> None:
+    answer = Asked().ask(code)
+    assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
