@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -48,15 +47,11 @@ def kourou_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    ready = json.loads(process.stdout.readline())
-    yield Side(ready["namesrv"], ready["broker"])
-    process.terminate()
-    assert process.wait(10) == 0
+    with process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        yield Side(ready["namesrv"], ready["broker"])
+        process.terminate()
+        assert process.wait(10) == 0
     check = [sys.executable, "-m", "kourou.cli.main", "store", "check", str(home / "store")]
     assert subprocess.run(check, check=False).returncode == 0
-
-
-@pytest.fixture
-def workdir(tmp_path: Path) -> Path:
-    return tmp_path

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from kourou import Message, MessageExt, Producer, PullConsumer, PushConsumer
-from kourou.client.config import ConsumerConfig
-from kourou.model.group import ConsumeFromWhere
+from kourou import (
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    PushConsumerConfig,
+)
 from tests.interop.peer import JavaServer, run_client
 
 
@@ -65,7 +71,7 @@ def test_kourou_consumes_from_the_java_broker_and_its_retries_come_back(
         consumer = PushConsumer(
             "python-group",
             java_server.namesrv_addr,
-            config=ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET),
+            config=PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET),
         )
         consumer.subscribe("JavaHeld")
         consumer.listen(listen)

@@ -10,11 +10,14 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
@@ -31,7 +34,17 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class InteropClient {
     private InteropClient() { }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    private static void run(String[] args) throws Exception {
         switch (args[0]) {
             case "produce": produce(args[1], args[2], Integer.parseInt(args[3])); break;
             case "send-error": sendError(args[1], args[2], args[3]); break;
@@ -44,7 +57,6 @@ public final class InteropClient {
                 break;
             default: throw new IllegalArgumentException(args[0]);
         }
-        System.exit(0);
     }
 
     private static DefaultMQProducer producer(String namesrv) throws Exception {
@@ -106,14 +118,15 @@ public final class InteropClient {
         producer.setRetryTimesWhenSendFailed(0);
         Message message = message(topic, 1);
         if (kind.equals("transaction")) {
-            message.putUserProperty("probe", "1");
-            org.apache.rocketmq.common.message.MessageAccessor.putProperty(message, "TRAN_MSG", "true");
+            MessageAccessor.putProperty(message, "TRAN_MSG", "true");
         } else if (kind.equals("timer")) {
             message.setDelayTimeMs(60000);
         }
         try {
             report(producer.send(message));
-        } catch (org.apache.rocketmq.client.exception.MQBrokerException error) {
+        } catch (MQBrokerException error) {
+            System.out.println("refused " + error.getResponseCode());
+        } catch (MQClientException error) { // codes that the client takes for worth a retry
             System.out.println("refused " + error.getResponseCode());
         }
         producer.shutdown();
