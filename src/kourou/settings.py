@@ -34,6 +34,7 @@ T = TypeVar("T")
 _UNITS_BYTES: Final = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 _SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]iB)")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_NOT_SERVED: Final = "RocketMQ has it, Kourou does not serve it yet"
 _BLANKS: Final = " \t\f"
 _PROPERTY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -212,7 +213,7 @@ def _from_file(
         if name is None:
             if key not in unserved:
                 raise ConfigError(_unknown(key, source, list(names)))
-            log.warning("setting.ignored key=%s source=%s reason=not_served", key, source)
+            log.warning("setting.ignored key=%s source=%s reason=%s", key, source, _NOT_SERVED)
         elif name in found:
             raise ConfigError(
                 f"{source}: {found[name].key} and {key} are two names of one setting; keep one"

@@ -53,14 +53,16 @@ def test_a_report_is_one_line_and_its_remedy(capsys: pytest.CaptureFixture[str])
     assert captured.out == ""
     assert captured.err == (
         "Error: no connection to 127.0.0.1:9876: refused\n"
-        "  start one with `kourou serve`, or name another with --namesrv or KOUROU_NAMESRV\n"
+        "  --namesrv or KOUROU_NAMESRV name another server\n"
     )
 
 
 def test_what_a_peer_says_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     report(errors.RemoteError(1, "java.lang.Exception: x\n\tat Foo\x1b[2J"))
 
-    assert capsys.readouterr().err == "Error: code 1: java.lang.Exception: x\\n\\tat Foo\\x1b[2J\n"
+    assert capsys.readouterr().err == (
+        "Error: java.lang.Exception: x\\n\\tat Foo\\x1b[2J (code 1)\n"
+    )
 
 
 def test_the_traceback_is_there_for_who_asks(

@@ -1,0 +1,279 @@
+"""`kourou send` and `kourou receive` carry messages there and back, for people and programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import Outcome, Serving, run_command, start_command
+
+pytestmark = pytest.mark.slow
+Kourou = Callable[..., Outcome]
+EARLIEST = ("--from", "earliest", "--timeout", "10", "--count")
+
+
+def bodies(outcome: Outcome) -> list[str]:
+    return sorted(str(row["body"]) for row in outcome.rows)
+
+
+def test_a_message_arrives_with_all_that_was_given(kourou: Kourou) -> None:
+    sent = kourou(
+        *("send", "m-whole", '{"total": 5}', "--tag", "eu", "--key", "o-17", "--key", "o-18"),
+        *("--property", "shop=Köln", "--json"),
+    )
+    received = kourou("receive", "m-whole", "--from", "earliest", "--count", "1")
+
+    (receipt,), (message,) = sent.rows, received.rows
+    assert (sent.code, sent.err, received.code) == (0, "", 0)
+    assert (receipt["durability"], receipt["status"]) == ("DISK", "SEND_OK")
+    assert message["msg_id"] == receipt["msg_id"]
+    assert {name: message[name] for name in ("body", "tags", "keys", "properties")} == {
+        "body": '{"total": 5}',
+        "tags": "eu",
+        "keys": ["o-17", "o-18"],
+        "properties": {"shop": "Köln"},
+    }
+
+
+def test_a_person_is_told_in_one_line_how_safe_a_message_is(kourou: Kourou) -> None:
+    outcome = kourou("send", "m-person", "x")
+
+    assert outcome.out.startswith("on disk  broker-a/")
+    assert len(outcome.out.splitlines()) == 1
+
+
+def test_a_body_comes_from_stdin_whole(kourou: Kourou) -> None:
+    kourou("send", "m-stdin", stdin="two\nlines\n")
+    kourou("send", "m-stdin", "-", stdin="dash")
+
+    assert bodies(kourou("receive", "m-stdin", *EARLIEST, "2")) == ["dash", "two\nlines\n"]
+
+
+def test_lines_are_messages_and_their_sum_is_told(kourou: Kourou, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"line {n}\n" for n in range(2_000)))
+
+    sent = kourou("send", "m-lines", "--lines", str(file))
+    received = kourou("receive", "m-lines", "--from", "earliest", "--count", "2000")
+
+    assert sent.out.startswith("on disk  2,000 messages to m-lines  ")
+    assert bodies(received) == sorted(f"line {n}" for n in range(2_000))
+
+
+def test_receipts_of_many_come_in_the_order_of_the_lines(kourou: Kourou) -> None:
+    outcome = kourou("send", "m-order", "--lines", "-", "--json", stdin="a\nb\n\nc\n")
+
+    assert [row["status"] for row in outcome.rows] == ["SEND_OK"] * 3
+    assert len({row["msg_id"] for row in outcome.rows}) == 3
+
+
+def test_a_count_sends_the_body_so_often(kourou: Kourou) -> None:
+    kourou("send", "m-count", "again", "--count", "5")
+
+    assert bodies(kourou("receive", "m-count", *EARLIEST, "5")) == ["again"] * 5
+
+
+def test_a_tag_expression_picks_messages(kourou: Kourou) -> None:
+    for tag in ("eu", "us", "cn"):
+        kourou("send", "m-tags", tag, "--tag", tag)
+
+    picked = kourou("receive", "m-tags", *EARLIEST, "2", "--tag", "eu || us")
+
+    assert bodies(picked) == ["eu", "us"]
+
+
+def test_reading_begins_at_a_time(kourou: Kourou) -> None:
+    kourou("topic", "create", "m-time", "--queues", "1")
+    kourou("send", "m-time", "before")
+    (before,) = kourou("receive", "m-time", *EARLIEST, "1").rows
+    later = int(str(before["store_at_ms"])) + 1
+    kourou("send", "m-time", "after")
+
+    since_an_hour = kourou("receive", "m-time", *EARLIEST[2:], "2", "--from", "-1h")
+    since_then = kourou("receive", "m-time", *EARLIEST[2:], "1", "--from", str(later))
+
+    assert bodies(since_an_hour) == ["after", "before"]
+    assert bodies(since_then) == ["after"]
+
+
+def test_a_delayed_message_comes_later(kourou: Kourou) -> None:
+    kourou("send", "m-delay", "later", "--delay-level", "1")
+    at_once = kourou("receive", "m-delay", "--from", "earliest", "--timeout", "0.3")
+    later = kourou("receive", "m-delay", "--from", "earliest", "--count", "1", "--timeout", "10")
+
+    assert (at_once.out, bodies(later)) == ("", ["later"])
+
+
+def test_a_count_that_is_not_reached_is_told_by_the_exit_code(kourou: Kourou) -> None:
+    kourou("send", "m-few", "one")
+    outcome = kourou("receive", "m-few", "--from", "earliest", "--count", "2", "--timeout", "2")
+
+    assert (outcome.code, bodies(outcome)) == (1, ["one"])
+
+
+def test_text_is_for_people(kourou: Kourou) -> None:
+    kourou("send", "m-text", "hello\x1b[2J", "--tag", "eu")
+    outcome = kourou("receive", "m-text", "--from", "earliest", "--count", "1", "--text")
+
+    assert outcome.out.endswith("[eu]  hello\\x1b[2J\n")
+
+
+def test_a_group_goes_on_where_it_ended(kourou: Kourou) -> None:
+    kourou("send", "m-group", "--lines", "-", stdin="1\n2\n3\n4\n5\n6\n")
+    as_group = ("receive", "m-group", "--group", "billing", "--from", "earliest")
+
+    first = kourou(*as_group, "--count", "4", "--timeout", "10")
+    second = kourou(*as_group, "--count", "2", "--timeout", "10")
+    third = kourou(*as_group, "--timeout", "0.5")
+
+    assert (first.code, second.code, third.code, third.out) == (0, 0, 0, "")
+    assert sorted(bodies(first) + bodies(second)) == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_reading_on_takes_nothing_from_a_group(kourou: Kourou) -> None:
+    kourou("send", "m-look", "x")
+    kourou("receive", "m-look", *EARLIEST, "1")
+    outcome = kourou("receive", "m-look", "--group", "looker", "--from", "earliest", "--count", "1")
+
+    assert bodies(outcome) == ["x"]
+
+
+def test_a_live_tail_prints_what_arrives_and_ends_by_ctrl_c(serving: Serving) -> None:
+    at = ("-n", serving.namesrv)
+    run_command("topic", "create", "m-live", *at)
+    tail = start_command("receive", "m-live", *at)
+    assert tail.stdout is not None
+    assert tail.stderr is not None
+    assert tail.stderr.readline().startswith("reading m-live, 8 queues")
+
+    run_command("send", "m-live", "news", *at)
+    line = tail.stdout.readline()
+    began = time.perf_counter()
+    tail.send_signal(signal.SIGINT)
+    rest, err = tail.communicate(timeout=10)
+
+    assert json.loads(line)["body"] == "news"
+    assert (tail.returncode, rest, err) == (130, "", "")
+    assert time.perf_counter() - began < 2
+
+
+def test_a_live_tail_waits_for_a_topic_that_does_not_exist_yet(serving: Serving) -> None:
+    at = ("-n", serving.namesrv)
+    tail = start_command("receive", "m-unborn", "--count", "1", *at)
+    assert tail.stderr is not None
+    assert "m-unborn does not exist yet" in tail.stderr.readline()
+
+    run_command("send", "m-unborn", "first", *at)
+    out, _ = tail.communicate(timeout=10)
+
+    assert (tail.returncode, json.loads(out)["body"]) == (0, "first")
+
+
+def test_a_live_tail_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
+    with Serving.start(tmp_path) as serving:
+        host_ports = [int(str(serving.ready[n]).split(":")[1]) for n in ("broker", "namesrv")]
+        at = ("-n", serving.namesrv)
+        run_command("send", "orders", "before", *at)
+        tail = start_command("receive", "orders", "--from", "earliest", "--count", "2", *at)
+        assert tail.stdout is not None
+        assert json.loads(tail.stdout.readline())["body"] == "before"
+        serving.stop(signal.SIGKILL)
+
+    port, namesrv_port = host_ports
+    with Serving.start(tmp_path, port=port, namesrv_port=namesrv_port):
+        run_command("send", "orders", "after", *at)
+        out, err = tail.communicate(timeout=20)
+
+    assert (tail.returncode, json.loads(out)["body"]) == (0, "after")
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(serving: Serving) -> None:
+    at = ("-n", serving.namesrv)
+    run_command("send", "m-pipe", "x", "--count", "20", *at)
+    tail = start_command("receive", "m-pipe", "--from", "earliest", *at)
+    assert tail.stdout is not None
+    tail.stdout.readline()
+    tail.stdout.close()
+    run_command("send", "m-pipe", "x", "--count", "2000", *at)
+    assert tail.stderr is not None
+    err = tail.stderr.read()
+    tail.stderr.close()
+
+    assert tail.wait(10) == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("send", "bad topic!", "x"), "topic 'bad topic!'"),
+        (("send", "t" * 128, "x"), "has 128 characters, allowed are 127"),
+        (("send", "orders", "x", "--lines", "-"), "leave out BODY and --count"),
+        (("send", "orders", "--lines", "/absent"), "--lines /absent: No such file"),
+        (("send", "orders", "x", "--property", "shop"), "'shop' is not NAME=VALUE"),
+        (("send", "orders", "x", "-p", "a=1", "-p", "a=2"), "--property a is given twice"),
+        (("send", "orders", "x", "--property", "KEYS=1"), "property KEYS is set by the system"),
+        (("send", "orders", "x", "--key", "a b"), "key 'a b' has a blank"),
+        (("send", "orders", "x", "--delay-level", "19"), "--delay-level"),
+        (("send", "orders", "x", "--tga", "eu"), "--tga"),
+        (("receive", "bad topic!"), "topic 'bad topic!'"),
+        (("receive", "orders", "--from", "yesterday"), "--from 'yesterday' is no time"),
+        (("receive", "orders", "--group", "bad group!"), "bad group!"),
+        (("receive", "orders", "--count", "0"), "--count"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_is_sent(
+    command: Kourou, args: tuple[str, ...], text: str
+) -> None:
+    outcome = command(*args, environ={"KOUROU_NAMESRV": "127.0.0.1:1"})
+
+    assert outcome.code == 2
+    assert text in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_message_too_large_is_refused_with_the_limit(kourou: Kourou) -> None:
+    outcome = kourou("send", "m-large", stdin="x" * (4 * 1024 * 1024 + 1))
+
+    assert outcome.code == 2
+    assert "4194305" in outcome.err.replace(",", "")
+    assert "4194304" in outcome.err.replace(",", "")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("send", "orders", "x", "--timeout", "0.2"),
+        ("receive", "orders", "--timeout", "0.2"),
+        ("receive", "orders", "--group", "billing"),
+        ("topic", "list"),
+        ("group", "describe", "billing"),
+    ],
+)
+def test_an_absent_name_server_is_named_with_a_remedy(
+    command: Kourou, args: tuple[str, ...]
+) -> None:
+    outcome = command(*args, environ={"NAMESRV_ADDR": "127.0.0.1:1"})
+
+    assert (outcome.code, outcome.out) == (3, "")
+    error, remedy = outcome.err.splitlines()
+    assert error.startswith("Error: ")
+    assert "127.0.0.1:1" in error
+    assert "kourou serve" in error
+    assert "--namesrv" in remedy
+
+
+def test_lines_sent_before_an_error_are_counted(kourou: Kourou) -> None:
+    outcome = kourou("send", "m-error", "--lines", "-", stdin="1\n2\n" + "x" * (4 << 20) + "y\n")
+
+    assert outcome.code == 2
+    assert outcome.err.splitlines() == [
+        "2 of 2 messages were acknowledged before the error",
+        "Error: line 3 is longer than 4,194,304 bytes",
+    ]

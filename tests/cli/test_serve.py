@@ -1,0 +1,261 @@
+"""`kourou serve` is ready quickly, says what it is, stops cleanly, and refuses with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import Outcome, Serving, run_command, start_command
+
+pytestmark = pytest.mark.slow
+Command = Callable[..., Outcome]
+FREE = ("--port", "0", "--namesrv-port", "0")
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_it_tells_a_program_where_it_is(tmp_path: Path) -> None:
+    with Serving.start(tmp_path / "store") as serving:
+        ready = serving.ready
+
+        assert next(iter(ready)) == "ready"
+        assert ready["pid"] == serving.process.pid
+        assert ready["store"] == str(tmp_path / "store")
+        assert (ready["flush_disk_type"], ready["profile"]) == ("SYNC_FLUSH", "dev")
+        for name in ("namesrv", "broker"):
+            host, port = str(ready[name]).split(":")
+            assert (host, int(port) > 0) == ("127.0.0.1", True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly_within_two_seconds(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with Serving.start(tmp_path) as serving:
+        began = time.perf_counter()
+        outcome = serving.stop(number)
+        seconds = time.perf_counter() - began
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert seconds < 2
+    assert not (tmp_path / "abort").exists()
+
+
+def test_a_client_that_says_nothing_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    with Serving.start(tmp_path) as serving:
+        host, port = serving.broker.split(":")
+        with socket.create_connection((host, int(port))) as silent:
+            silent.sendall(b"\0\0\1\0")
+            began = time.perf_counter()
+            outcome = serving.stop()
+
+    assert (outcome.code, time.perf_counter() - began < 2) == (0, True)
+
+
+def test_after_kill_9_the_next_start_recovers_and_says_so(tmp_path: Path, command: Command) -> None:
+    with Serving.start(tmp_path) as serving:
+        for number in range(3):
+            command("send", "orders", str(number), "-n", serving.namesrv)
+        assert serving.stop(signal.SIGKILL).code == -signal.SIGKILL
+
+    with Serving.start(tmp_path) as serving:
+        received = command(
+            "receive", "orders", "--from", "earliest", "--count", "3", "-n", serving.namesrv
+        )
+        assert "recovered after a crash" in str(serving.ready["found"])
+        assert serving.stop().code == 0
+
+    assert sorted(str(row["body"]) for row in received.rows) == ["0", "1", "2"]
+    assert command("store", "check", str(tmp_path)).code == 0
+
+
+def test_the_start_screen_says_what_is_on_and_off_and_what_next(tmp_path: Path) -> None:
+    process = start_command("serve", "--store", str(tmp_path / "store"), *FREE)
+    assert process.stdout is not None
+    screen: list[str] = []
+    while not screen or "topic list" not in screen[-1]:
+        screen.append(process.stdout.readline())
+        assert screen[-1], "it ended before the screen did"
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=10)
+
+    text = " ".join(" ".join(screen).split())
+    assert len(screen) <= 24
+    assert max(map(len, screen)) <= 81
+    assert f"Store {tmp_path / 'store'} new," in text
+    assert "acknowledged message is on disk" in text
+    assert "On send," in text
+    assert "Off not built yet: transactions," in text
+    assert "replication" in text
+    assert 'Next kourou send hello "first message" -n \'127.0.0.1:' in text
+    assert rest.strip() == "Stopped; the store is closed."
+
+
+def test_listening_beyond_this_machine_warns_loudly(tmp_path: Path) -> None:
+    with Serving.start(tmp_path, "--listen", "0.0.0.0") as serving:  # noqa: S104  # the case
+        outcome = serving.stop()
+
+    assert "open to other machines, without access control" in outcome.err
+    assert serving.ready["is_exposed"] is True
+    assert serving.namesrv.startswith("127.0.0.1:")
+
+
+def test_async_flush_is_said(tmp_path: Path) -> None:
+    with Serving.start(tmp_path, "--flush", "async") as serving:
+        assert serving.ready["flush_disk_type"] == "ASYNC_FLUSH"
+
+
+def test_it_joins_a_name_server_that_runs(tmp_path: Path, command: Command) -> None:
+    with Serving.start(tmp_path / "a") as first:
+        options = ("--namesrv", first.namesrv, "--config", str(tmp_path / "b.conf"))
+        (tmp_path / "b.conf").write_text("brokerName=broker-b\n")
+        with Serving.start(tmp_path / "b", *options) as second:
+            made = command("topic", "create", "orders", "--json", "-n", first.namesrv)
+
+            assert (second.ready["own_namesrv"], second.namesrv) == (False, first.namesrv)
+            assert json.loads(made.out)["brokers"] == ["broker-a", "broker-b"]
+
+
+def test_a_store_keeps_the_sizes_it_was_made_with(tmp_path: Path) -> None:
+    with Serving.start(tmp_path) as serving:
+        assert serving.ready["segment_bytes"] == 64 * 1024**2
+
+    with Serving.start(tmp_path, "--profile", "prod") as serving:
+        assert serving.ready["segment_bytes"] == 64 * 1024**2
+
+
+def test_the_prod_profile_has_javas_sizes(tmp_path: Path) -> None:
+    with Serving.start(tmp_path, "--profile", "prod") as serving:
+        assert serving.ready["segment_bytes"] == 1024**3
+
+
+def test_settings_come_from_file_environment_and_options(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text(
+        f"brokerClusterName=c1\nbrokerName=from-file\nstorePathRootDir={tmp_path / 'x'}\n"
+    )
+    environ = {"KOUROU_BROKER_BROKER_NAME": "from-environment"}
+    process = start_command(
+        *("serve", "--config", str(tmp_path / "broker.conf"), *FREE, "--ready-json"),
+        environ=environ,
+    )
+    assert process.stdout is not None
+    with Serving(process, json.loads(process.stdout.readline())) as serving:
+        assert serving.ready["cluster"] == "c1"
+        assert serving.ready["broker_name"] == "from-environment"
+        assert serving.ready["store"] == str(tmp_path / "x")
+
+
+def test_a_second_one_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    with Serving.start(tmp_path):
+        outcome = run_command("serve", "--store", str(tmp_path), *FREE, "--log-level", "error")
+
+    assert outcome.code == 3
+    error, remedy = outcome.err.splitlines()
+    assert error.startswith(f"Error: {tmp_path}/lock is locked by another process")
+    assert remedy == "  one broker a store: stop the other one, or choose another with --store"
+
+
+@pytest.mark.parametrize("which", ["--port", "--namesrv-port"])
+def test_a_taken_port_is_refused(tmp_path: Path, taken_port: int, which: str) -> None:
+    ports = {"--port": "0", "--namesrv-port": "0", which: str(taken_port)}
+    outcome = run_command(
+        *("serve", "--store", str(tmp_path), "--log-level", "error"),
+        *(word for pair in ports.items() for word in pair),
+    )
+
+    assert outcome.code == 3
+    assert f"127.0.0.1:{taken_port}" in outcome.err
+    assert "the port is taken" in outcome.err
+    assert "--port and --namesrv-port choose other ports" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = run_command("serve", "--store", str(tmp_path / "file" / "store"), *FREE)
+
+    assert outcome.code == 3
+    assert outcome.err.splitlines() == [
+        f"Error: store {tmp_path}/file/store: Not a directory",
+        "  choose another directory with --store, or change its owner or mode",
+    ]
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    outcome = run_command(
+        *("serve", "--store", str(tmp_path), *FREE, "--listen", "203.0.113.7"),
+        *("--log-level", "error"),
+    )
+
+    assert outcome.code == 3
+    assert "203.0.113.7" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("flushDiskTyp=SYNC_FLUSH", "did you mean flushDiskType?"),
+        ("listenPort=99999", "port is 99999; it must be 0 to 65535 (listenPort is from"),
+        ("brokerId=1", "replication is not built yet"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_source(
+    tmp_path: Path, command: Command, line: str, text: str
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(line)
+
+    outcome = command("serve", "--config", str(conf), "--store", str(tmp_path / "store"))
+
+    assert outcome.code == 2
+    assert str(conf) in outcome.err
+    assert text in outcome.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_unknown_setting_of_the_environment_is_refused(command: Command) -> None:
+    outcome = command("serve", environ={"KOUROU_BROKER_FLUSH_DISK_TIPE": "x"})
+
+    assert outcome.code == 2
+    assert "did you mean KOUROU_BROKER_FLUSH_DISK_TYPE?" in outcome.err
+
+
+def test_a_key_that_only_rocketmq_serves_warns_and_serves(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("haListenPort=10912\n")
+
+    with Serving.start(tmp_path / "store", "--config", str(conf)) as serving:
+        outcome = serving.stop()
+
+    assert outcome.code == 0
+    assert json.loads(outcome.err)["key"] == "haListenPort"
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    process = start_command("serve", "--store", str(tmp_path), *FREE, "--ready-json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    # Stopped, the process gets both signals before it can act on the first one alone; Linux keeps
+    # only one of a kind, so they are two kinds.
+    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    _, err = process.communicate(timeout=10)
+
+    assert process.returncode == 130
+    assert "the next start recovers the store" in err
+    with Serving.start(tmp_path) as serving:
+        assert "recovered after a crash" in str(serving.ready["found"])
