@@ -1,0 +1,213 @@
+"""Every name server knows the broker and its topics, whatever happens to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+from kourou.errors import TopicNotFoundError
+from kourou.model.route import TopicRoute
+from kourou.model.topic import TopicConfig
+from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.server import NameServer
+from kourou.protocol.bodies import decode_topic_route
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.remoting.check import raise_for_response
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+from kourou.testing.disk import SimDisk
+from kourou.testing.flusher import SimFlusher
+from kourou.testing.loop import run_virtual
+from kourou.testing.network import MemoryNetwork
+from kourou.testing.runtime import sim_runtime
+
+FIRST = ("127.0.0.1", 9876)
+SECOND = ("127.0.0.1", 9877)
+BOTH = ("127.0.0.1:9876", "127.0.0.1:9877")
+
+
+class World:
+    """Name servers that come and go, and one broker."""
+
+    def __init__(self, **options: Any) -> None:
+        self.network = MemoryNetwork()
+        self.runtime: Runtime = sim_runtime(network=self.network)
+        config = BrokerConfig(**({"namesrv_addr": BOTH} | options))
+        self.broker = Broker(config, SimDisk(), self.runtime, SimFlusher)
+        self.pool = ConnectionPool(self.runtime, {}, ConnectionLimits())
+
+    async def namesrv(self, address: tuple[str, int]) -> NameServer:
+        """Start a name server."""
+        namesrv = NameServer(NamesrvConfig(listen=address[0], port=address[1]), self.runtime)
+        await namesrv.start()
+        return namesrv
+
+    async def route(self, address: tuple[str, int], topic: str = "TBW102") -> TopicRoute:
+        """Return what a name server says of a topic."""
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        answer = await self.pool.request(f"{address[0]}:{address[1]}", command, 3)
+        raise_for_response(answer)
+        return decode_topic_route(answer.body)
+
+    async def knows(self, address: tuple[str, int], topic: str = "TBW102") -> bool:
+        """Return whether a name server has a route for a topic."""
+        try:
+            return bool((await self.route(address, topic)).broker_datas)
+        except TopicNotFoundError:
+            return False
+
+    async def stop(self, *namesrvs: NameServer) -> None:
+        await self.broker.stop()
+        await self.pool.close()
+        for namesrv in namesrvs:
+            await namesrv.stop()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_started_broker_is_known_to_every_name_server_and_a_stopped_one_to_none() -> None:
+    async def main() -> None:
+        world = World()
+        namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
+        await world.broker.start()
+        assert await world.knows(FIRST)
+        assert await world.knows(SECOND)
+        await world.broker.stop()
+        assert not await world.knows(FIRST)
+        assert not await world.knows(SECOND)
+        await world.stop(*namesrvs)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_name_server_that_is_down_or_hangs_delays_nobody(
+    hangs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        world = World()
+        namesrv = await world.namesrv(SECOND)
+        if hangs:
+            world.network.stall(FIRST)
+        started_s = now_s()
+        await world.broker.start()
+        assert now_s() - started_s <= 1
+        assert await world.knows(SECOND)
+        await asyncio.sleep(60)
+        stopping_s = now_s()
+        await world.broker.stop()
+        assert now_s() - stopping_s < 1
+        await world.stop(namesrv)
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(main())
+    failed = [r for r in caplog.records if r.getMessage().startswith("registration.failed")]
+    assert len(failed) == 1, "a failure that lasts is said once"
+    assert "127.0.0.1:9876" in failed[0].getMessage()
+
+
+def test_a_name_server_that_comes_later_learns_of_the_broker() -> None:
+    async def main() -> None:
+        world = World()
+        await world.broker.start()
+        await asyncio.sleep(5)
+        namesrv = await world.namesrv(FIRST)
+        await asyncio.sleep(10)
+        assert await world.knows(FIRST)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_name_server_that_restarts_learns_of_the_broker_within_seconds() -> None:
+    async def main() -> None:
+        world = World()
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        namesrv.abandon()
+        await asyncio.sleep(3)
+        namesrv = await world.namesrv(FIRST)
+        await asyncio.sleep(5)
+        assert await world.knows(FIRST)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_new_topic_is_known_at_once_and_many_share_a_registration() -> None:
+    async def main() -> None:
+        world = World()
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        await asyncio.sleep(1)
+        topics = world.broker._parts._tables.topics  # type: ignore[union-attr]
+        for number in range(100):
+            topics.put(TopicConfig(f"T{number}"))
+        await asyncio.sleep(0.3)
+        assert await world.knows(FIRST, "T0")
+        assert await world.knows(FIRST, "T99")
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_broker_stays_known_for_as_long_as_it_lives() -> None:
+    async def main() -> None:
+        world = World()
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        await asyncio.sleep(600)
+        assert await world.knows(FIRST)
+        world.broker.abandon()
+        await asyncio.sleep(130)
+        assert not await world.knows(FIRST)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        ({"port": 10911}, "127.0.0.1:10911"),
+        ({"port": 10911, "advertise": "10.1.2.3"}, "10.1.2.3:10911"),
+        ({"port": 10911, "advertise": "broker.example:443"}, "broker.example:443"),
+        ({"port": 10911, "listen": "0.0.0.0"}, "127.0.0.1:10911"),  # noqa: S104 - simulated
+        ({"port": 10911, "listen": "::1"}, "[::1]:10911"),
+    ],
+)
+def test_the_route_names_an_address_that_clients_can_reach(
+    options: dict[str, Any], address: str
+) -> None:
+    async def main() -> None:
+        world = World(**options)
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        (broker,) = (await world.route(FIRST)).broker_datas
+        assert broker.broker_addrs == {0: address}
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_routes_show_no_more_than_the_broker_allows() -> None:
+    async def main() -> None:
+        world = World(broker_permission=4)
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        (queues,) = (await world.route(FIRST, "BenchmarkTest")).queue_datas
+        assert queues.perm == 4
+        await world.stop(namesrv)
+
+    run_virtual(main())

@@ -1,0 +1,228 @@
+"""A broker starts, serves, and stops in an order that loses nothing and hangs on nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+from kourou.errors import AddressInUseError, ClosedError, StoreLockedError
+from kourou.model.message import Message
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.headers_consume import PullMessageRequestHeader
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import format_address
+from kourou.remoting.pool import ConnectionPool
+from kourou.store.message_store import MessageStore
+from kourou.testing.cluster import Cluster
+from kourou.testing.disk import SimDisk
+from kourou.testing.flusher import SimFlusher
+from kourou.testing.loop import run_virtual
+from kourou.testing.runtime import sim_runtime
+from kourou.testing.send_bench import message
+
+
+def run(test: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with Cluster(**options) as cluster:
+            await test(cluster)
+
+    run_virtual(main())
+
+
+async def ask(cluster: Cluster, command: RemotingCommand) -> RemotingCommand:
+    """Send one command to the broker over a connection of its own."""
+    pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
+    try:
+        return await pool.request(format_address(cluster.broker_address()), command, 30)
+    finally:
+        await pool.close()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_store_in_use_is_refused_and_left_alone() -> None:
+    async def test(cluster: Cluster) -> None:
+        other = Broker(BrokerConfig(port=0), cluster.disk(), cluster.runtime, SimFlusher)
+        with pytest.raises(StoreLockedError):
+            await other.start()
+        assert (await ask(cluster, message())).code == 0
+
+    run(test)
+
+
+def test_a_taken_port_is_refused_and_the_store_is_closed_again() -> None:
+    async def test(cluster: Cluster) -> None:
+        disk = SimDisk()
+        config = BrokerConfig(port=cluster.broker_address()[1])
+        other = Broker(config, disk, cluster.runtime, SimFlusher)
+        with pytest.raises(AddressInUseError):
+            await other.start()
+        store = MessageStore.open(disk, config.store_config, 0, pid=1)
+        assert store.recovery.was_clean
+        store.close(0)
+
+    run(test)
+
+
+def test_a_broker_without_name_servers_serves_on_a_free_port() -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        broker = Broker(BrokerConfig(port=0), SimDisk(), runtime, SimFlusher)
+        with pytest.raises(ClosedError):
+            _ = broker.address
+        with pytest.raises(ClosedError):
+            _ = broker.store
+        address = await broker.start()
+        assert address == broker.address
+        assert address[1] > 0
+        pool = ConnectionPool(runtime, {}, ConnectionLimits())
+        answer = await pool.request(format_address(address), message(), 3)
+        assert answer.code == 0
+        assert f"{address[1]:08X}" in answer.ext_fields["msgId"]
+        await pool.close()
+        await broker.stop()
+        await broker.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        (RequestCode.QUERY_MESSAGE, 3),
+        (RequestCode.END_TRANSACTION, 3),
+        (RequestCode.POP_MESSAGE, 3),
+        (RequestCode.LOCK_BATCH_MQ, 3),
+        (RequestCode.SEND_REPLY_MESSAGE, 3),
+        (9999, 3),
+        (RequestCode.RECALL_MESSAGE, 16),
+    ],
+)
+def test_what_is_not_served_says_so(code: int, answer: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        assert (await ask(cluster, request(code))).code == answer
+
+    run(test)
+
+
+def test_stopping_answers_what_was_accepted_and_saves_everything() -> None:
+    async def test(cluster: Cluster) -> None:
+        assert (await ask(cluster, message(topic="T"))).code == 0
+        cluster.flusher().stall()
+        sending = asyncio.create_task(ask(cluster, message(topic="T")))
+        await asyncio.sleep(0.1)
+        stopping = asyncio.create_task(cluster.stop_broker())
+        await asyncio.sleep(0.1)
+        refused = await ask(cluster, message(topic="T"))
+        cluster.flusher().release()
+        assert (await sending).code == 0
+        assert refused.code == 14
+        await stopping
+        await cluster.restart_broker()
+        assert cluster.broker().store.recovery.was_clean
+        assert cluster.broker().store.max_offset("T", 0) == 2
+
+    run(test)
+
+
+def test_stopping_takes_no_longer_than_two_seconds_whoever_hangs() -> None:
+    """A client that reads nothing, a held pull, and a name server that does not answer."""
+
+    async def test(cluster: Cluster) -> None:
+        assert (await ask(cluster, message(topic="T"))).code == 0
+        held = asyncio.create_task(ask(cluster, request(RequestCode.PULL_MESSAGE, pull("T"))))
+        await asyncio.sleep(0.5)
+        assert not held.done()
+        cluster.network.stall(("127.0.0.1", 9876))
+        started_s = now_s()
+        await cluster.stop_broker()
+        assert now_s() - started_s < 2
+        cluster.network.heal(("127.0.0.1", 9876))
+        with pytest.raises(Exception, match="ended"):
+            await held
+
+    run(test)
+
+
+def pull(topic: str) -> PullMessageRequestHeader:
+    return PullMessageRequestHeader(
+        consumer_group="g",
+        topic=topic,
+        queue_id=0,
+        queue_offset=1,
+        max_msg_nums=32,
+        sys_flag=2 | 4,
+        commit_offset=0,
+        suspend_timeout_millis=15_000,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+
+
+def test_a_held_pull_is_answered_when_a_message_comes() -> None:
+    async def test(cluster: Cluster) -> None:
+        assert (await ask(cluster, message(topic="T"))).code == 0
+        held = asyncio.create_task(ask(cluster, request(RequestCode.PULL_MESSAGE, pull("T"))))
+        await asyncio.sleep(1)
+        assert not held.done()
+        started_s = now_s()
+        assert (await ask(cluster, message(b"news", topic="T"))).code == 0
+        answer = await held
+        assert answer.code == 0
+        assert b"news" in answer.body
+        assert now_s() - started_s < 1
+
+    run(test)
+
+
+def test_delayed_messages_are_delivered_also_when_they_became_due_while_it_was_down() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.producer() as producer:
+            await producer.send(Message("T", b"soon", delay_level=1))
+            await producer.send(Message("T", b"later", delay_level=5))
+            await asyncio.sleep(12)  # until the progress is saved
+            assert delivered(cluster) == 1
+            await cluster.crash_broker()
+            await asyncio.sleep(90)
+            await cluster.restart_broker()
+            await asyncio.sleep(2)
+            assert delivered(cluster) == 2
+
+    def delivered(cluster: Cluster) -> int:
+        store = cluster.broker().store
+        return sum(store.max_offset("T", queue_id) for queue_id in range(8))
+
+    run(test)
+
+
+def test_tables_that_cannot_be_saved_are_tried_again_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        disk = cluster.disk()
+
+        def refuse(operation: str, name: str) -> None:
+            if operation == "write" and name.startswith("config/"):
+                raise OSError(28, "No space left on device")
+
+        disk.on_operation = refuse
+        assert (await ask(cluster, message(topic="T"))).code == 14
+        await asyncio.sleep(30)
+        disk.on_operation = None
+        await asyncio.sleep(6)
+        assert b'"T"' in disk.read("config/topics.json", 0, 1 << 20)
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("loop.")]
+    assert said == ["loop.failed name=save tables", "loop.recovered name=save tables"]
