@@ -13,7 +13,7 @@ from typing import Final
 from data import Flight
 
 from kourou.client.config import ProducerConfig
-from kourou.client.producer import Producer, SendReceipt
+from kourou.client.producer import Durability, Producer, SendReceipt
 from kourou.model.message import Message
 
 GROUP: Final = "flight-publisher"
@@ -33,6 +33,7 @@ class Sending:
         total: messages that it will have.
         sent: messages handed to the producer.
         acknowledged: of these, answered by the broker as stored.
+        on_disk: of these, answered as on its disk.
         failures: flight id and error of each that raised.
         latencies_ms: from handing over to the acknowledgement.
         seconds: from the first message to the last answer.
@@ -42,6 +43,7 @@ class Sending:
     total: int
     sent: int = 0
     acknowledged: int = 0
+    on_disk: int = 0
     failures: list[tuple[str, BaseException]] = field(default_factory=list)
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
     seconds: float = 0.0
@@ -77,6 +79,7 @@ def _book(
     error = future.exception()
     if error is None:
         sending.acknowledged += 1
+        sending.on_disk += future.result().durability is Durability.DISK
         if sending.acknowledged * 2 >= sending.total:
             sending.halfway.set()
         sending.latencies_ms.append((time.perf_counter() - sent_at) * 1000)

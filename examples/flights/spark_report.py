@@ -36,9 +36,10 @@ WEATHER: Final = (
 
 
 def read_topic(spark: SparkSession, name_server: str) -> DataFrame:
-    """Return every stored message of the topic, as it is now."""
+    """Return key and body of every stored message of the topic, as it is now."""
     return (
         spark.read.format("rocketmq")
+        .schema("keys ARRAY<STRING>, body BINARY")  # all that is needed; without: all columns
         .option("nameServer", name_server)
         .option("topic", TOPIC)
         .option("startingOffsets", "earliest")
@@ -79,9 +80,10 @@ def main(name_server: str, parquet: str) -> None:
     flights = (
         read_topic(spark, name_server)
         .observe(stored, F.count(F.lit(1)).alias("rows"))
-        .select(F.from_json(F.col("body").cast("string"), FLIGHT).alias("flight"))
+        .select(F.col("keys")[0].alias("key"), F.col("body").cast("string"))
+        .dropDuplicates(["key"])
+        .select(F.from_json("body", FLIGHT).alias("flight"))
         .select("flight.*")
-        .dropDuplicates(["flight_id"])
     )
     with_weather(flights).write.mode("overwrite").partitionBy("carrier").parquet(parquet)
     written = spark.read.parquet(parquet)
