@@ -30,6 +30,12 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
     return decode_checkpoint(disk.read(CHECKPOINT, 0, CHECKPOINT_BYTES))
 
 
+def create_checkpoint(disk: Disk) -> None:
+    """Make the file at its full size if there is none; the root directory must be synced after."""
+    if not disk.exists(CHECKPOINT) or disk.size(CHECKPOINT) < CHECKPOINT_BYTES:
+        disk.truncate(CHECKPOINT, CHECKPOINT_BYTES)
+
+
 class CheckpointKeeper:
     """Moves the checkpoint as files become durable, and writes it.
 
@@ -49,7 +55,8 @@ class CheckpointKeeper:
         self._disk = disk
         self._config = config
         self._queues = queues
-        self._written: Checkpoint | None = None
+        self._written = value
+        self._must_sync = False
         self._target: Appended | None = None  # of the round that goes on
         self._waiting: dict[str, tuple[str, ...]] = {}  # its files that are not in a plan yet
         self._planned: set[str] = set()  # those in a plan that has not ended
@@ -67,12 +74,15 @@ class CheckpointKeeper:
             self._queues.unsynced.clear()
 
     def take_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the round's next files for a sync plan, and their directories where new."""
+        """Return files for a sync plan: the round's next, and directories where they are new."""
         names = tuple(self._waiting)[: self._config.queue_files_per_sync]
         directories: dict[str, None] = {}
         for name in names:
             directories.update(dict.fromkeys(self._waiting.pop(name)))
             self._planned.add(name)
+        if self._must_sync:
+            self._must_sync = False
+            names = (*names, CHECKPOINT)
         return names, tuple(directories)
 
     def synced(self, plan: SyncPlan, synced_position: int) -> None:
@@ -107,10 +117,12 @@ class CheckpointKeeper:
         )
 
     def write(self) -> None:
-        """Write the checkpoint to its file if it moved; an old one that a crash leaves is safe."""
+        """Write the checkpoint to its file if it moved; an old one that a crash leaves is safe.
+
+        It is synced with the log's next sync once a round is over, that is about once a minute.
+        """
         if self.value == self._written:
             return
-        if self._written is None:
-            self._disk.truncate(CHECKPOINT, CHECKPOINT_BYTES)
         self._disk.write(CHECKPOINT, 0, [encode_checkpoint(self.value)])
+        self._must_sync |= self.value.queues_offset > self._written.queues_offset
         self._written = self.value

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kourou.disk import Disk
-from kourou.store.checkpoint import CheckpointKeeper, load_checkpoint
+from kourou.store.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue_table import ConsumeQueueTable
@@ -80,6 +80,7 @@ def open_files(
     try:
         files = _load(disk, config, now_ms, progress, unlock)
         files.save_state(files.state)
+        create_checkpoint(disk)
         _write_abort(disk, pid)
     except BaseException:
         unlock()
@@ -187,8 +188,7 @@ def close_files(files: StoreFiles, last_visible: Appended | None) -> None:
     if last_visible is not None:
         files.checkpoint.everything_is_durable(last_visible)
     files.checkpoint.write()
-    if disk.exists(CHECKPOINT):
-        disk.sync(CHECKPOINT)
+    disk.sync(CHECKPOINT)
     closed = ClosedState(commitlog.written_position, sum(queue.max_offset for queue in queues))
     files.save_state(msgspec.structs.replace(files.state, closed=closed))
     disk.unlink(ABORT)

@@ -145,11 +145,14 @@ class Recovery:
         )
         damaged = self._queues.load()
         damaged += check_queue_sizes(self._disk, self._queues, are_recorded=are_recorded)
+        lost_fronts: list[ConsumeQueue] = []
         for queue in list(self._queues):
             entry = queue.first_entry()
             if entry and entry.physical_offset < self._deleted_topics.get(queue.topic, 0):
                 self._queues.remove(queue)  # a crash came between the note and the removal
-        return not (self._was_clean and damaged)
+            elif self._segments.first == 0 < queue.segments.first:
+                lost_fronts.append(queue)  # while no message has expired, none begins later
+        return not lost_fronts and not (self._was_clean and damaged)
 
     # Where the scan begins ---------------------------------------------------------------------
 

@@ -308,6 +308,7 @@ class SimDisk:
         return 0
 
     def free_bytes(self) -> int:
+        self._begin("free_bytes", "")
         return self.free
 
     def lock(self, name: str) -> Callable[[], None]:

@@ -1,0 +1,561 @@
+"""What the broker relies on: order, whole batches, refusals that leave nothing, restarts."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from kourou.errors import (
+    ClosedError,
+    InvalidMessageError,
+    StoreConfigError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    StoreReadOnlyError,
+)
+from kourou.model.sysflag import (
+    INNER_BATCH,
+    NEED_UNWRAP,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from kourou.protocol.message_layout import decode_message, read_record
+from kourou.store.config import StoreConfig
+from kourou.store.get_plan import GetStatus
+from kourou.store.message_store import MessageStore
+from kourou.testing.disk import SimDisk
+from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, draft
+
+NO_SPACE = OSError(errno.ENOSPC, "no space left")
+BROKEN = OSError(errno.EIO, "input/output error")
+
+
+def test_a_message_is_read_back_as_it_was_appended(rig: Rig) -> None:
+    appended = rig.put(b"hello")
+
+    record = rig.store.read_record(appended.physical_offset)
+    assert record is not None
+    message = decode_message(record)
+    assert (message.topic, message.queue_id, message.body) == ("T", 0, b"hello")
+    assert (message.queue_offset, message.physical_offset) == (0, 0)
+    assert message.store_at_ms == rig.now_ms
+    assert message.tags == "a"
+    assert appended.end == len(record) == rig.store.written_position
+
+
+def test_offsets_count_up_in_each_queue_alone(rig: Rig) -> None:
+    places = [("T", 0), ("T", 1), ("U", 0), ("T", 0), ("T", 0), ("U", 0)]
+    offsets = [rig.put(topic=topic, queue_id=id_).queue_offset for topic, id_ in places]
+
+    assert offsets == [0, 0, 0, 1, 2, 1]
+    assert rig.store.queues() == {"T": [0, 1], "U": [0]}
+    assert rig.store.next_queue_offset("T", 0) == 3
+    assert rig.store.next_queue_offset("absent", 0) == 0
+
+
+def test_nothing_is_shown_before_it_is_dispatched(rig: Rig) -> None:
+    appended = rig.append()
+    assert rig.store.next_queue_offset("T", 0) == 1
+    assert rig.store.max_offset("T", 0) == 0
+    rig.store.write()
+    assert rig.store.read_record(appended.physical_offset) is None
+    assert rig.store.queues() == {}
+
+    assert rig.store.dispatch(rig.store.written_position) == [appended]
+    assert rig.store.max_offset("T", 0) == 1
+    assert rig.store.read_record(appended.physical_offset) is not None
+
+
+def test_dispatch_shows_what_ends_at_the_position_and_no_more(rig: Rig) -> None:
+    first, second = rig.append(b"1"), rig.append(b"2")
+    rig.store.write()
+
+    assert rig.store.dispatch(second.end - 1) == [first]
+    assert rig.store.dispatch(second.end) == [second]
+
+
+def test_dispatch_never_goes_beyond_what_is_written(rig: Rig) -> None:
+    rig.append()
+
+    assert rig.store.dispatch(1 << 40) == []
+
+
+def test_all_appends_leave_in_one_write_for_each_segment(rig: Rig) -> None:
+    writes: list[str] = []
+    for _ in range(5):
+        rig.append(b"x" * 1000)
+    rig.disk.on_operation = lambda op, name: writes.append(name) if op == "write" else None
+    rig.store.write()
+    rig.disk.on_operation = None
+
+    assert writes == [
+        "commitlog/00000000000000000000",
+        "commitlog/00000000000000004096",
+    ]
+
+
+def test_writing_nothing_touches_no_file(rig: Rig) -> None:
+    rig.put()
+    before = rig.disk.operations
+
+    assert rig.store.write() == rig.store.written_position
+    assert rig.disk.operations == before
+    assert rig.store.sync_plan() is None
+
+
+def test_store_times_never_go_backwards(rig: Rig) -> None:
+    assert rig.put().store_at_ms == 1_000_000
+    rig.now_ms = 900_000
+    assert rig.put().store_at_ms == 1_000_000
+    rig.reopen()
+    assert rig.put().store_at_ms == 1_000_000
+    rig.now_ms = 1_000_001
+    assert rig.put().store_at_ms == 1_000_001
+
+
+def test_a_roll_is_synced_with_both_files_and_the_directory(rig: Rig) -> None:
+    rig.put(b"x" * 3000)
+    rig.append(b"y" * 3000)
+    rig.store.write()
+
+    plan = rig.store.sync_plan()
+    assert plan is not None
+    assert plan.files == ("commitlog/00000000000000000000", "commitlog/00000000000000004096")
+    assert plan.directories == ("commitlog",)
+    rig.commit()
+    rig.append(b"z")
+    rig.store.write()
+    plan = rig.store.sync_plan()
+    assert plan is not None
+    assert plan.files == ("commitlog/00000000000000004096",)
+    assert plan.directories == ()
+    rig.commit()
+
+
+def test_appends_go_on_while_a_sync_runs(rig: Rig) -> None:
+    first = rig.append(b"1")
+    rig.store.write()
+    plan = rig.store.sync_plan()
+    assert plan is not None
+    second = rig.append(b"2")
+    rig.store.write()
+    rig.store.run_sync(plan)
+    rig.store.synced(plan)
+
+    assert rig.store.synced_position == first.end
+    assert rig.store.dispatch(rig.store.synced_position) == [first]
+    rig.commit()
+    assert rig.store.synced_position == second.end
+
+
+# Batches
+
+
+def test_a_batch_takes_neighbouring_places_in_one_segment(rig: Rig) -> None:
+    rig.put(b"x" * 3000)
+    drafts = [draft(b"%d" % number * 300) for number in range(4)]
+
+    appended = rig.store.append_batch(drafts, rig.now_ms)
+    rig.commit()
+
+    assert [a.queue_offset for a in appended] == [1, 2, 3, 4]
+    assert appended[0].physical_offset == SEGMENT_BYTES
+    assert [a.physical_offset for a in appended[1:]] == [a.end for a in appended[:-1]]
+    assert len(rig.bodies()) == 5
+
+
+def test_a_batch_with_one_bad_message_is_refused_whole(rig: Rig) -> None:
+    rig.put(b"x" * 3000)
+    waiting = rig.append(b"before")
+    position = rig.store.appended_position
+    bad = draft(b"", topic="x" * 128)
+    with pytest.raises(InvalidMessageError, match="topic"):
+        rig.store.append_batch([draft(b"y" * 900), draft(), bad], rig.now_ms)
+
+    assert rig.store.appended_position == position == waiting.end
+    assert rig.store.next_queue_offset("T", 0) == 2
+    rig.put(b"after")
+    assert rig.bodies() == [b"x" * 3000, b"before", b"after"]
+
+
+def test_a_batch_larger_than_a_segment_is_refused(rig: Rig) -> None:
+    with pytest.raises(InvalidMessageError, match="segment"):
+        rig.store.append_batch([draft(b"x" * 1500) for _ in range(3)], rig.now_ms)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (draft(b"x" * SEGMENT_BYTES), "segment"),
+        (draft(topic="x" * 128), "topic"),
+        (draft(topic="../escape"), "topic"),
+        (draft(topic=".."), "topic"),
+        (draft(topic=""), "topic"),
+        (draft(queue_id=-1), "negative"),
+        (draft(queue_id=1 << 31), "number"),
+        (draft(sys_flag=INNER_BATCH | NEED_UNWRAP), "batches"),
+    ],
+)
+def test_a_message_that_cannot_be_stored_leaves_nothing(rig: Rig, bad: object, words: str) -> None:
+    rig.append(b"before")
+    with pytest.raises(InvalidMessageError, match=words):
+        rig.store.append(bad, rig.now_ms)  # type: ignore[arg-type]
+    rig.put(b"after")
+
+    assert rig.bodies() == [b"before", b"after"]
+
+
+def test_a_topic_that_is_not_text_is_refused(rig: Rig) -> None:
+    bad = draft()
+    bad.topic = b"\xff"
+    with pytest.raises(InvalidMessageError, match="UTF-8"):
+        rig.store.append(bad, rig.now_ms)
+
+
+@pytest.mark.parametrize("operation", ["write", "truncate"])
+def test_a_full_disk_refuses_what_was_to_be_written_and_then_goes_on(
+    rig: Rig, operation: str
+) -> None:
+    rig.put(b"before")
+    for number in range(6):
+        rig.append(b"%d" % number * 1000)
+    rig.disk.fail_after(0, NO_SPACE, (operation,))
+    with pytest.raises(StoreFullError) as caught:
+        rig.store.write()
+    assert caught.value.path == rig.disk.root
+    assert rig.store.next_queue_offset("T", 0) == 1
+
+    rig.put(b"after")
+    assert rig.bodies() == [b"before", b"after"]
+
+
+def test_what_a_failed_write_left_is_gone_from_the_files(rig: Rig) -> None:
+    rig.put(b"before")
+    end = rig.store.written_position
+    for _ in range(6):
+        rig.append(b"x" * 1000)
+    rig.disk.fail_after(3, NO_SPACE, ("write",))
+    with pytest.raises(StoreFullError):
+        rig.store.write()
+
+    assert rig.disk.list("commitlog") == ["00000000000000000000"]
+    left = rig.disk.read("commitlog/00000000000000000000", end, SEGMENT_BYTES)
+    assert left == bytes(SEGMENT_BYTES - end)
+
+
+def test_sends_are_refused_below_the_free_space_that_must_stay() -> None:
+    rig = Rig(SimDisk(free=49_152), replace(CONFIG, free_bytes_min=30_000))
+    rig.put(b"taken")
+    rig.disk.free = 29_000
+    rig.tick()
+    with pytest.raises(StoreFullError) as caught:
+        rig.append()
+    assert (caught.value.free_bytes, caught.value.needed_bytes) == (rig.disk.free, 30_000)
+    with pytest.raises(StoreFullError):
+        rig.store.check_writable()
+    assert rig.bodies() == [b"taken"]
+
+    rig.disk.free += 40_960
+    rig.put(b"again")
+    assert rig.bodies() == [b"taken", b"again"]
+    assert rig.problems() == []
+
+
+def test_free_space_is_asked_for_once_in_a_while_only(rig: Rig) -> None:
+    asked: list[str] = []
+    rig.disk.on_operation = lambda op, _: asked.append(op) if op == "free_bytes" else None
+    for _ in range(100):
+        rig.put()
+
+    assert asked == []
+    rig.tick()
+    assert asked == ["free_bytes"]
+
+
+def test_the_default_needs_two_segments_and_512_mb_at_least() -> None:
+    gib = 1 << 30
+    assert StoreConfig().free_bytes_needed == 512 << 20
+    assert StoreConfig(commitlog_segment_bytes=gib).free_bytes_needed == 2 * gib
+    assert StoreConfig(free_bytes_min=7).free_bytes_needed == 7
+
+
+def test_a_failed_write_makes_the_store_read_only_and_reads_go_on(rig: Rig) -> None:
+    rig.put(b"before")
+    rig.append(b"lost")
+    rig.disk.fail_after(0, BROKEN, ("write",))
+    with pytest.raises(StoreReadOnlyError):
+        rig.store.write()
+    with pytest.raises(StoreReadOnlyError, match="input/output error"):
+        rig.append()
+    with pytest.raises(StoreReadOnlyError):
+        rig.store.check_writable()
+
+    assert rig.store.read_only_reason is not None
+    assert rig.bodies() == [b"before"]
+    rig.reopen()
+    assert rig.put(b"again").queue_offset == 1
+
+
+def test_a_write_that_cannot_be_undone_makes_the_store_read_only(rig: Rig) -> None:
+    rig.put(b"before")
+    rig.append(b"lost")
+    rig.disk.fail_after(0, NO_SPACE, ("write",))
+    rig.disk.fail_after(0, BROKEN, ("truncate",))
+    with pytest.raises(StoreReadOnlyError, match="undone"):
+        rig.store.write()
+
+    rig.reopen()
+    assert rig.bodies() == [b"before"]
+
+
+def test_a_read_only_store_takes_back_what_waits_for_a_write(rig: Rig) -> None:
+    rig.append(b"waits")
+    rig.store.set_read_only("a sync failed")
+    with pytest.raises(StoreReadOnlyError, match="a sync failed"):
+        rig.store.write()
+    assert rig.store.appended_position == 0
+    assert rig.store.write() == 0
+
+    rig.reopen()
+    assert rig.put(b"again").queue_offset == 0
+
+
+def test_the_first_reason_for_being_read_only_stays(rig: Rig) -> None:
+    rig.store.set_read_only("first")
+    rig.store.set_read_only("second")
+
+    assert rig.store.read_only_reason == "first"
+
+
+def test_a_sync_that_ends_after_another_failed_counts_for_nothing(rig: Rig) -> None:
+    rig.append()
+    rig.store.write()
+    plan = rig.store.sync_plan()
+    assert plan is not None
+    rig.store.set_read_only("another sync failed")
+    rig.store.synced(plan)
+
+    assert rig.store.synced_position == 0
+
+
+def test_a_queue_file_that_does_not_fit_stops_sends_until_it_does(rig: Rig) -> None:
+    rig.put(b"one")
+    rig.disk.fail_after(0, NO_SPACE, ("write",))
+    rig.tick()
+    rig.disk.fail_after(0, NO_SPACE, ("write",))
+    with pytest.raises(StoreFullError):
+        rig.append()
+    rig.tick()
+    rig.tick()
+
+    rig.put(b"two")
+    assert rig.bodies() == [b"one", b"two"]
+
+
+def test_a_queue_file_that_cannot_be_written_makes_the_store_read_only(rig: Rig) -> None:
+    rig.put(b"one")
+    rig.disk.fail_after(0, BROKEN, ("write",))
+    rig.tick()
+    assert rig.store.read_only_reason is not None
+    assert rig.bodies() == [b"one"]
+
+    rig.reopen()
+    assert rig.bodies() == [b"one"]
+
+
+# Transactions
+
+
+@pytest.mark.parametrize("flag", [TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
+def test_prepared_and_rolled_back_records_are_in_no_queue(rig: Rig, flag: int) -> None:
+    rig.put(b"one")
+    appended = rig.store.append(draft(b"half", sys_flag=flag), rig.now_ms)
+    rig.commit()
+    rig.put(b"two")
+    rig.kill()
+
+    assert appended.queue_offset == 0
+    assert rig.bodies() == [b"one", b"two"]
+    assert rig.store.read_record(appended.physical_offset) is not None
+
+
+def test_a_committed_record_is_in_its_queue(rig: Rig) -> None:
+    rig.store.append(draft(b"done", sys_flag=TRANSACTION_COMMIT), rig.now_ms)
+    rig.commit()
+
+    assert rig.bodies() == [b"done"]
+
+
+# Reads
+
+
+def test_a_guessed_place_in_the_log_is_no_record(rig: Rig) -> None:
+    rig.put(b"x" * 100)
+
+    for place in (-1, 1, 7, 50, rig.store.written_position, 1 << 50):
+        assert rig.store.read_record(place) is None
+
+
+def test_a_record_inside_a_body_is_not_taken_for_one(rig: Rig) -> None:
+    first = rig.put(b"first")
+    record = rig.store.read_record(first.physical_offset)
+    assert record is not None
+    outer = rig.put(record)
+    stored = rig.store.read_record(outer.physical_offset)
+    assert stored is not None
+
+    inside = outer.physical_offset + read_record(stored, check_crc=True).body_start
+    assert rig.store.read_record(inside) is None
+
+
+def test_store_times_and_searches_of_absent_queues(rig: Rig) -> None:
+    rig.put()
+
+    assert rig.store.store_time("T", 0, 0) == rig.now_ms
+    assert rig.store.store_time("T", 0, 1) == -1
+    assert rig.store.store_time("absent", 0, 0) == -1
+    assert rig.store.offset_by_time("absent", 0, 5) == 0
+    assert rig.store.entry("absent", 0, 0) is None
+    assert rig.store.min_offset("absent", 0) == rig.store.max_offset("absent", 0) == 0
+    plan = rig.store.plan_get("absent", 0, 0, 32, 1 << 20, None)
+    assert plan.status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+
+
+def test_offsets_by_time(rig: Rig) -> None:
+    for second in (10, 10, 20, 30, 30):
+        rig.now_ms = second
+        rig.put()
+    rig.store.close(rig.now_ms)
+    rig = Rig(rig.disk)
+    start = rig.store.store_time("T", 0, 0)
+
+    def lower(at_ms: int) -> int:
+        return rig.store.offset_by_time("T", 0, start + at_ms)
+
+    def upper(at_ms: int) -> int:
+        return rig.store.offset_by_time("T", 0, start + at_ms, upper=True)
+
+    assert [lower(at) for at in (-5, 0, 5, 10, 20, 21)] == [0, 0, 2, 2, 3, 5]
+    assert [upper(at) for at in (-5, 0, 5, 10, 20, 21)] == [0, 1, 1, 2, 4, 4]
+    rig.store.close(0)
+
+
+# Topics
+
+
+def test_a_deleted_topic_begins_anew_and_its_messages_never_come_back(rig: Rig) -> None:
+    rig.put(b"old")
+    rig.put(b"kept", topic="U")
+    rig.append(b"old too")
+    rig.store.delete_topic("T")
+    rig.commit()
+    assert rig.store.queues() == {"U": [0]}
+    assert rig.put(b"new").queue_offset == 0
+
+    for restart in (rig.kill, rig.crash, rig.reopen, rig.kill):
+        restart()
+        assert rig.bodies() == [b"new"]
+        assert rig.bodies("U") == [b"kept"]
+
+
+def test_a_deleted_topic_stays_deleted_when_all_queues_are_made_again(rig: Rig) -> None:
+    rig.put(b"old")
+    rig.put(b"kept", topic="U")
+    rig.tick()
+    rig.store.delete_topic("T")
+    rig.put(b"new")
+    rig.tick()
+    rig.store.close(0)
+    for name in rig.disk.list("consumequeue/U/0"):
+        rig.disk.unlink(f"consumequeue/U/0/{name}")
+    rig.open()
+
+    assert rig.bodies() == [b"new"]
+    assert rig.bodies("U") == [b"kept"]
+
+
+def test_deleting_an_absent_topic_does_nothing(rig: Rig) -> None:
+    before = rig.disk.operations
+    rig.store.delete_topic("absent")
+
+    assert rig.disk.operations == before
+
+
+def test_a_topic_deleted_while_its_queue_files_wait_for_a_sync(rig: Rig) -> None:
+    for _ in range(9):
+        rig.put()
+    rig.tick()
+    rig.store.delete_topic("T")
+    rig.put(b"other", topic="U")
+    rig.tick()
+    rig.put(b"other", topic="U")
+
+    assert rig.store.read_only_reason is None
+
+
+# Opening and closing
+
+
+def test_a_store_is_open_once_only(rig: Rig) -> None:
+    with pytest.raises(StoreLockedError):
+        MessageStore.open(rig.disk, CONFIG, 0, pid=2)
+
+
+def test_the_abort_file_holds_the_pid_while_the_store_is_open(rig: Rig) -> None:
+    assert rig.disk.read("abort", 0, 10) == b"42"
+    rig.store.close(0)
+    assert not rig.disk.exists("abort")
+    rig.open()
+
+
+def test_a_closed_store_refuses_and_closes_again(rig: Rig) -> None:
+    rig.store.close(0)
+    rig.store.close(0)
+    with pytest.raises(ClosedError):
+        rig.append()
+    rig.open()
+
+
+def test_closing_stores_what_was_only_appended(rig: Rig) -> None:
+    rig.append(b"last words")
+    rig.reopen()
+
+    assert rig.store.recovery.was_clean
+    assert rig.bodies() == [b"last words"]
+
+
+def test_a_close_that_cannot_sync_leaves_recovery_to_the_next_start(rig: Rig) -> None:
+    rig.append(b"one")
+    rig.disk.fail_after(0, BROKEN, ("sync",))
+    with pytest.raises(StoreError, match="cleanly"):
+        rig.store.close(0)
+    rig.open()
+
+    assert not rig.store.recovery.was_clean
+
+
+def test_a_store_keeps_the_sizes_it_was_made_with(rig: Rig) -> None:
+    rig.store.close(0)
+    for change in ({"commitlog_segment_bytes": 8192}, {"consumequeue_file_bytes": 400}):
+        (name,) = change
+        with pytest.raises(StoreConfigError, match=name) as caught:
+            MessageStore.open(rig.disk, replace(CONFIG, **change), 0, pid=1)  # type: ignore[arg-type]
+        assert str(change[name]) in str(caught.value)
+        assert str(getattr(CONFIG, name)) in str(caught.value)
+    rig.open()
+
+
+def test_a_failed_open_gives_the_lock_back() -> None:
+    disk = SimDisk()
+    disk.fail_after(0, BROKEN, ("sync",))
+    with pytest.raises(OSError, match="input/output"):
+        Rig(disk)
+
+    assert Rig(disk).problems() == []
