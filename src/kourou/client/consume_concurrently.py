@@ -68,7 +68,7 @@ class Acknowledgements:
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Note that the message is done. Does nothing once the queue belongs to another member."""
-        process_queue, message = delivery
+        process_queue, message = delivery.process_queue, delivery.message
         offset = process_queue.remove(message)
         if offset is not None:
             self._offsets.update(process_queue.queue, offset)
@@ -174,7 +174,7 @@ class ConcurrentConsumption:
                 await asyncio.sleep(0)
 
     async def _deliver(self, delivery: Delivery) -> None:
-        process_queue, message = delivery
+        process_queue, message = delivery.process_queue, delivery.message
         process_queue.start(message, self._clock.now_ms())
         if await self._call(message):
             self._acknowledgements.acknowledge(delivery)
@@ -209,7 +209,7 @@ class ConcurrentConsumption:
 
     def _deliver_later(self, delivery: Delivery) -> None:
         """Deliver the message again from memory, after a while; till then it stays held."""
-        process_queue, message = delivery
+        process_queue, message = delivery.process_queue, delivery.message
         message.reconsume_times += 1
         process_queue.postpone(message)
 

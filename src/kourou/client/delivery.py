@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kourou.client.process_queue import ProcessQueue
 from kourou.model.message import MessageExt
 
 
-class Delivery(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
     """One message to consume, and the queue whose offset it holds back."""
 
     process_queue: ProcessQueue

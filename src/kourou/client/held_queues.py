@@ -122,7 +122,7 @@ class HeldQueues:
         timestamp_ms = self._config.consume_timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = self._instance.runtime.clock.now_ms() - CONSUME_TIMESTAMP_AGE_MS
-        offset = await find_start_offset(
+        offset, is_committed = await find_start_offset(
             self._instance,
             self._offsets,
             queue,
@@ -130,6 +130,11 @@ class HeldQueues:
             timestamp_ms,
             timeout_ms=self._config.request_timeout_ms,
         )
+        if not is_committed:
+            # At once: a member that dies before its first message must not start behind the
+            # messages that came meanwhile.
+            self._offsets.update(queue, offset)
+            await self._offsets.persist((queue,))
         process_queue = ProcessQueue(queue)
         puller = QueuePuller(
             self._instance,

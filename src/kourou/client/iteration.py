@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import AsyncIterator
+from typing import Self
 
 from kourou.client.consume_concurrently import Acknowledgements
 from kourou.client.delivery import Delivery, ReadyMessages
@@ -15,11 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Iteration:
-    """The loops over one consumer.
-
-    A loop is a generator: when its caller leaves the `async for`, Python closes it where it stands,
-    at its `yield`. That is how a break or an exception is told from asking for the next message.
-    """
+    """The loops over one consumer."""
 
     def __init__(
         self, ready: ReadyMessages, acknowledgements: Acknowledgements, clock: Clock
@@ -27,23 +24,30 @@ class Iteration:
         self._ready = ready
         self._acknowledgements = acknowledgements
         self._clock = clock
-        self._bodies: dict[object, asyncio.Task[object] | None] = {}  # the tasks in loop bodies
+        self._bodies: dict[Delivery, asyncio.Task[object] | None] = {}
         self._changed = asyncio.Event()
 
-    async def messages(self) -> AsyncIterator[MessageExt]:
-        """Yield messages until the consumer closes."""
-        while (delivery := await self._ready.take()) is not None:
-            is_done = False
-            body = object()
-            self._bodies[body] = asyncio.current_task()
+    def messages(self) -> MessageLoop:
+        """Return a new loop."""
+        return MessageLoop(self)
+
+    async def take(self) -> Delivery | None:
+        """Wait for a message and hand it to the body of a loop; None when the consumer closes."""
+        delivery = await self._ready.take()
+        if delivery is not None:
+            self._bodies[delivery] = asyncio.current_task()
             delivery.process_queue.start(delivery.message, self._clock.now_ms())
-            try:
-                yield delivery.message
-                is_done = True
-            finally:
-                del self._bodies[body]
-                self._changed.set()
-                self._end(delivery, is_done=is_done)
+        return delivery
+
+    def end(self, delivery: Delivery, *, is_done: bool) -> None:
+        """Acknowledge what `take` gave, or have it taken again before all others."""
+        del self._bodies[delivery]
+        self._changed.set()
+        if is_done:
+            self._acknowledgements.acknowledge(delivery)
+        else:
+            delivery.process_queue.postpone(delivery.message)
+            self._ready.put_first(delivery)
 
     async def wait_for_others(self, timeout_ms: int) -> None:
         """Wait until the loop bodies of other tasks have ended, but not longer than that."""
@@ -55,9 +59,42 @@ class Iteration:
         except TimeoutError:
             log.warning("loop.abandoned count=%d", len(self._bodies))
 
-    def _end(self, delivery: Delivery, *, is_done: bool) -> None:
-        if is_done:
-            self._acknowledgements.acknowledge(delivery)
-        else:
-            delivery.process_queue.postpone(delivery.message)
-            self._ready.put_first(delivery)
+
+class MessageLoop:
+    """What one `async for` steps through.
+
+    Leaving the `async for`, by whatever way, drops the only reference to this object. That is how
+    it is told from asking for the next message, and why there is a `__del__`: the closing of an
+    async generator would come some turns of the event loop too late for a loop that follows.
+    """
+
+    def __init__(self, iteration: Iteration) -> None:
+        self._delivery: Delivery | None = None
+        self._iteration = iteration
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        delivery, self._delivery = self._delivery, None
+        if delivery is not None:
+            self._iteration.end(delivery, is_done=True)
+        delivery = self._delivery = await self._iteration.take()
+        if delivery is None:
+            raise StopAsyncIteration
+        return delivery.message
+
+    def __del__(self) -> None:
+        delivery = self._delivery
+        if delivery is None or self._loop.is_closed():
+            return
+        end = functools.partial(self._iteration.end, delivery, is_done=False)
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            end()
+        else:  # the garbage collector found it, on another thread
+            self._loop.call_soon_threadsafe(end)

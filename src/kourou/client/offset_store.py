@@ -30,8 +30,10 @@ class RemoteOffsets:
         self._timeout_ms = timeout_ms
         self._offsets: dict[MessageQueue, int] = {}
 
-    async def fetch(self, queue: MessageQueue) -> int | None:
+    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
         """Return the queue offset that the broker has; None if the group is new to the queue.
+
+        With `zero_if_new`, 0 in place of None for a queue that is young and whole.
 
         Raises:
             TransportError, RemoteError: the broker did not say, which is not the same as None.
@@ -43,7 +45,7 @@ class RemoteOffsets:
                 address,
                 self._group,
                 queue,
-                zero_if_new=True,
+                zero_if_new=zero_if_new,
                 timeout_s=deadline.remaining_s(),
             )
 

@@ -26,7 +26,16 @@ class ProcessQueue:
         size_bytes: sum of the bodies held, as pulled.
     """
 
-    __slots__ = ("_heap", "_highest", "_messages", "_started", "is_dropped", "queue", "size_bytes")
+    __slots__ = (
+        "_end",
+        "_heap",
+        "_highest",
+        "_messages",
+        "_started",
+        "is_dropped",
+        "queue",
+        "size_bytes",
+    )
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
@@ -36,6 +45,7 @@ class ProcessQueue:
         self._heap: list[int] = []  # offsets; those no longer in _messages are skipped lazily
         self._started: dict[int, int] = {}
         self._highest = -1
+        self._end: int | None = None
 
     def __len__(self) -> int:
         """Return how many messages are held."""
@@ -58,7 +68,14 @@ class ProcessQueue:
             self._highest = max(self._highest, offset)
             self.size_bytes += len(message.body)
             added.append(message)
+        if added:
+            self.advance(self._highest + 1)
         return added
+
+    def advance(self, offset: int) -> None:
+        """Note that everything below the queue offset `offset` was pulled, or nobody wants it."""
+        if self._end is None or offset > self._end:
+            self._end = offset
 
     def holds(self, message: MessageExt) -> bool:
         """Return whether this very message is held: neither done nor given up."""
@@ -76,7 +93,7 @@ class ProcessQueue:
     def remove(self, message: MessageExt) -> int | None:
         """Let go of `message`; return the queue offset that may be committed now.
 
-        That is the lowest offset still held or, with nothing held, the highest ever held + 1.
+        That is the lowest offset still held or, with nothing held, where the next pull begins.
         None if the message was not held: then nothing may be committed on its account.
         """
         if not self.holds(message):
@@ -87,10 +104,8 @@ class ProcessQueue:
         return self.committable()
 
     def committable(self) -> int | None:
-        """Return the queue offset below which nothing is held; None before the first message."""
-        if self._messages:
-            return self._lowest()
-        return self._highest + 1 if self._highest >= 0 else None
+        """Return the queue offset below which all is done; None before the first pull."""
+        return self._lowest() if self._messages else self._end
 
     def overdue(self, started_before_ms: int, limit: int) -> list[MessageExt]:
         """Return the first messages in offset order that a listener has held since before then.

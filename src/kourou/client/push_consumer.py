@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -18,14 +17,13 @@ from kourou.client.consume_concurrently import (
 from kourou.client.delivery import ReadyMessages
 from kourou.client.held_queues import HeldQueues
 from kourou.client.instance import ClientInstance, consumer_groups
-from kourou.client.iteration import Iteration
+from kourou.client.iteration import Iteration, MessageLoop
 from kourou.client.listener_threads import ListenerThreads
 from kourou.client.offset_store import RemoteOffsets
 from kourou.client.rebalance_loop import RebalanceLoop
 from kourou.client.retrying import Deadline, try_until
 from kourou.errors import NoRouteError, UsageError
 from kourou.filter.tags import parse_tags
-from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import check_client_group, check_topic, retry_topic
@@ -230,6 +228,11 @@ class PushConsumer:
         finally:
             await self._shut_down()
 
+    def abort(self) -> None:
+        """End at once and tell nobody, as a killed process would: nothing more is committed."""
+        self._instance.abort()
+        self._end()
+
     async def run_forever(self) -> None:
         """Wait until `close` is called from elsewhere; cancelling ends the wait.
 
@@ -251,7 +254,7 @@ class PushConsumer:
     ) -> None:
         await self.close()
 
-    def __aiter__(self) -> AsyncIterator[MessageExt]:
+    def __aiter__(self) -> MessageLoop:
         """Return a loop over the messages, which ends when the consumer closes.
 
         Raises:
@@ -315,19 +318,22 @@ class PushConsumer:
         self._consumption.start()
 
     async def _shut_down(self) -> None:
-        """End whatever runs; what is to be finished or committed was, or never will be."""
+        """Disconnect; what was to be finished or committed was, or never will be."""
+        try:
+            await self._instance.close()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._ready.close()
         if self._consumption is not None:
             self._consumption.cancel()
         self._held.drop_all()
         if self._threads is not None:
             self._threads.close()
-        try:
-            await self._instance.close()
-        finally:
-            namesrv = self._instance.namesrv_addresses
-            consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
-            self._closed.set()
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
+        self._closed.set()
 
     def _check_new(self, action: str) -> None:
         if not self._instance.is_new:

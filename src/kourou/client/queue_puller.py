@@ -128,6 +128,7 @@ class QueuePuller:
         added = self._process_queue.put(messages)
         self._ready.put(self._process_queue, added)
         self._offset = result.next_offset
+        self._process_queue.advance(self._offset)
         if not len(self._process_queue):
             # All that lies before is done, or of no interest to the subscription.
             self._offsets.update(self._queue, self._offset)

@@ -22,10 +22,12 @@ async def find_start_offset(
     timestamp_ms: int,
     *,
     timeout_ms: int,
-) -> int:
-    """Return the queue offset to pull first: what the group committed, if it did.
+) -> tuple[int, bool]:
+    """Return the queue offset to pull first, and whether that is what the group committed.
 
-    In a queue that is new to the group, by `where`:
+    In a queue that is new to the group it is 0 if the queue is so young that its first message is
+    still in the broker's memory: a topic that came up together with its group is consumed whole.
+    Else, by `where`:
 
         where         topic                                    retry topic
         LAST_OFFSET   its end                                  0
@@ -40,12 +42,14 @@ async def find_start_offset(
     """
     committed = await offsets.fetch(queue)
     if committed is not None:
-        return committed
+        return committed, True
+    if await offsets.fetch(queue, zero_if_new=True) == 0:
+        return 0, False
     is_retry = is_retry_topic(queue.topic)
     if where is ConsumeFromWhere.FIRST_OFFSET:
-        return 0
+        return 0, False
     if where is ConsumeFromWhere.LAST_OFFSET and is_retry:
-        return 0
+        return 0, False
 
     async def ask(address: str, deadline: Deadline) -> int:
         pool, timeout_s = instance.pool, deadline.remaining_s()
@@ -55,4 +59,4 @@ async def find_start_offset(
             )
         return await calls_consume.max_offset(pool, address, queue, timeout_s=timeout_s)
 
-    return await instance.call_broker(queue, timeout_ms, ask)
+    return await instance.call_broker(queue, timeout_ms, ask), False

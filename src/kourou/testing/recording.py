@@ -1,0 +1,106 @@
+"""A cluster with one topic, and consumers of it that record what they get.
+
+async with recording(queues=4) as w:
+await w.send(b"1", b"2")
+async with w.consumer():
+await w.until_got(b"1", b"2")
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from kourou.client.config import PushConsumerConfig
+from kourou.client.push_consumer import PushConsumer
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.testing.cluster import Cluster
+
+TOPIC: Final = "T"
+
+_LOOK_INTERVAL_S: Final = 0.01
+
+
+class Recording:
+    """A cluster in which the topic `T` exists, and what its consumers got.
+
+    Attributes:
+        cluster: the cluster.
+        got: bodies delivered, in order.
+        deliveries: the same as messages.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.got: list[bytes] = []
+        self.deliveries: list[MessageExt] = []
+
+    async def send(self, *bodies: bytes, tags: str | None = None) -> None:
+        """Send one message after the other."""
+        async with self.cluster.producer() as producer:
+            for body in bodies:
+                await producer.send(Message(TOPIC, body, tags=tags))
+
+    def consumer(
+        self,
+        listener: Callable[[MessageExt], Awaitable[object] | object] | None = None,
+        *,
+        group: str = "consumers",
+        tags: str = "*",
+        **options: Any,  # noqa: ANN401 - any option of PushConsumerConfig
+    ) -> PushConsumer:
+        """Return a consumer from the first offset on, which records what `listener` then gets."""
+        options = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET, **options}
+        consumer = self.cluster.push_consumer(group, PushConsumerConfig(**options))
+        consumer.subscribe(TOPIC, tags)
+
+        async def listen(message: MessageExt) -> None:
+            self.got.append(message.body)
+            self.deliveries.append(message)
+            if listener is not None:
+                outcome = listener(message)
+                if isinstance(outcome, Awaitable):
+                    await outcome
+
+        consumer.listen(listen)
+        return consumer
+
+    async def until(self, is_true: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Return as soon as `is_true`, looked at every 10 ms of virtual time.
+
+        Raises:
+            TimeoutError: it is still false after `timeout_s`.
+        """
+        async with asyncio.timeout(timeout_s):
+            while not is_true():  # noqa: ASYNC110 - it may depend on anything at all
+                await asyncio.sleep(_LOOK_INTERVAL_S)
+
+    async def until_got(self, *bodies: bytes, timeout_s: float = 60.0) -> None:
+        """Return when each of these was delivered at least as often as it is named."""
+        wanted = Counter(bodies)
+        await self.until(lambda: not wanted - Counter(self.got), timeout_s)
+
+    async def committed(self, group: str = "consumers") -> int:
+        """Return the sum of the group's committed offsets: how many messages are done."""
+        async with self.cluster.pull_consumer(group) as reader:
+            queues = await reader.fetch_subscribe_message_queues(TOPIC)
+            return sum([await reader.committed(queue) or 0 for queue in queues])
+
+
+@asynccontextmanager
+async def recording(
+    *,
+    queues: int = 4,
+    brokers: int = 1,
+    seed: int = 5,
+    **options: Any,  # noqa: ANN401 - any option of BrokerConfig
+) -> AsyncIterator[Recording]:
+    """Run a cluster, with the topic `T` of so many queues on each broker."""
+    async with Cluster(seed=seed, brokers=brokers, **options) as cluster:
+        async with cluster.admin() as admin:
+            await admin.create_topic(TOPIC, queues=queues)
+        yield Recording(cluster)
