@@ -21,7 +21,7 @@ from kourou.broker.flusher import ThreadFlusher
 from kourou.broker.server import Broker
 from kourou.cli.exits import INTERRUPTED, say
 from kourou.cli.output import counted
-from kourou.cli.start_screen import Ready
+from kourou.cli.ready import Ready
 from kourou.disk import OsDisk
 from kourou.errors import StoreUnusableError
 from kourou.namesrv.config import NamesrvConfig

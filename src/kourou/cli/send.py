@@ -55,7 +55,7 @@ Exit codes: 0 all acknowledged, 1 refused, or stored less safely than the broker
 @app.command(help=HELP)
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    body: Annotated[str | None, typer.Argument(metavar="[BODY|-]", show_default=False)] = None,
+    body: Annotated[str | None, typer.Argument(metavar="BODY|-", show_default=False)] = None,
     *,
     tag: Annotated[
         str | None, typer.Option(metavar="TAG", help="What consumers filter by; one a message.")
@@ -65,15 +65,16 @@ def send(
     ] = None,
     prop: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="One's own; may be repeated."),
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
     ] = None,
     delay_level: Annotated[
         int,
         typer.Option(
-            metavar="1..18",
+            metavar="LEVEL",
             min=0,
             max=18,
-            help="Deliver after 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h.",
+            help="Deliver later, by levels 1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m "
+            "10m 20m 30m 1h 2h.",
             show_default=False,
         ),
     ] = 0,

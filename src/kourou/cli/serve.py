@@ -17,7 +17,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.cli.exits import say
 from kourou.cli.process import Plan, run
-from kourou.cli.start_screen import Ready, print_screen, ready_line
+from kourou.cli.ready import Ready, ready_line
 from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.logs import Level
@@ -113,11 +113,21 @@ def serve(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="The broker's port; 0 is any free.  [default: 10911]"),
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The broker's port; 0 is any free.  [default: 10911]",
+        ),
     ] = None,
     namesrv_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="The name server's; 0 is any free.  [default: 9876]"),
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The name server's; 0 is any free.  [default: 9876]",
+        ),
     ] = None,
     namesrv: Annotated[
         str | None,
@@ -219,6 +229,9 @@ def _announce(ready: Ready, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(ready_line(ready))
     elif not quiet:
+        # Only people wait for rich: a tenth of a second, and some megabytes.
+        from kourou.cli.start_screen import print_screen  # noqa: PLC0415
+
         print_screen(ready)
     if ready.is_exposed and (as_json or quiet):
         say(

@@ -1,17 +1,15 @@
-"""What `kourou serve` says once it is ready: one screen for people, one JSON line for programs."""
+"""The screen that `kourou serve` shows a person once it is ready."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kourou import __version__
 from kourou.cli.options import NAMESRV_DEFAULT
+from kourou.cli.ready import Ready
 
 SERVED: Final = (
     "send, batch and one-way send, pull, long polling, push groups, tag filter, retry, "
@@ -20,45 +18,10 @@ SERVED: Final = (
 """What works, as it is shown."""
 
 NOT_SERVED: Final = (
-    "transactions, timers, pop, SQL filters, ordered consumption, message query, replication, "
-    "gRPC proxy, console, access control, TLS"
+    "transactions, timers, pop, SQL filters, ordered consumption, query by key, expiry of old "
+    "messages, replication, gRPC proxy, console, access control, TLS"
 )
 """What a RocketMQ user may look for and this version refuses, as it is shown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """The state of a process that serves, at the moment it became ready.
-
-    Attributes:
-        namesrv: the name servers' addresses; its own or those it joined.
-        own_namesrv: whether the name server runs in this process.
-        broker: the address listened on.
-        found: what the store held when it was opened, for people.
-        free_bytes: on the store's file system.
-        profile: dev or prod.
-    """
-
-    version: str = __version__
-    pid: int
-    namesrv: str
-    own_namesrv: bool
-    broker: str
-    broker_name: str
-    cluster: str
-    store: str
-    found: str
-    free_bytes: int
-    flush_disk_type: str
-    flush_interval_ms: int
-    segment_bytes: int
-    profile: str
-    is_exposed: bool
-
-
-def ready_line(ready: Ready) -> str:
-    """Return the state as one line of JSON; `"ready": true` comes first."""
-    return json.dumps({"ready": True, **asdict(ready)}, ensure_ascii=False)
 
 
 def print_screen(ready: Ready, console: Console | None = None) -> None:
@@ -83,7 +46,9 @@ def print_screen(ready: Ready, console: Console | None = None) -> None:
 def _places(ready: Ready) -> list[tuple[str, Text]]:
     """Return where things are, and how safe they are there."""
     width = max(len(ready.namesrv), len(ready.broker))
-    note = "the address for clients" if ready.own_namesrv else "joined; it runs elsewhere"
+    note = "joined; it runs elsewhere"
+    if ready.own_namesrv:
+        note = "the address for clients" + (" on this machine" if ready.is_exposed else "")
     return [
         ("Name server", _noted(ready.namesrv.ljust(width), note)),
         ("Broker", _noted(ready.broker.ljust(width), f"{ready.broker_name} in {ready.cluster}")),
@@ -120,7 +85,7 @@ def _durability(ready: Ready) -> Text:
 
 def _profile_note(ready: Ready) -> str:
     note = f"commit-log files of {size_text(ready.segment_bytes)}"
-    return note + ("; with --profile prod a new store has 1 GiB" if ready.profile == "dev" else "")
+    return note + (" (a new store with prod: 1 GiB)" if ready.profile == "dev" else "")
 
 
 def _warning(ready: Ready) -> Text:

@@ -1,0 +1,85 @@
+"""The root command is quick to load, helps, and never shows a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kourou import __version__
+from kourou.cli import main
+from kourou.testing.process import Outcome
+
+Command = Callable[..., Outcome]
+
+
+def test_the_version_is_told(command: Command) -> None:
+    assert command("--version").out == f"kourou {__version__}\n"
+
+
+@pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])
+def test_help_names_every_command(command: Command, args: tuple[str, ...]) -> None:
+    outcome = command(*args)
+    text = outcome.out + outcome.err
+
+    assert all(f"  {name} " in text for name in main.COMMANDS)
+    assert "Exit codes: 0 done" in text
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_has_help_with_an_example(command: Command, name: str) -> None:
+    outcome = command(name, "--help")
+    shown = outcome.out
+    if "COMMAND [ARGS]" in shown:
+        inner = [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()]
+        shown = "".join(command(name, word, "--help").out for word in inner)
+
+    assert outcome.code == 0
+    assert f"kourou {name} " in shown.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "near"), [(("recieve", "x"), "receive"), (("topic", "lsit"), "list")]
+)
+def test_a_misspelt_command_is_told_the_nearest(
+    command: Command, args: tuple[str, ...], near: str
+) -> None:
+    outcome = command(*args)
+
+    assert outcome.code == 2
+    assert f"Did you mean '{near}'?" in outcome.err
+
+
+def test_a_misspelt_option_is_told_the_nearest(command: Command) -> None:
+    outcome = command("topic", "create", "orders", "--queue", "4")
+
+    assert outcome.code == 2
+    assert "--queues" in outcome.err
+
+
+def test_the_root_loads_nothing_that_only_some_commands_need() -> None:
+    text = (
+        "import sys, kourou.cli.main; "
+        "print(*{'asyncio', 'msgspec', 'rich', 'kourou.client'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == ""
+
+
+def test_a_bug_is_one_line_that_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(**_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(main, "app", broken)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+
+    error, remedy = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 1
+    assert error == "Error: ZeroDivisionError: division by zero"
+    assert "KOUROU_TRACEBACK=1" in remedy

@@ -1,0 +1,103 @@
+"""The start screen fits a terminal and tells the truth about what is served."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from kourou.cli.ready import Ready, ready_line
+from kourou.cli.start_screen import print_screen, size_text
+
+READY = Ready(
+    pid=17,
+    namesrv="127.0.0.1:9876",
+    own_namesrv=True,
+    broker="127.0.0.1:10911",
+    broker_name="broker-a",
+    cluster="DefaultCluster",
+    store="/var/kourou/store",
+    found="closed cleanly when last used",
+    free_bytes=71 << 30,
+    flush_disk_type="SYNC_FLUSH",
+    flush_interval_ms=500,
+    segment_bytes=64 << 20,
+    profile="dev",
+    is_exposed=False,
+)
+
+
+def screen(**changes: object) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    print_screen(dataclasses.replace(READY, **changes), console)  # type: ignore[arg-type]
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def words(**changes: object) -> str:
+    return " ".join(screen(**changes).split())
+
+
+def test_it_is_one_screen() -> None:
+    lines = screen().splitlines()
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_it_says_where_everything_is() -> None:
+    text = words()
+
+    assert "Name server 127.0.0.1:9876 the address for clients Broker" in text
+    assert "Broker 127.0.0.1:10911 broker-a in DefaultCluster" in text
+    assert "Store /var/kourou/store closed cleanly when last used, 71 GiB free" in text
+    assert "Profile dev commit-log files of 64 MiB" in text
+
+
+def test_what_an_acknowledgement_means_follows_the_flush_mode() -> None:
+    assert "An acknowledged message is on disk" in words()
+    assert "a power cut the last 500 ms" in words(flush_disk_type="ASYNC_FLUSH")
+
+
+def test_the_next_steps_work_as_they_stand() -> None:
+    assert 'Next kourou send hello "first message" kourou receive' in words()
+    assert "kourou topic list -n '127.0.0.1:5'" in words(namesrv="127.0.0.1:5")
+
+
+def test_only_an_open_port_is_warned_about() -> None:
+    assert "Warning" not in words()
+    exposed = words(is_exposed=True, broker="0.0.0.0:10911")
+    assert "Warning: 0.0.0.0:10911 is open to other machines" in exposed
+    assert "the address for clients on this machine" in exposed
+
+
+def test_a_joined_name_server_is_said_to_run_elsewhere() -> None:
+    assert "10.0.0.1:9876 joined; it runs elsewhere" in words(
+        own_namesrv=False, namesrv="10.0.0.1:9876"
+    )
+
+
+def test_programs_get_one_line_that_begins_with_ready() -> None:
+    line = ready_line(READY)
+
+    assert line.startswith('{"ready": true, ')
+    assert "\n" not in line
+    assert json.loads(line)["broker"] == "127.0.0.1:10911"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (64 << 20, "64 MiB"),
+        (1536 << 20, "1.5 GiB"),
+        (3 << 40, "3 TiB"),
+    ],
+)
+def test_sizes_are_for_people(count: int, text: str) -> None:
+    assert size_text(count) == text
