@@ -92,6 +92,14 @@ def test_a_slave_that_stands_in_for_its_master_is_not_writable() -> None:
     assert route(table, "T").queue_datas[0].perm == 4
 
 
+def test_a_stand_in_that_becomes_the_master_is_writable_again() -> None:
+    table = RouteTable()
+    table.register(STAND_IN, topics("T", "X"), "s", 0)
+    promoted = BrokerIdentity("C", "a", 0, STAND_IN.address, enable_acting_master=True)
+    table.register(promoted, topics("T", "X"), "s", 1)
+    assert route(table, "T").queue_datas[0].perm == 6
+
+
 def test_a_changed_version_replaces_topics_and_an_equal_one_does_not(table: RouteTable) -> None:
     table.register(MASTER, topics("T", "U", perm=4), "m", 1)
     assert route(table, "T").queue_datas[0].perm == 6

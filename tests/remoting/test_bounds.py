@@ -198,6 +198,17 @@ def test_a_connection_that_speaks_now_and_then_stays() -> None:
     serve(test, idle_timeout_ms=120_000)
 
 
+def test_a_connection_that_only_listens_stays_while_it_is_told_something() -> None:
+    async def test(served: Served) -> None:
+        (connection,) = served.server.connections
+        for _ in range(5):
+            await asyncio.sleep(100)
+            connection.send(request(ECHO, oneway=True))
+        assert connection.is_open
+
+    serve(test, idle_timeout_ms=120_000)
+
+
 def test_who_lets_answers_pile_up_is_not_read_from_until_it_reads() -> None:
     async def test(served: Served) -> None:
         slow = await served.connect()

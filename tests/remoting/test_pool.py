@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -190,6 +191,22 @@ def test_an_attempt_that_nobody_waits_for_may_fail_unheard() -> None:
         await asyncio.sleep(0)
         only.cancel()
         await asyncio.sleep(1)
+        del only
+        gc.collect()  # where asyncio complains of an exception that nobody asked for
+
+    in_world(test)
+
+
+def test_a_caller_cancelled_while_the_pool_closes_is_cancelled() -> None:
+    async def test(world: World) -> None:
+        asking = asyncio.ensure_future(world.pool.get(world.address))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(world.pool.close())
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await closing
 
     in_world(test)
 

@@ -59,12 +59,24 @@ async def serve(test: Test, runtime: Runtime, **limits: int) -> None:
     await served.server.stop()
 
 
-@pytest.fixture(params=["memory", "tcp"])
+WORLDS: dict[str, Run] = {
+    "memory": lambda test, **limits: run_virtual(serve(test, sim_runtime(), **limits)),
+    "tcp": lambda test, **limits: asyncio.run(serve(test, Runtime.system(), **limits)),
+}
+try:
+    import uvloop
+except ImportError:  # the extra `fast`
+    pass
+else:
+    WORLDS["tcp-uvloop"] = lambda test, **limits: uvloop.run(
+        serve(test, Runtime.system(), **limits)
+    )
+
+
+@pytest.fixture(params=WORLDS)
 def run(request: pytest.FixtureRequest) -> Run:
     """Run a test against a server in memory and one on a real port."""
-    if request.param == "memory":
-        return lambda test, **limits: run_virtual(serve(test, sim_runtime(), **limits))
-    return lambda test, **limits: asyncio.run(serve(test, Runtime.system(), **limits))
+    return WORLDS[request.param]
 
 
 def test_many_clients_are_served_at_once(run: Run) -> None:

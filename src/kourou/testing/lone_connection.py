@@ -1,0 +1,100 @@
+"""A real `Connection` on a transport that records: every read and write is the test's to see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import decode_frame, encode_frame
+from kourou.remoting.connection import Connection
+from kourou.remoting.connections import Connections
+from kourou.remoting.dispatch import Dispatcher, Handler
+from kourou.remoting.limits import ConnectionLimits
+
+
+class RecordingTransport(asyncio.Transport):
+    """Delivers nothing.
+
+    Attributes:
+        writes: each write, in order.
+        on_write: called after each write, as a full transport calls `pause_writing`.
+        is_read_paused: whether the protocol wants no more bytes.
+        ending: "close" or "abort", whichever was asked for last; empty before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.2", 5), "sockname": ("10.0.0.1", 6)})
+        self.writes: list[bytes] = []
+        self.on_write: Callable[[], None] | None = None
+        self.is_read_paused = False
+        self.ending = ""
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.writes.append(bytes(data))
+        if self.on_write is not None:
+            self.on_write()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Ignore them: `on_write` decides."""
+
+    def pause_reading(self) -> None:
+        self.is_read_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_read_paused = False
+
+    def close(self) -> None:
+        self.ending = "close"
+
+    def abort(self) -> None:
+        self.ending = "abort"
+
+
+class LoneConnection:
+    """One connection without a peer. Made inside a running loop.
+
+    Args:
+        handlers: request code to handler.
+        is_accepted: it is a server's side.
+        limits: those that differ from the defaults.
+    """
+
+    def __init__(
+        self, handlers: Mapping[int, Handler], *, is_accepted: bool = True, **limits: int
+    ) -> None:
+        self._connections = Connections(
+            Dispatcher(handlers), ConnectionLimits(**limits), is_accepting=is_accepted
+        )
+        self.connection: Connection = self._connections.make()
+        self.transport = RecordingTransport()
+        self.connection.connection_made(self.transport)
+
+    def receive(self, *commands: RemotingCommand) -> None:
+        """Let the frames of `commands` arrive in one read."""
+        self.receive_bytes(b"".join(map(encode_frame, commands)))
+
+    def receive_bytes(self, data: bytes) -> None:
+        """Let `data` arrive in one read."""
+        space = self.connection.get_buffer(-1)
+        space[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def sent(self) -> list[RemotingCommand]:
+        """Return the frames of all writes so far."""
+        stream = b"".join(self.transport.writes)
+        found = []
+        while stream:
+            end = 4 + int.from_bytes(stream[:4], "big")
+            found.append(decode_frame(stream[4:end]))
+            stream = stream[end:]
+        return found
+
+    def end(self) -> None:
+        """End the connection, if it has not ended, as a network that fails does."""
+        if len(self._connections):
+            self.connection.connection_lost(None)

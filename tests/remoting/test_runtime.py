@@ -1,0 +1,32 @@
+"""The real world's runtime takes blocking work off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from kourou.remoting.network import TcpNetwork
+from kourou.remoting.runtime import OFFLOAD_THREADS, Runtime
+
+
+def test_blocking_work_runs_on_another_thread_and_its_result_comes_back() -> None:
+    async def main() -> None:
+        runtime = Runtime.system()
+        assert isinstance(runtime.network, TcpNetwork)
+        assert await runtime.offload(threading.get_ident) != threading.get_ident()
+        assert await runtime.offload(int, "12", base=8) == 10
+        with pytest.raises(ValueError, match="nine"):
+            await runtime.offload(int, "nine")
+
+    asyncio.run(main())
+
+
+def test_a_few_may_block_at_once() -> None:
+    async def main() -> None:
+        runtime = Runtime.system()
+        together = threading.Barrier(OFFLOAD_THREADS, timeout=5)
+        await asyncio.gather(*(runtime.offload(together.wait) for _ in range(OFFLOAD_THREADS)))
+
+    asyncio.run(main())
