@@ -7,10 +7,9 @@ Every source names a field in its own way; `flush_disk_type` with the key `flush
     environment         KOUROU_BROKER_FLUSH_DISK_TYPE=SYNC_FLUSH       (prefix KOUROU_BROKER_)
     flags               {"flush_disk_type": "SYNC_FLUSH"}              (None: not given)
 
-A field's metadata says what is not the same as its name: `{"key": "flushDiskType"}` is RocketMQ's
-key (default: the name in camel case), `{"live": True}` allows a change at run time. A field that is
-a config dataclass itself is filled from the same flat names. Whether a value is in range is the
-dataclass's to check, in `__post_init__`; the error then gains the source of the value.
+A field's metadata `{"key": "flushDiskType"}` is RocketMQ's key where that is not the name in camel
+case. A field that is a config dataclass itself is filled from the same flat names. Whether a value
+is in range is the dataclass's to check, in `__post_init__`; the error then gains its source.
 """
 
 from __future__ import annotations

@@ -135,6 +135,20 @@ def test_a_group_goes_on_where_it_ended(kourou: Kourou) -> None:
     assert sorted(bodies(first) + bodies(second)) == ["1", "2", "3", "4", "5", "6"]
 
 
+def test_ctrl_c_commits_what_a_member_of_a_group_printed(serving: Serving, kourou: Kourou) -> None:
+    kourou("topic", "create", "m-interrupted", "--queues", "1")
+    kourou("send", "m-interrupted", "--lines", "-", stdin="1\n2\n3\n")
+    as_group = ("receive", "m-interrupted", "--group", "interrupted", "--from", "earliest")
+    member = start_command(*as_group, "-n", serving.namesrv)
+    assert member.stdout is not None
+    printed = [json.loads(member.stdout.readline())["body"] for _ in range(3)]
+    member.send_signal(signal.SIGINT)
+    member.communicate(timeout=10)
+
+    assert (member.returncode, printed) == (130, ["1", "2", "3"])
+    assert json.loads(kourou("group", "describe", "interrupted", "--json").out)["lag"] == 0
+
+
 def test_reading_on_takes_nothing_from_a_group(kourou: Kourou) -> None:
     kourou("send", "m-look", "x")
     kourou("receive", "m-look", *EARLIEST, "1")

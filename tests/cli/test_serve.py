@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -241,6 +243,26 @@ def test_a_key_that_only_rocketmq_serves_warns_and_serves(tmp_path: Path) -> Non
 
     assert outcome.code == 0
     assert json.loads(outcome.err)["key"] == "haListenPort"
+
+
+def test_it_serves_without_the_optional_packages(tmp_path: Path, command: Command) -> None:
+    text = (
+        "import sys; sys.modules.update(dict.fromkeys(('uvloop', 'isal'))); "
+        "from kourou.cli.main import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, "serve", "--store", str(tmp_path), *FREE, "--ready-json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with Serving(process, json.loads(process.stdout.readline())) as serving:
+        sent = command("send", "orders", "x", "-n", serving.namesrv)
+        code = serving.stop().code
+
+    assert (sent.code, code) == (0, 0)
+    assert command("store", "check", str(tmp_path)).code == 0
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
