@@ -1,0 +1,77 @@
+"""A broker in a process of its own that kills itself, with -9, at a named point.
+
+    python dying_broker.py STORE OPERATION:PREFIX:COUNT:WHEN
+
+kills it before or after (WHEN) the COUNT-th call of the operation on a file whose name begins so;
+`never` in its place kills it not at all. The port stands on the first line of its output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+from kourou.disk import OsDisk
+from kourou.remoting.runtime import Runtime
+from kourou.store.config import StoreConfig
+
+KIB = 1024
+CONFIG = BrokerConfig(
+    port=0,
+    max_message_size_bytes=16 * KIB,
+    pending_connection_bytes_max=1024 * KIB,
+    consumer_offset_interval_ms=50,
+    store=StoreConfig(commitlog_segment_bytes=64 * KIB, consumequeue_file_bytes=2000),
+)
+
+
+class DyingDisk(OsDisk):
+    """The real disk, until the point is reached."""
+
+    def __init__(self, root: Path, point: str) -> None:
+        super().__init__(root)
+        self._operation, self._prefix, count, self._when = point.split(":")
+        self._left = int(count)
+
+    def write(self, name: str, offset: int, buffers: Any) -> None:
+        self._call("write", name, lambda: super(DyingDisk, self).write(name, offset, buffers))
+
+    def sync(self, name: str) -> None:
+        self._call("sync", name, lambda: super(DyingDisk, self).sync(name))
+
+    def rename(self, old: str, new: str) -> None:
+        self._call("rename", old, lambda: super(DyingDisk, self).rename(old, new))
+
+    def _call(self, operation: str, name: str, call: Callable[[], None]) -> None:
+        is_point = operation == self._operation and name.startswith(self._prefix)
+        self._left -= is_point
+        is_now = is_point and self._left == 0
+        if is_now and self._when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        call()
+        if is_now:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(root: Path, point: str) -> None:
+    disk = OsDisk(root) if point == "never" else DyingDisk(root, point)
+    broker = Broker(CONFIG, disk, Runtime.system())
+    _, port = await broker.start()
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
+    await stopped.wait()
+    await broker.stop()
+    disk.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
