@@ -273,7 +273,7 @@ def _with_queue_nums(route: TopicRoute, queue_nums_max: int) -> TopicRoute:
         nums = min(queue_nums_max, queues.read_queue_nums)
         return QueueData(queues.broker_name, nums, nums, queues.perm, queues.topic_sys_flag)
 
-    return TopicRoute([limited(queues) for queues in route.queue_datas], route.broker_datas)
+    return TopicRoute(tuple(map(limited, route.queue_datas)), route.broker_datas)
 
 
 def _address(route: TopicRoute, broker_name: str, broker_id: int | None) -> str | None:

@@ -1,0 +1,29 @@
+"""Read all orders that are stored, from the first to the last, and change nothing.
+
+Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from kourou import PullConsumer
+
+NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
+
+
+async def main() -> None:
+    """Read each queue from its oldest message to where it ends now."""
+    async with PullConsumer("audit", NAMESRV) as consumer:
+        for queue in await consumer.fetch_subscribe_message_queues("OrderPlaced"):
+            offset = await consumer.min_offset(queue)
+            end = await consumer.max_offset(queue)
+            while offset < end:
+                result = await consumer.pull(queue, offset)
+                for message in result.messages:
+                    print(queue.queue_id, message.queue_offset, message.body.decode())
+                offset = result.next_offset
+
+
+asyncio.run(main())

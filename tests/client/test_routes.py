@@ -1,0 +1,212 @@
+"""Routes are shared, kept while nobody knows better, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kourou.client.routes import NameServers, Routes, parse_namesrv_addr
+from kourou.errors import ConfigError, NoRouteError, RequestTimeoutError
+from kourou.model.route import BrokerData, QueueData, TopicRoute
+from kourou.protocol.bodies import encode_topic_route
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.server import RemotingServer
+from kourou.testing.loop import run_virtual
+from kourou.testing.network import MemoryNetwork
+from kourou.testing.runtime import sim_runtime
+
+ADDRESS = ("127.0.0.1", 9876)
+
+
+def route_to(*broker_names: str, queues: int = 4) -> TopicRoute:
+    return TopicRoute(
+        tuple(QueueData(name, queues, queues, 7) for name in broker_names),
+        tuple(BrokerData("c", name, {0: f"{name}:1", 1: f"{name}:2"}) for name in broker_names),
+    )
+
+
+class Names:
+    """A name server that knows what a test tells it."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, TopicRoute] = {}
+        self.asked: list[str] = []
+
+    def on_route(self, request: Request) -> RemotingCommand:
+        topic = request.command.header(GetRouteInfoRequestHeader).topic
+        self.asked.append(topic)
+        if topic not in self.routes:
+            return response(request.command, 17, "no")
+        body = encode_topic_route(self.routes[topic], standard=True)
+        return response(request.command, body=body)
+
+
+def with_routes(
+    body: Callable[[Names, Routes, MemoryNetwork], Coroutine[Any, Any, None]],
+    *,
+    routes_max: int = 10,
+    auto_create_queue_nums: int | None = None,
+    on_changed: Callable[[str], None] | None = None,
+) -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        runtime = sim_runtime(network=network)
+        names = Names()
+        handlers: dict[int, Handler] = {RequestCode.GET_ROUTEINFO_BY_TOPIC: names.on_route}
+        server = RemotingServer(runtime, handlers, ConnectionLimits(), "names")
+        await server.start(ADDRESS)
+        pool = ConnectionPool(runtime, {}, ConnectionLimits())
+        servers = NameServers(pool, ("127.0.0.1:9876",), random.Random(1))
+        routes = Routes(servers, 3000, routes_max, auto_create_queue_nums, on_changed)
+        await body(names, routes, network)
+        routes.close()
+        await pool.close()
+        await server.stop()
+
+    run_virtual(main())
+
+
+def test_callers_share_one_look_up_and_then_what_is_known() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        names.routes["T"] = route_to("a")
+        found = await asyncio.gather(*(routes.get("T", 3) for _ in range(20)))
+        assert {route.queue_datas[0].broker_name for route in found} == {"a"}
+        await routes.get("T", 3)
+        assert names.asked == ["T"]
+
+    with_routes(body)
+
+
+def test_a_cancelled_caller_leaves_the_look_up_to_the_others() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        names.routes["T"] = route_to("a")
+        first = asyncio.create_task(routes.get("T", 3))
+        second = asyncio.create_task(routes.get("T", 3))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == route_to("a")
+
+    with_routes(body)
+
+
+def test_a_known_route_outlives_the_name_servers_memory() -> None:
+    async def body(names: Names, routes: Routes, network: MemoryNetwork) -> None:
+        names.routes["T"] = route_to("a")
+        await routes.get("T", 3)
+        names.routes.clear()
+        assert await routes.refresh("T", 3) == route_to("a")
+        network.cut(ADDRESS)
+        await asyncio.sleep(0.1)
+        assert await routes.get("T", 3) == route_to("a")
+
+    with_routes(body)
+
+
+def test_a_changed_route_is_told() -> None:
+    changed: list[str] = []
+
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        names.routes["T"] = route_to("a")
+        await routes.get("T", 3)
+        await routes.refresh_all()
+        assert changed == ["T"]
+        names.routes["T"] = route_to("a", "b")
+        routes.refresh_soon("T")
+        await asyncio.sleep(0.1)
+        assert changed == ["T", "T"]
+        assert await routes.address("T", "b", 3) == "b:1"
+
+    with_routes(body, on_changed=changed.append)
+
+
+def test_addresses_are_those_of_masters_or_all() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        names.routes["T"] = route_to("a", "b")
+        await routes.get("T", 3)
+        assert routes.broker_addresses(masters_only=True) == ["a:1", "b:1"]
+        assert routes.broker_addresses(masters_only=False) == ["a:1", "a:2", "b:1", "b:2"]
+        assert await routes.address("T", "a", 3, 1) == "a:2"
+        assert await routes.address("T", "a", 3, 9) == "a:1"
+        assert await routes.address("T", "a", 3, None) == "a:1"
+
+    with_routes(body)
+
+
+def test_an_unknown_broker_is_looked_up_once_more() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        names.routes["T"] = route_to("a")
+        await routes.get("T", 3)
+        names.routes["T"] = route_to("a", "b")
+        assert await routes.address("T", "b", 3) == "b:1"
+        with pytest.raises(NoRouteError, match="address of broker c for T"):
+            await routes.address("T", "c", 3)
+
+    with_routes(body)
+
+
+def test_an_unknown_topic_takes_the_brokers_that_create_topics_until_it_is_known() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        with pytest.raises(NoRouteError):
+            await routes.get("T", 3)
+        names.routes["TBW102"] = route_to("a", "b", queues=8)
+        assert [queues.write_queue_nums for queues in (await routes.get("T", 3)).queue_datas] == [
+            3,
+            3,
+        ]
+        names.routes["T"] = route_to("a", queues=2)
+        assert await routes.refresh("T", 3) == route_to("a", queues=2)
+
+    with_routes(body, auto_create_queue_nums=3)
+
+
+def test_the_route_unused_for_the_longest_time_is_forgotten_first() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        for topic in ("A", "B", "C", "D"):
+            names.routes[topic] = route_to("a")
+        for topic in ("A", "B", "C", "A", "D"):
+            await routes.get(topic, 3)
+        names.asked.clear()
+        for topic in ("A", "C", "D"):
+            await routes.get(topic, 3)
+        assert names.asked == []
+        await routes.get("B", 3)
+        assert names.asked == ["B"]
+
+    with_routes(body, routes_max=3)
+
+
+def test_a_silent_name_server_ends_in_a_timeout_that_names_it() -> None:
+    async def body(_: Names, routes: Routes, network: MemoryNetwork) -> None:
+        network.stall(ADDRESS)
+        with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:9876 .* route of T within 1"):
+            await routes.get("T", 1)
+
+    with_routes(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a", ("a:9876",)),
+        ("a:1; b:2 ;", ("a:1", "b:2")),
+        ("[::1]:3", ("[::1]:3",)),
+    ],
+)
+def test_name_server_addresses_are_read(text: str, addresses: tuple[str, ...]) -> None:
+    assert parse_namesrv_addr(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", " ; ", "a:b", "a:99999"])
+def test_bad_name_server_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_namesrv_addr(text)

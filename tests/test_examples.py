@@ -1,0 +1,64 @@
+"""The programs that the README shows do what it says, against a real broker process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import Serving
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TIMEOUT_S = 30
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Serving.start(tmp_path_factory.mktemp("serve") / "store") as serving:
+        yield serving.namesrv
+
+
+def start(example: str, namesrv: str) -> subprocess.Popen[str]:
+    """Start an example; its stdout and stderr are pipes."""
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / example)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NAMESRV_ADDR": namesrv},
+    )
+
+
+def run(example: str, namesrv: str) -> str:
+    """Run an example to its end and return what it printed."""
+    process = start(example, namesrv)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, err
+    assert not err
+    return out
+
+
+def test_an_order_is_sent_charged_and_read(namesrv: str) -> None:
+    sent = run("quickstart_producer.py", namesrv)
+    assert "OrderPlaced" in sent
+    assert sent.endswith("DISK\n")
+
+    read = run("quickstart_pull.py", namesrv)
+    assert read.endswith('{"id": 17, "eur": 120}\n')
+
+    consumer = start("quickstart_consumer.py", namesrv)
+    try:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == 'charge o-17 {"id": 17, "eur": 120}\n'
+        consumer.send_signal(signal.SIGINT)
+        out, err = consumer.communicate(timeout=TIMEOUT_S)
+        assert (consumer.returncode, out, err) == (0, "", "")
+    finally:
+        consumer.kill()
