@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -39,13 +38,8 @@ def publish(namesrv: str) -> Publish:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with warnings.catch_warnings():
-        # PySpark leaves sockets and pipes to the garbage collector.
-        warnings.simplefilter("ignore", ResourceWarning)
-        session = local_session(
-            "kourou-tests",
-            config={"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
-        )
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    session = local_session("kourou-tests", config={"spark.sql.warehouse.dir": warehouse})
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

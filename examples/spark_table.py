@@ -1,0 +1,12 @@
+"""A topic as a Spark table; needs `pip install 'kourou[spark,java]'` and `kourou serve`."""
+
+from kourou.spark.session import local_session
+
+spark = local_session("orders")  # finds a Java; a SparkSession of your own does as well
+orders = (
+    spark.read.format("rocketmq")
+    .option("nameServer", "localhost:9876")
+    .option("topic", "orders")
+    .load()
+)
+orders.groupBy("tags").count().orderBy("tags").show()
