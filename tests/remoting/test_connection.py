@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kourou.protocol.command import RemotingCommand, request, response
 from kourou.protocol.frame import FRAME_SIZE_MAX, encode_frame
@@ -87,6 +89,21 @@ def test_a_frame_in_two_reads_is_handled_once_it_is_whole() -> None:
 
         setup.receive_bytes(frame[10:])
         assert [command.body for command in setup.sent()] == [b"hello", b"hello"]
+
+    with_setup(test)
+
+
+@settings(max_examples=100, deadline=None)
+@given(reads=st.lists(st.binary(max_size=40), max_size=4), is_framed=st.booleans())
+def test_whatever_bytes_come_the_connection_lives_or_is_closed(
+    reads: list[bytes], *, is_framed: bool
+) -> None:
+    async def test(setup: Setup) -> None:
+        for data in reads:
+            if setup.connection.is_open:
+                prefix = len(data).to_bytes(4, "big") if is_framed else b""
+                setup.receive_bytes(prefix + data)
+        assert setup.connection.is_open == (setup.transport.ending == "")
 
     with_setup(test)
 
@@ -197,8 +214,9 @@ def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: in
     async def test(setup: Setup) -> None:
         transport, connection = setup.transport, setup.connection
         transport.on_write = connection.pause_writing
-        setup.receive(*(numbered(ECHO, opaque, bytes(size)) for opaque in range(5)))
-        assert transport.is_read_paused
+        frames = [encode_frame(numbered(ECHO, opaque, bytes(size))) for opaque in range(6)]
+        setup.receive_bytes(b"".join(frames)[:-1])
+        assert not transport.is_reading()
         assert [command.opaque for command in setup.sent()] == [0, 1]
         connection.check_ages(29.0)  # what waits for the peer to read is not the peer's delay
 
@@ -206,9 +224,13 @@ def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: in
         await asyncio.sleep(0)
         assert [command.opaque for command in setup.sent()] == [0, 1, 2, 3]
         transport.on_write = None
+        await asyncio.sleep(60)
         connection.resume_writing()
         await asyncio.sleep(0)
         assert [command.opaque for command in setup.sent()] == [0, 1, 2, 3, 4]
-        assert not transport.is_read_paused
+        assert transport.is_reading()
+        connection.check_ages(69.0)  # the last frame has ten seconds from now
+        setup.receive_bytes(frames[-1][-1:])
+        assert len(setup.sent()) == 6
 
-    with_setup(test, output_pause_bytes=2 * size - 200, frame_timeout_ms=1)
+    with_setup(test, output_pause_bytes=2 * size - 200, frame_timeout_ms=10_000)

@@ -137,7 +137,7 @@ def test_pending_requests_fail_at_once_when_the_connection_ends() -> None:
 def test_a_clients_request_waits_until_the_peer_reads() -> None:
     async def test(setup: LoneConnection) -> None:
         setup.connection.pause_writing()
-        assert not setup.transport.is_read_paused
+        assert setup.transport.is_reading()
         asking = asyncio.ensure_future(setup.connection.request(request(ECHO), 3))
         await asyncio.sleep(1)
         assert setup.transport.writes == []

@@ -94,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises:
             FrameTooLargeError: the command is larger than peers take; nothing is queued.
+            MalformedHeaderError: a text of it is not valid Unicode; nothing is queued.
         """
         self.send_frames(encode_frame(command))
 
@@ -118,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
             RequestTimeoutError: no answer within `timeout_s`; the request may have been served.
             ConnectionLostError: closed before the answer came; it may have been served.
             TooManyRequestsError: `pending_requests_max` requests wait already; not sent.
-            FrameTooLargeError: the command is larger than peers take; not sent.
+            FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
         ends_at_s = self._loop.time() + timeout_s
         await self._until_writable(timeout_s)
@@ -137,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             RequestTimeoutError: the peer did not read what came before within `timeout_s`.
             ConnectionLostError: closed; not sent.
-            FrameTooLargeError: the command is larger than peers take; not sent.
+            FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
         await self._until_writable(timeout_s)
         command.opaque = self._pending.next_opaque()
@@ -224,6 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         now_s = self._loop.time()
         if self._frames.held_bytes:
+            self._partial_since_s = now_s  # the time until now was not the peer's to send in
             self._frames.space()
             buffer, end = self._frames.received(0)
             self._handle_read(buffer, end, now_s)

@@ -26,9 +26,9 @@ class ConnectionLimits:
     output_bytes_max: int = 64 * _MIB
     """Bytes that may wait for one peer to read them. A peer that lets more gather is closed."""
 
-    output_pause_bytes: int = 4 * _MIB
-    """Bytes that may wait for one peer before it is asked to be patient: a server takes no more
-    requests from it, a client's own requests wait."""
+    output_pause_bytes: int = _MIB
+    """Bytes that may wait for one peer before it has to read: a server takes no more requests from
+    it, and a client's own requests wait, until a quarter of them is left."""
 
     partial_bytes_total_max: int = 256 * _MIB
     """Bytes of frames not whole yet, over all connections. Above it, the connection that has been

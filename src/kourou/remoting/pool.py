@@ -92,6 +92,7 @@ class ConnectionPool:
             ConnectionLostError: closed before the answer came; it may have been served.
             TooManyRequestsError: `pending_requests_max` requests wait already; not sent.
             FrameTooLargeError: larger than peers take; not sent.
+            MalformedHeaderError: a text of it is not valid Unicode; not sent.
             ConfigError: the address does not parse.
             ClosedError: the pool is closed.
         """
@@ -112,7 +113,8 @@ class ConnectionPool:
         Raises:
             ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`.
             RequestTimeoutError: the peer did not read what came before within `timeout_s`.
-            ConnectionLostError, FrameTooLargeError, ConfigError, ClosedError: as `request`.
+            ConnectionLostError: closed; not sent.
+            FrameTooLargeError, MalformedHeaderError, ConfigError, ClosedError: as `request`.
         """
         connection = await self._get_within(address, timeout_s)
         await connection.oneway(command, timeout_s)

@@ -20,7 +20,6 @@ class RecordingTransport(asyncio.Transport):
     Attributes:
         writes: each write, in order.
         on_write: called after each write, as a full transport calls `pause_writing`.
-        is_read_paused: whether the protocol wants no more bytes.
         ending: "close" or "abort", whichever was asked for last; empty before.
     """
 
@@ -28,7 +27,7 @@ class RecordingTransport(asyncio.Transport):
         super().__init__({"peername": ("10.0.0.2", 5), "sockname": ("10.0.0.1", 6)})
         self.writes: list[bytes] = []
         self.on_write: Callable[[], None] | None = None
-        self.is_read_paused = False
+        self._is_reading = True
         self.ending = ""
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
@@ -43,10 +42,13 @@ class RecordingTransport(asyncio.Transport):
         """Ignore them: `on_write` decides."""
 
     def pause_reading(self) -> None:
-        self.is_read_paused = True
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        self.is_read_paused = False
+        self._is_reading = True
+
+    def is_reading(self) -> bool:
+        return self._is_reading
 
     def close(self) -> None:
         self.ending = "close"
