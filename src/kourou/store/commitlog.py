@@ -140,6 +140,8 @@ class CommitLog:
 
     def unsynced_files(self) -> tuple[str, ...]:
         """Return the segments that hold bytes between the synced and the written position."""
+        if self.synced_position == self.written_position:
+            return ()
         step = self._segment_bytes
         first = self.synced_position - self.synced_position % step
         return tuple(self.segments.name(at) for at in range(first, self.written_position, step))

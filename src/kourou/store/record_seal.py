@@ -5,8 +5,8 @@ leave a record that looks whole; the seal tells. It is 20 bytes of property text
 
     __CRC32# \x01 ten decimal digits, the least significant first \x02
 
-A store without seals (Java's default) is read as well: of its records, those whose properties end
-in zeros are taken for torn, since written ones never do.
+A store without seals (Java's default) is read as well. What ends in zeros, or in the rest of a seal
+whose beginning became zeros, is not taken for such a record.
 
 Source: CommitLog.asyncPutMessage with enabledAppendPropCRC, MessageDecoder.createCrc32.
 """
@@ -40,6 +40,8 @@ _START: Final = _NAME + b"\x01"
 _END: Final = b"\x02"
 SEAL_BYTES: Final = len(_START) + 10 + len(_END)
 _SIZE_BYTES: Final = 2
+_DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"0" * 9)
+_PATTERN: Final = (_START + b"0" * 10 + _END).translate(_DIGITS_TO_ZERO)
 
 
 def unsealed(draft: RecordDraft) -> RecordDraft:
@@ -113,6 +115,16 @@ def read_checked(buffer: Buffer, at: int) -> RecordHeader:
             if buffer[seal_at:end] != encode_seal(crc32(memoryview(buffer)[at:seal_at])):
                 raise MalformedMessageError(f"record at byte {at}: its checksum property differs")
             return header
+        if _is_rest_of_seal(bytes(buffer[seal_at:end])):
+            raise MalformedMessageError(f"record at byte {at}: its checksum property is torn")
     if header.properties_size and not buffer[end - 1]:
         raise MalformedMessageError(f"record at byte {at}: the properties end in zeros")
     return header
+
+
+def _is_rest_of_seal(tail: bytes) -> bool:
+    """Tell whether zeros took the beginning of a seal: a sector may end within it."""
+    if tail[0]:
+        return False
+    rest = tail.lstrip(b"\0").translate(_DIGITS_TO_ZERO)
+    return bool(rest) and _PATTERN.endswith(rest)

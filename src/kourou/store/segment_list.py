@@ -74,13 +74,18 @@ class SegmentList:
         """Add the next file, or the first one, which may begin anywhere.
 
         Raises:
-            OSError: the list is unchanged; a file of a wrong size may be there.
+            OSError: the list is unchanged, and no file of a wrong size is left.
         """
         if self.first == self.end:
             self.first = self.end = start
         assert start == self.end, f"{self.directory}: {start} leaves a gap after {self.end}"
-        self._disk.truncate(self.name(start), 0)  # whatever a failed attempt left
-        self._disk.truncate(self.name(start), self.file_bytes)
+        name = self.name(start)
+        try:
+            self._disk.truncate(name, 0)  # whatever was there is no part of the list
+            self._disk.truncate(name, self.file_bytes)
+        except OSError:
+            self._unlink(start)
+            raise
         self.end += self.file_bytes
 
     def cut(self, position: int) -> list[str]:

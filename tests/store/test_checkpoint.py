@@ -1,0 +1,142 @@
+"""The checkpoint never leads: it moves only to what was synced, a few queue files at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kourou.store.checkpoint import load_checkpoint
+from kourou.store.formats import Checkpoint, decode_checkpoint, encode_checkpoint
+from kourou.store.sync_plan import SyncPlan
+from kourou.testing.disk import SimDisk
+from tests.store.rig import CONFIG, Rig
+
+
+def plan_of(rig: Rig) -> SyncPlan | None:
+    """Run the next sync and return its plan."""
+    rig.store.write()
+    plan = rig.store.sync_plan()
+    if plan is not None:
+        rig.store.run_sync(plan)
+        rig.store.synced(plan)
+    return plan
+
+
+def test_the_layout_is_javas() -> None:
+    checkpoint = Checkpoint(1, 2, 3, 4, 5, 6)
+    data = encode_checkpoint(checkpoint)
+
+    assert data == b"".join(number.to_bytes(8, "big") for number in (1, 2, 3, 4, 5, 6))
+    assert decode_checkpoint(data + bytes(4048)) == checkpoint
+    assert decode_checkpoint(b"") == Checkpoint()
+
+
+def test_a_store_without_checkpoint_starts_from_nothing() -> None:
+    assert load_checkpoint(SimDisk()) == Checkpoint()
+
+
+def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
+    rig.put()
+    rig.now_ms += 5
+    last = rig.put()
+    rig.store.close(rig.now_ms)
+
+    checkpoint = load_checkpoint(rig.disk)
+    assert checkpoint == Checkpoint(
+        log_at_ms=rig.now_ms, queues_at_ms=rig.now_ms, queues_offset=last.physical_offset
+    )
+    assert rig.disk.size("checkpoint") == 4096
+    rig.open()
+
+
+def test_queue_files_ride_along_with_the_logs_syncs_a_few_at_a_time() -> None:
+    rig = Rig(config=replace(CONFIG, queue_files_per_sync=2))
+    last = [rig.put(queue_id=queue_id) for queue_id in range(5)][-1]
+    rig.tick()
+    synced: list[str] = []
+    for expected in (2, 2, 1):
+        rig.append(queue_id=9)
+        plan = plan_of(rig)
+        assert plan is not None
+        assert len(plan.queue_files) == expected
+        synced += plan.queue_files
+    assert synced == [f"consumequeue/T/{id_}/00000000000000000000" for id_ in range(5)]
+    rig.store.flush(rig.now_ms)
+
+    checkpoint = load_checkpoint(rig.disk)
+    assert checkpoint.queues_offset == last.physical_offset
+    assert rig.problems() == []
+
+
+def test_a_round_ends_without_new_messages_too(rig: Rig) -> None:
+    rig.put()
+    last = rig.put()
+    rig.tick()
+    plan = plan_of(rig)
+    assert plan is not None
+    assert plan.files == ()
+    assert plan.queue_files == ("consumequeue/T/0/00000000000000000000",)
+    assert plan.queue_directories == ("consumequeue/T/0", "consumequeue/T", "consumequeue")
+    rig.store.flush(rig.now_ms)
+
+    assert load_checkpoint(rig.disk).queues_offset == last.physical_offset
+    plan = plan_of(rig)
+    assert plan is not None
+    assert plan.queue_files == ("checkpoint",)
+    assert plan_of(rig) is None
+
+
+def test_the_checkpoint_waits_for_the_log() -> None:
+    rig = Rig()
+    first = rig.put()
+    rig.tick()
+    plan_of(rig)
+    shown = rig.append()
+    rig.store.write()
+    rig.store.dispatch(rig.store.written_position)  # as with asynchronous flush
+    rig.tick()
+
+    assert load_checkpoint(rig.disk).queues_offset < shown.physical_offset
+    plan_of(rig)
+    rig.tick()
+    assert load_checkpoint(rig.disk).queues_offset == shown.physical_offset > first.physical_offset
+    assert rig.problems() == []
+
+
+def test_a_checkpoint_that_moved_is_synced_with_the_log(rig: Rig) -> None:
+    rig.put()
+    rig.put()
+    rig.tick()
+    rig.put()
+    rig.tick()
+    rig.append()
+    plan = plan_of(rig)
+
+    assert plan is not None
+    assert "checkpoint" in plan.queue_files
+
+
+def test_rounds_keep_their_interval() -> None:
+    rig = Rig(config=replace(CONFIG, queue_sync_interval_ms=60_000))
+    rig.put()
+    rig.put()
+    for _ in range(59):
+        rig.tick()
+        assert plan_of(rig) is None
+    rig.tick()
+
+    plan = plan_of(rig)
+    assert plan is not None
+    assert plan.queue_files
+    assert rig.problems() == []
+
+
+def test_an_unchanged_checkpoint_is_not_written_again(rig: Rig) -> None:
+    rig.put()
+    for _ in range(5):
+        rig.tick()
+        rig.commit()
+    writes: list[str] = []
+    rig.disk.on_operation = lambda op, _: writes.append(op) if op == "write" else None
+    rig.tick()
+
+    assert writes == []
