@@ -52,44 +52,53 @@ Exit codes: 0 all acknowledged, 1 refused, or stored less safely than the broker
 """
 
 
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+_Body = Annotated[str | None, typer.Argument(metavar="BODY|-", show_default=False)]
+_Tag = Annotated[
+    str | None, typer.Option(metavar="TAG", help="What consumers filter by; one a message.")
+]
+_Keys = Annotated[
+    list[str] | None, typer.Option(metavar="KEY", help="To find it by; may be repeated.")
+]
+_Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
+]
+_DelayLevel = Annotated[
+    int,
+    typer.Option(
+        metavar="LEVEL",
+        min=0,
+        max=18,
+        help="Deliver later, by levels 1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m "
+        "10m 20m 30m 1h 2h.",
+        show_default=False,
+    ),
+]
+_Count = Annotated[int, typer.Option(metavar="N", min=1, help="Send it N times.")]
+_Lines = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|-", help="Send each line of the file, or of stdin, instead."),
+]
+_Timeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.1, max=3600, help="How long to try, for each message."),
+]
+
+
 @app.command(help=HELP)
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    body: Annotated[str | None, typer.Argument(metavar="BODY|-", show_default=False)] = None,
+    topic: _Topic,
+    body: _Body = None,
     *,
-    tag: Annotated[
-        str | None, typer.Option(metavar="TAG", help="What consumers filter by; one a message.")
-    ] = None,
-    key: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="To find it by; may be repeated.")
-    ] = None,
-    prop: Annotated[
-        list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
-    ] = None,
-    delay_level: Annotated[
-        int,
-        typer.Option(
-            metavar="LEVEL",
-            min=0,
-            max=18,
-            help="Deliver later, by levels 1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m "
-            "10m 20m 30m 1h 2h.",
-            show_default=False,
-        ),
-    ] = 0,
-    count: Annotated[int, typer.Option(metavar="N", min=1, help="Send it N times.")] = 1,
-    lines: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|-", help="Send each line of the file, or of stdin, instead."),
-    ] = None,
+    tag: _Tag = None,
+    key: _Keys = None,
+    prop: _Properties = None,
+    delay_level: _DelayLevel = 0,
+    count: _Count = 1,
+    lines: _Lines = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.1, max=3600, help="How long to try, for each message."
-        ),
-    ] = 3.0,
+    timeout: _Timeout = 3.0,
     as_json: AsJson = False,
 ) -> None:
     """Read the options and send."""

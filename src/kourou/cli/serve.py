@@ -96,80 +96,92 @@ not writable), 130 stopped by a second Ctrl-C.
 """
 
 
+_Store = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The store.  [default: ~/.kourou/store]"),
+]
+_Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The local address to listen on; 0.0.0.0 opens it to other machines, without "
+        "access control.  [default: 127.0.0.1]",
+    ),
+]
+_Port = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="The broker's port; 0 is any free.  [default: 10911]",
+    ),
+]
+_NamesrvPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="The name server's; 0 is any free.  [default: 9876]",
+    ),
+]
+_Namesrv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT[;...]",
+        help="Join these name servers instead of running one.",
+    ),
+]
+_Advertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="The broker's address as clients reach it, where it is not the one listened on.",
+    ),
+]
+_Flush = Annotated[
+    Flush | None,
+    typer.Option(
+        help="sync: acknowledged is on disk. async: in the system's memory.  [default: sync]"
+    ),
+]
+_Profile = Annotated[
+    Profile, typer.Option(help="prod: commit-log files of 1 GiB as Java's, dev: of 64 MiB.")
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A broker.conf of RocketMQ, or a .toml file."),
+]
+_LogLevel = Annotated[
+    Level | None,
+    typer.Option(help="Log entries on stderr.  [default: warning on a terminal, info elsewhere]"),
+]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No start screen.")]
+_ReadyJson = Annotated[
+    bool,
+    typer.Option(
+        "--ready-json",
+        help="One JSON line with addresses and pid once it is ready, for programs.",
+    ),
+]
+
+
 @app.command(help=HELP)
 def serve(
     *,
-    store: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The store.  [default: ~/.kourou/store]"),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="The local address to listen on; 0.0.0.0 opens it to other machines, without "
-            "access control.  [default: 127.0.0.1]",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="The broker's port; 0 is any free.  [default: 10911]",
-        ),
-    ] = None,
-    namesrv_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="The name server's; 0 is any free.  [default: 9876]",
-        ),
-    ] = None,
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[;...]",
-            help="Join these name servers instead of running one.",
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST[:PORT]",
-            help="The broker's address as clients reach it, where it is not the one listened on.",
-        ),
-    ] = None,
-    flush: Annotated[
-        Flush | None,
-        typer.Option(
-            help="sync: acknowledged is on disk. async: in the system's memory.  [default: sync]"
-        ),
-    ] = None,
-    profile: Annotated[
-        Profile, typer.Option(help="prod: commit-log files of 1 GiB as Java's, dev: of 64 MiB.")
-    ] = Profile.DEV,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A broker.conf of RocketMQ, or a .toml file."),
-    ] = None,
-    log_level: Annotated[
-        Level | None,
-        typer.Option(
-            help="Log entries on stderr.  [default: warning on a terminal, info elsewhere]"
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No start screen.")] = False,
-    ready_json: Annotated[
-        bool,
-        typer.Option(
-            "--ready-json",
-            help="One JSON line with addresses and pid once it is ready, for programs.",
-        ),
-    ] = False,
+    store: _Store = None,
+    listen: _Listen = None,
+    port: _Port = None,
+    namesrv_port: _NamesrvPort = None,
+    namesrv: _Namesrv = None,
+    advertise: _Advertise = None,
+    flush: _Flush = None,
+    profile: _Profile = Profile.DEV,
+    config: _Config = None,
+    log_level: _LogLevel = None,
+    quiet: _Quiet = False,
+    ready_json: _ReadyJson = False,
 ) -> None:
     """Read the options and serve."""
     logs.configure(log_level or _usual_level())
