@@ -77,7 +77,7 @@ class _Send:
     Attributes:
         topic: where consumers are to find it; the dead-letter topic of a message that is dead.
         queue_id: the queue there.
-        properties: as stored, before a delay changes them; those of the whole batch for a batch.
+        properties: as stored; a delay adds to them. Of a batch, those of the whole, not stored.
         items: the messages of a batch; empty for a single message.
     """
 
@@ -124,6 +124,7 @@ class SendHandlers:
         self._clock = clock
         self._random = random
         self._store_host = store_host
+        self._saving_bytes = 0  # bodies that wait for a new topic to be saved
         address = store_host[0] if store_host is not None else "127.0.0.1"
         self._unique_ids = UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
         self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -183,11 +184,18 @@ class SendHandlers:
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
         """Save the topics, then go on as for a known topic."""
+        size, limit = len(request.command.body), self._config.pending_connection_bytes_max
+        if self._saving_bytes + size > limit:
+            reason = f"{self._saving_bytes} bytes wait for new topics to be saved, limit {limit}"
+            return self._answer(request.command, ResponseCode.SYSTEM_BUSY, _BUSY_REMARK + reason)
+        self._saving_bytes += size
         try:
             await self._topics.persist()
         except OSError as error:
             reason = f"topic {send.topic} cannot be saved: {error}"
             return self._answer(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+        finally:
+            self._saving_bytes -= size
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
             self._store(request, send, answer.set_result)
@@ -249,11 +257,10 @@ class SendHandlers:
                 )
                 for item in send.items
             ]
-        properties = dict(send.properties)
         placement = place(
-            send.topic, send.queue_id, properties, self._config.delay_levels_ms, now_ms
+            send.topic, send.queue_id, send.properties, self._config.delay_levels_ms, now_ms
         )
-        text = encode_properties(properties)
+        text = encode_properties(send.properties)
         if len(text) > PROPERTIES_SIZE_MAX:
             raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
         return [draft(placement, flag=send.header.flag, body=request.command.body, properties=text)]

@@ -236,35 +236,12 @@ class _Parts:
 
     def _handlers(self) -> Handlers:
         """Make what serves requests."""
-        config, runtime = self._config, self._runtime
-        tables, store = self._tables, self.store
+        tables, store, later = self._tables, self.store, self._later
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        commit, later = self._commit, self._later
-        store_host = _store_host(config)
         self._client_handlers = ClientHandlers(self._clients, groups, topics)
         return Handlers(
-            sends=SendHandlers(
-                config=config,
-                topics=topics,
-                checks=SendChecks(config, topics, groups),
-                commit=commit,
-                later=later,
-                clock=runtime.clock,
-                random=runtime.random,
-                store_host=store_host,
-            ),
-            send_backs=SendBackHandler(
-                config=config,
-                topics=topics,
-                groups=groups,
-                store=store,
-                commit=commit,
-                later=later,
-                offload=runtime.offload,
-                clock=runtime.clock,
-                random=runtime.random,
-                store_host=store_host,
-            ),
+            sends=self._sends(),
+            send_backs=self._send_backs(),
             pulls=self._pulls,
             clients=self._client_handlers,
             offsets=OffsetHandlers(
@@ -272,19 +249,19 @@ class _Parts:
                 topics=topics,
                 offsets=offsets,
                 store=store,
-                resident_bytes=config.store.resident_bytes,
+                resident_bytes=self._config.store.resident_bytes,
             ),
-            queries=QueryHandlers(store, runtime.offload, later),
+            queries=QueryHandlers(store, self._runtime.offload, later),
             topics=AdminTopicHandlers(
-                config=config,
+                config=self._config,
                 topics=topics,
                 offsets=offsets,
                 store=store,
-                commit=commit,
+                commit=self._commit,
                 later=later,
             ),
             groups=GroupAdminHandlers(
-                broker_name=config.broker_name,
+                broker_name=self._config.broker_name,
                 topics=topics,
                 groups=groups,
                 clients=self._clients,
@@ -292,6 +269,33 @@ class _Parts:
                 store=store,
                 later=later,
             ),
+        )
+
+    def _sends(self) -> SendHandlers:
+        topics, groups = self._tables.topics, self._tables.groups
+        return SendHandlers(
+            config=self._config,
+            topics=topics,
+            checks=SendChecks(self._config, topics, groups),
+            commit=self._commit,
+            later=self._later,
+            clock=self._runtime.clock,
+            random=self._runtime.random,
+            store_host=_store_host(self._config),
+        )
+
+    def _send_backs(self) -> SendBackHandler:
+        return SendBackHandler(
+            config=self._config,
+            topics=self._tables.topics,
+            groups=self._tables.groups,
+            store=self.store,
+            commit=self._commit,
+            later=self._later,
+            offload=self._runtime.offload,
+            clock=self._runtime.clock,
+            random=self._runtime.random,
+            store_host=_store_host(self._config),
         )
 
     async def start(self) -> Address:
