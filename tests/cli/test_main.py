@@ -41,7 +41,7 @@ def test_every_command_has_help_with_an_example(command: Command, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("args", "near"), [(("receiv", "x"), "receive"), (("topic", "liste"), "list")]
+    ("args", "near"), [(("topc", "list"), "topic"), (("topic", "liste"), "list")]
 )
 def test_a_misspelt_command_is_told_the_nearest(
     command: Command, args: tuple[str, ...], near: str
