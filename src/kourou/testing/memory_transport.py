@@ -191,17 +191,17 @@ class MemoryTransport(asyncio.Transport):
 
     def take(self, data: bytes) -> bytes:
         """Give `data` to the protocol as far as it wants it; return what it did not take."""
-        if self._is_closing:
+        if self.is_closing():
             self._outgoing.put_reset()  # as an operating system does for a closed socket
             return b""
-        while data and not self._is_paused and not self._is_closing:
-            space = self._protocol.get_buffer(-1)
+        while data and not self._is_paused and not self.is_closing():
+            space = memoryview(self._protocol.get_buffer(-1))
             size = min(len(space), len(data))
             assert size, "a protocol must make room before it reads"
             space[:size] = data[:size]
             data = data[size:]
             self._protocol.buffer_updated(size)
-        return b"" if self._is_closing else data
+        return b"" if self.is_closing() else data
 
     def take_eof(self) -> None:
         """Tell the protocol that the peer sends no more."""
