@@ -422,6 +422,8 @@ def test_closing_waits_for_background_sends_and_then_refuses_everything() -> Non
             with pytest.raises(ClosedError, match="started before"):
                 await producer.start()
             futures = [await producer.submit(Message("T", b"x")) for _ in range(10)]
+            futures.append(asyncio.create_task(producer.send(Message("T", b"x"))))
+            await asyncio.sleep(0)
             closing = asyncio.create_task(producer.close())
             await asyncio.sleep(0)
             with pytest.raises(ClosedError, match="closed"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kourou.client.calls_send import Outgoing
 from kourou.client.push_consumer import PushConsumer
 from kourou.errors import (
     ClosedError,
@@ -21,7 +22,9 @@ from kourou.errors import (
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.model.sysflag import COMPRESSED, COMPRESSION_LZ4
 from kourou.model.topic import dlq_topic
+from kourou.store.config import StoreConfig
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
@@ -335,32 +338,66 @@ def test_a_queue_is_not_pulled_while_too_much_of_it_is_held(
 
 def test_the_start_of_a_new_group_is_the_end_the_beginning_or_a_time() -> None:
     async def main() -> None:
-        async with recording(queues=1) as w:
-            # Deep enough that the broker no longer answers 0 for "never committed".
-            await w.send(*[b"old"] * 300)
+        # So little counts as "in memory" that the queue is not young any more.
+        store = StoreConfig(
+            commitlog_segment_bytes=64 * 1024, consumequeue_file_bytes=2000, resident_bytes=1000
+        )
+        async with recording(queues=1, store=store) as w:
+            await w.send(*[b"old"] * 30)
             await asyncio.sleep(60)
             noon_ms = w.cluster.runtime.clock.now_ms()
             await asyncio.sleep(60)
             await w.send(b"recent")
 
-            for group, options, expected in (
-                ("first", {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET}, 301),
-                (
-                    "time",
-                    {
-                        "consume_from_where": ConsumeFromWhere.TIMESTAMP,
-                        "consume_timestamp_ms": noon_ms,
-                    },
-                    1,
-                ),
+            got: dict[ConsumeFromWhere, list[bytes]] = {}
+            for where in (
+                ConsumeFromWhere.FIRST_OFFSET,
+                ConsumeFromWhere.TIMESTAMP,
+                ConsumeFromWhere.LAST_OFFSET,
             ):
                 w.got.clear()
-                async with w.cluster.pull_consumer(group) as reader:
-                    queue = MessageQueue(TOPIC, "broker-0", 0)
-                    assert await reader.committed(queue) is None
-                async with w.consumer(group=group, **options):
+                async with w.consumer(
+                    group=where.name, consume_from_where=where, consume_timestamp_ms=noon_ms
+                ):
                     await asyncio.sleep(5)
-                assert len(w.got) in (expected, 301)
+                    await w.send(b"new")
+                    await w.until_got(b"new")
+                got[where] = list(w.got)
+
+            assert Counter(got[ConsumeFromWhere.FIRST_OFFSET]) == Counter(
+                {b"old": 30, b"recent": 1, b"new": 1}
+            )
+            assert got[ConsumeFromWhere.TIMESTAMP] == [b"recent", b"new", b"new"]
+            assert got[ConsumeFromWhere.LAST_OFFSET] == [b"new"]
+
+    run_virtual(main())
+
+
+def test_a_young_topic_is_consumed_whole_even_from_its_end() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await w.send(*BODIES)
+            async with w.consumer(consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+                await w.until_got(*BODIES)
+
+    run_virtual(main())
+
+
+def test_a_group_that_started_at_the_end_goes_on_there_after_a_crash() -> None:
+    async def main() -> None:
+        store = StoreConfig(
+            commitlog_segment_bytes=64 * 1024, consumequeue_file_bytes=2000, resident_bytes=1000
+        )
+        where = ConsumeFromWhere.LAST_OFFSET
+        async with recording(queues=1, store=store) as w:
+            await w.send(*[b"old"] * 30)
+            doomed = w.consumer(consume_from_where=where)
+            await doomed.start()
+            doomed.abort()
+            await w.send(b"meanwhile")
+            async with w.consumer(consume_from_where=where):
+                await w.until_got(b"meanwhile")
+            assert w.got == [b"meanwhile"]
 
     run_virtual(main())
 
@@ -434,6 +471,46 @@ def test_closing_gives_up_listeners_that_do_not_end() -> None:
                 closing_at = loop.time()
             assert loop.time() - closing_at == pytest.approx(2, abs=0.5)
             assert await w.committed() == 0
+
+    run_virtual(main())
+
+
+def test_a_listener_may_close_its_own_consumer() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            consumers: list[PushConsumer] = []
+
+            async def close(_: MessageExt) -> None:
+                await consumers[0].close()
+
+            consumers.append(w.consumer(close))
+            await w.send(b"x")
+            await consumers[0].start()
+            started_at = asyncio.get_running_loop().time()
+            await consumers[0].run_forever()
+            assert asyncio.get_running_loop().time() - started_at < 2
+
+    run_virtual(main())
+
+
+def test_a_message_that_cannot_be_read_stops_its_queue_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w, w.cluster.producer() as producer:
+            lz4 = Outgoing(TOPIC, ("id",), b"not inflatable", "", 0, COMPRESSED | COMPRESSION_LZ4)
+            await producer._deliver(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
+            async with w.consumer() as consumer:
+                for body in BODIES:
+                    queue = MessageQueue(TOPIC, "broker-0", 1)
+                    await producer.send(Message(TOPIC, body), queue=queue)
+                await w.until_got(*BODIES)
+                await asyncio.sleep(300)
+                assert len(w.got) == len(BODIES)
+                assert topic_queues(consumer) == [0, 1]
+        entries = [one.getMessage() for one in caplog.records if "pull.unreadable" in one.msg]
+        assert 5 <= len(entries) <= 12
+        assert "lz4" in entries[0]
 
     run_virtual(main())
 

@@ -227,7 +227,7 @@ async def send_back(
     message: MessageExt,
     *,
     delay_level: int,
-    max_reconsume_times: int,
+    max_reconsume_times: int | None,
     timeout_s: float,
 ) -> None:
     """Give a failed message back: the broker stores it again, for a later delivery.
@@ -240,7 +240,8 @@ async def send_back(
         group: the consumer group.
         message: as pulled.
         delay_level: 0: the broker's own order of delays; negative: dead letter at once.
-        max_reconsume_times: after so many deliveries again it becomes a dead letter.
+        max_reconsume_times: after so many deliveries again it becomes a dead letter; None: after
+            as many as the broker has for the group.
         timeout_s: for the answer; after a timeout it may be stored.
     """
     header = ConsumerSendMsgBackRequestHeader(

@@ -215,8 +215,9 @@ class PushConsumerConfig(ClientConfig):
     """Distance between the first and last offset held of one queue; above it, that queue is not
     pulled. It bounds how much a crash delivers again behind a message that never ends."""
 
-    max_reconsume_times: int = field(default=16, metadata={"key": "maxReconsumeTimes"})
-    """Deliveries again of a failed message before the broker puts it into `%DLQ%group`."""
+    max_reconsume_times: int | None = field(default=None, metadata={"key": "maxReconsumeTimes"})
+    """Deliveries again of a failed message before the broker puts it into `%DLQ%group`. None: the
+    group's own retryMaxTimes, which is 16 unless an administrator set another."""
 
     send_back_timeout_ms: int = 5_000
     """Time in ms for giving a failed message back to its broker."""
@@ -247,6 +248,8 @@ class PushConsumerConfig(ClientConfig):
             raise ConfigError(f"consume_timestamp_ms is {self.consume_timestamp_ms}: not negative")
         for name, low, high in _PUSH_RANGES:
             _check_range(self, name, low, high)
+        if self.max_reconsume_times is not None:
+            _check_range(self, "max_reconsume_times", 0, 2**31 - 1)
         if self.pull_timeout_ms <= self.pull_suspend_timeout_ms:
             raise ConfigError(
                 f"pull_timeout_ms is {self.pull_timeout_ms}: must be above "
@@ -269,7 +272,6 @@ _PUSH_RANGES: Final = (
     ("pull_threshold_count", 1, 65_535),
     ("pull_threshold_size_bytes", 1, 1_024 * MIB),
     ("consume_max_span", 1, 65_535),
-    ("max_reconsume_times", 0, 2**31 - 1),
     ("send_back_timeout_ms", 1, 3_600_000),
     ("local_retry_delay_ms", 1, 3_600_000),
     ("persist_offset_interval_ms", 1, 3_600_000),

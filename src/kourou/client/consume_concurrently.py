@@ -146,24 +146,31 @@ class ConcurrentConsumption:
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
 
-        What has not ended by then is cancelled, or left to its thread, and not acknowledged.
+        What has not ended by then is cancelled, or left to its thread, and not acknowledged. A
+        listener may close its own consumer: its own call is not waited for.
         """
-        if not self._workers:
+        workers = self._others()
+        if not workers:
             return
         try:
-            _, late = await asyncio.wait(
-                self._workers, timeout=self._config.shutdown_timeout_ms / 1000
-            )
+            _, late = await asyncio.wait(workers, timeout=self._config.shutdown_timeout_ms / 1000)
             if late:
                 log.warning("listener.abandoned count=%d", len(late))
         finally:
             self.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        await asyncio.gather(*workers, return_exceptions=True)
 
     def cancel(self) -> None:
-        """End all calls now; return without waiting for their end."""
-        for worker in self._workers:
+        """End all calls now, but the one that asks for it; return without waiting for their end."""
+        for worker in self._others():
             worker.cancel()
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        try:
+            me = asyncio.current_task()
+        except RuntimeError:  # not called from a task, nor from the loop
+            me = None
+        return [worker for worker in self._workers if worker is not me]
 
     async def _work(self) -> None:
         count = 0

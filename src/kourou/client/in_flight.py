@@ -1,4 +1,4 @@
-"""A bound on the messages that are under way, by count and by bytes."""
+"""Messages under way: a bound on them, by count and by bytes, and waiting for their end."""
 
 from __future__ import annotations
 
@@ -70,3 +70,25 @@ class InFlight:
                 turn.set_result(None)
             else:
                 return
+
+
+class UnderWay:
+    """Counts the `with` blocks that are being run."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._empty.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._empty.set()
+
+    async def wait_empty(self) -> None:
+        """Wait until none is run."""
+        await self._empty.wait()

@@ -20,7 +20,7 @@ from kourou.client.calls_send import (
     with_compressed_body,
 )
 from kourou.client.config import ProducerConfig
-from kourou.client.in_flight import InFlight
+from kourou.client.in_flight import InFlight, UnderWay
 from kourou.client.instance import ClientInstance
 from kourou.client.queue_choice import RoundRobin
 from kourou.client.retrying import Deadline, try_until
@@ -90,6 +90,7 @@ class Producer:
         self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
         self._choice = RoundRobin(rng.getrandbits(16))
         self._in_flight: InFlight | None = None
+        self._under_way = UnderWay()
         self._sending: set[asyncio.Task[SendReceipt]] = set()
 
     @property
@@ -108,7 +109,7 @@ class Producer:
         self._in_flight = InFlight(config.in_flight_messages_max, config.in_flight_bytes_max)
 
     async def close(self) -> None:
-        """Wait for the messages given to `submit`, at most until their timeouts, and disconnect.
+        """Wait for all messages under way, at most until their timeouts, and disconnect.
 
         From now on everything else answers ClosedError. Cancelling ends the wait: what was under
         way may be stored or not. Closing twice is harmless.
@@ -116,6 +117,7 @@ class Producer:
         try:
             if self._in_flight is not None and self._instance.stop():
                 await self._in_flight.wait_empty()
+                await self._under_way.wait_empty()
         finally:
             for task in list(self._sending):
                 task.cancel()
@@ -322,13 +324,14 @@ class Producer:
             if error.refresh_route:
                 instance.routes.refresh_soon(outgoing.topic)
 
-        return await try_until(
-            deadline,
-            instance.backoff,
-            attempt,
-            on_failure,
-            refused_max=self._config.refused_attempts_max,
-        )
+        with self._under_way:
+            return await try_until(
+                deadline,
+                instance.backoff,
+                attempt,
+                on_failure,
+                refused_max=self._config.refused_attempts_max,
+            )
 
     async def _choose(
         self, topic: str, failed_broker: str | None, deadline: Deadline

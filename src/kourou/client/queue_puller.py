@@ -28,6 +28,7 @@ from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
+from kourou.model.topic import is_retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -200,6 +201,5 @@ class QueuePuller:
 
 def _restore_topic(message: MessageExt) -> None:
     """Give a message from the retry topic the topic that its producer sent it to."""
-    origin = message.properties.get(names.RETRY_TOPIC)
-    if origin:
-        message.topic = origin
+    if is_retry_topic(message.topic):
+        message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic
