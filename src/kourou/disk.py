@@ -89,7 +89,7 @@ class Disk(Protocol):
         """Create the directory and its parents, if they do not exist."""
 
     def list(self, name: str) -> list[str]:
-        """Return the sorted names in the directory; none if there is no directory."""
+        """Return the sorted names in the directory; none if there is no such directory."""
 
     def rename(self, old: str, new: str) -> None:
         """Give the file another name in the same directory, replacing what had it."""
@@ -253,7 +253,7 @@ class OsDisk:
     def list(self, name: str) -> list[str]:
         try:
             return sorted(os.listdir(self._path(name)))  # noqa: PTH208 - names, not paths
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def rename(self, old: str, new: str) -> None:

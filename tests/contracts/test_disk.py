@@ -115,6 +115,7 @@ def test_directories_are_made_with_their_parents_and_listed_sorted(disk: Disk) -
     assert disk.list("a") == ["b", "c", "z"]
     assert disk.list("a/b") == []
     assert disk.list("absent") == []
+    assert disk.list("a/z") == []
     assert disk.list("") == ["a"]
     assert disk.exists("a/b")
     assert not disk.exists("a/x")

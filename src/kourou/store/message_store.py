@@ -341,29 +341,27 @@ class MessageStore(StoreReader):
         To be called about every second. Raises nothing: what fails here makes the store refuse
         appends.
         """
-        self._flush_queues(self._queues.flush)
-        if not self._guard.may_write:
-            self._guard.look_at_space()
+        if self._guard.read_only_reason is not None:
             return
-        self._checkpoint.begin_round(self._last_visible, now_ms)
-        self._try_write("checkpoint", self._checkpoint.write)
+        if self._flush_queues(self._queues.flush):
+            self._checkpoint.begin_round(self._last_visible, now_ms)
+            self._try_write(self._checkpoint.write)
         self._guard.look_at_space()
 
-    def _flush_queues(self, flush: Callable[[], None]) -> None:
-        self._guard.queues_flushed(is_done=self._try_write("consumequeue", flush))
+    def _flush_queues(self, flush: Callable[[], None]) -> bool:
+        error = self._try_write(flush)
+        self._guard.queues_flushed(error)
+        return error is None
 
-    def _try_write(self, what: str, write: Callable[[], None]) -> bool:
-        """Write derived data; tell whether it is written."""
+    def _try_write(self, write: Callable[[], None]) -> OSError | None:
+        """Write derived data; return why that failed, if it did."""
         try:
             write()
         except OSError as error:
-            log.error(  # noqa: TRY400 - an operator needs the error, not our stack
-                "store.write_failed path=%s what=%s error=%s", self._disk.root, what, error
-            )
             if error.errno not in _OUT_OF_SPACE:
                 self.set_read_only(f"a write failed: {error}")
-            return False
-        return True
+            return error
+        return None
 
     def close(self, now_ms: int) -> None:  # noqa: ARG002 - the index's files will be dated
         """Make everything durable and let go of the directory. Calling it again does nothing.

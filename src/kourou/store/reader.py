@@ -1,7 +1,7 @@
 """What readers ask of a store: offsets, which messages a read gets, and their bytes.
 
-`plan_get` runs on the store's thread; the others may also run on another, since some may have to
-wait for the device.
+All of it may run on any thread beside the one that writes, since some may have to wait for the
+device: `plan_get` only where it reads queue entries that were not read or written for long.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class Recovery:
         if not self._lacking:
             return scan
         for queue in self._lacking:
-            log.warning("consumequeue.loss_found directory=%s", queue.segments.directory)
+            log.warning("consumequeue.entries_missed directory=%s", queue.segments.directory)
         return self._scan(self._segments.first)
 
     def _scan(self, start: int) -> LogScan:

@@ -59,13 +59,10 @@ class WriteGuard:
         self._unchecked_bytes = 0
         self._free = self._disk.free_bytes()
         is_full = self._free < self._needed
-        if is_full != self._is_full:
-            log.warning(
-                "store.%s free_bytes=%d needed_bytes=%d",
-                "filled" if is_full else "emptied",
-                self._free,
-                self._needed,
-            )
+        if is_full and not self._is_full:
+            log.error("store.filled free_bytes=%d needed_bytes=%d", self._free, self._needed)
+        elif self._is_full and not is_full:
+            log.info("store.emptied free_bytes=%d needed_bytes=%d", self._free, self._needed)
         self._is_full = is_full
         self._update()
 
@@ -75,9 +72,11 @@ class WriteGuard:
         if self._unchecked_bytes >= _CHECK_BYTES:
             self.look_at_space()
 
-    def queues_flushed(self, *, is_done: bool) -> None:
+    def queues_flushed(self, error: OSError | None) -> None:
         """Take no more writes while the queues' entries do not fit on the disk: they pile up."""
-        self._are_queues_stuck = not is_done
+        if error is not None and not self._are_queues_stuck:
+            log.error("consumequeue.write_failed path=%s error=%s", self._disk.root, error)
+        self._are_queues_stuck = error is not None
         self._update()
 
     def full_error(self) -> StoreFullError:
