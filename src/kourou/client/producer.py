@@ -29,7 +29,7 @@ from kourou.errors import KourouError, NoRouteError, UsageError
 from kourou.model.message import Message
 from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
-from kourou.model.route import publish_queues
+from kourou.model.route import TopicRoute, publish_queues
 from kourou.model.topic import check_client_group
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import compress
@@ -89,6 +89,8 @@ class Producer:
         rng = self._instance.runtime.random
         self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
         self._choice = RoundRobin(rng.getrandbits(16))
+        # What follows from a route, as long as it is the one: listing the queues takes a while.
+        self._queues: dict[str, tuple[TopicRoute, list[MessageQueue]]] = {}
         self._in_flight: InFlight | None = None
         self._under_way = UnderWay()
         self._sending: set[asyncio.Task[SendReceipt]] = set()
@@ -337,7 +339,12 @@ class Producer:
         self, topic: str, failed_broker: str | None, deadline: Deadline
     ) -> MessageQueue:
         route = await self._instance.routes.get(topic, deadline.remaining_s())
-        queues = publish_queues(topic, route)
+        known = self._queues.get(topic)
+        if known is None or known[0] is not route:
+            if len(self._queues) >= self._config.routes_max:
+                self._queues.clear()
+            known = self._queues[topic] = (route, publish_queues(topic, route))
+        queues = known[1]
         if not queues:
             raise NoRouteError(f"topic {topic} has no queue that can be written")
         return self._choice.choose(queues, failed_broker)

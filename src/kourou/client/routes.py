@@ -231,7 +231,8 @@ class Routes:
                 return known
             route = await self._default_route(topic)
         known = self._routes.pop(topic, None)
-        self._routes[topic] = route
+        # The same object while nothing changes, so that what follows from it may be kept.
+        self._routes[topic] = known if route == known else route
         while len(self._routes) > self._routes_max:
             del self._routes[next(iter(self._routes))]
         if route != known:
