@@ -188,7 +188,7 @@ class QueuePuller:
         try:
             await self._instance.heartbeat(await self._address())
         except KourouError as error:
-            log.warning("heartbeat.failed queue=%s reason=%s", self._queue, error)
+            log.warning("pull.not_registered queue=%s reason=%s", self._queue, error)
 
     async def _address(self) -> str:
         return await self._instance.routes.address(

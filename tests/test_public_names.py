@@ -1,0 +1,71 @@
+"""What `import kourou` offers: every name loads, is typed, and costs nothing until it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import assert_type
+
+import pytest
+
+import kourou
+from kourou import (
+    Durability,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullResult,
+    PushConsumer,
+    SendReceipt,
+)
+
+CHEAP = """
+import sys
+import kourou
+heavy = {"asyncio", "msgspec", "typer", "rich", "kourou.client", "kourou.broker"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_every_public_name_loads() -> None:
+    assert dir(kourou) == sorted(kourou.__all__)
+    for name in kourou.__all__:
+        assert getattr(kourou, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Absent'"):
+        getattr(kourou, "Absent")  # noqa: B009  # mypy knows that it is absent
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHEAP], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout == "[]\n"
+
+
+async def use(producer: Producer, reader: PullConsumer, consumer: PushConsumer) -> None:
+    """Never run: mypy checks that a user sees these types."""
+    receipt = await producer.send(Message("T", b"x"))
+    assert_type(receipt, SendReceipt)
+    assert_type(receipt.durability, Durability)
+    assert_type(await producer.submit(Message("T", b"x")), asyncio.Future[SendReceipt])
+    assert_type(await producer.send_batch([Message("T", b"x")]), list[SendReceipt])
+    queues = await reader.fetch_subscribe_message_queues("T")
+    assert_type(queues, list[MessageQueue])
+    result = await reader.pull(queues[0], 0)
+    assert_type(result, PullResult)
+    assert_type(result.messages, list[MessageExt])
+    assert_type(await reader.committed(queues[0]), int | None)
+    async for message in consumer:
+        assert_type(message, MessageExt)
+
+    @consumer.listen
+    def by_decorator(message: MessageExt) -> None:
+        assert message.body
+
+    async def coroutine(message: MessageExt) -> None:
+        assert message.body
+
+    consumer.listen(coroutine)
