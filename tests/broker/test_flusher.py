@@ -16,7 +16,7 @@ from kourou.protocol.message_layout import RecordDraft
 from kourou.store.message_store import MessageStore, SyncPlan
 
 HOST = ("127.0.0.1", 1)
-DRAFT = RecordDraft(b"T", 0, 0, 0, 0, HOST, HOST, 0, 0, b"hello", b"", 0)
+DRAFT = RecordDraft(b"T", 0, 0, 0, 0, HOST, HOST, 0, 0, b"hello", b"")
 
 
 class _Store:

@@ -40,7 +40,7 @@ def config_of(**options: Any) -> BrokerConfig:
 
 def draft(body: bytes = b"hello", topic: bytes = b"T", queue_id: int = 0) -> RecordDraft:
     host = ("10.0.0.1", 1000)
-    return RecordDraft(topic, queue_id, 0, 0, EPOCH_MS, host, host, 0, 0, body, b"", 0)
+    return RecordDraft(topic, queue_id, 0, 0, EPOCH_MS, host, host, 0, 0, body, b"")
 
 
 @dataclass

@@ -31,7 +31,6 @@ def draft(body: bytes) -> RecordDraft:
         prepared_transaction_offset=0,
         body=body,
         properties=b"",
-        tags_code=0,
     )
 
 

@@ -55,7 +55,6 @@ DRAFT = RecordDraft(
     prepared_transaction_offset=0,
     body=b"hi",
     properties=b"k\x01v\x02",
-    tags_code=0,
 )
 RECORD = bytes.fromhex(
     "00000062daa320a758932aac00000001000000000000000000000002000000000000000300000000"
@@ -80,7 +79,6 @@ drafts = st.builds(
     int64,
     st.binary(max_size=64),
     st.binary(max_size=64),
-    int64,
 )
 
 
@@ -124,7 +122,6 @@ def test_records_are_written_as_the_java_store_writes_them(case: dict[str, Any])
         given_values["preparedTransactionOffset"],
         bytes.fromhex(given_values["body_hex"] or ""),
         bytes.fromhex(case["properties_string_hex"]),
-        0,
     )
     record = encode_record(
         draft,

@@ -22,7 +22,7 @@ HOST = ("127.0.0.1", 10911)
 
 def answer(status: PullStatus, next_offset: int, *offsets: int) -> PullResult:
     """Return an answer of a queue that holds 0 to 100, with messages at `offsets`."""
-    draft = RecordDraft(b"flights", 0, 0, 0, 1, HOST, HOST, 0, 0, b"body", b"", 0)
+    draft = RecordDraft(b"flights", 0, 0, 0, 1, HOST, HOST, 0, 0, b"body", b"")
     raw = b"".join(encode_record(draft, offset, offset * 100, 2) for offset in offsets)
     return PullResult(QUEUE, status, next_offset=next_offset, min_offset=0, max_offset=100, raw=raw)
 

@@ -69,5 +69,4 @@ def draft_of(record: bytes) -> RecordDraft:
         prepared_transaction_offset=header.prepared_transaction_offset,
         body=record[header.body_start : header.body_start + header.body_size],
         properties=record[start : start + header.properties_size],
-        tags_code=0,
     )

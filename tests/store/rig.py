@@ -44,7 +44,6 @@ def draft(
         prepared_transaction_offset=0,
         body=body,
         properties=encode_properties(properties or {"TAGS": "a"}),
-        tags_code=0,
     )
 
 

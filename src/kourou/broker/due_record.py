@@ -11,7 +11,6 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_layout import RecordDraft, read_record
 
 
@@ -47,5 +46,4 @@ def due_draft(record: bytes) -> RecordDraft:
         prepared_transaction_offset=0,
         body=record[header.body_start : header.body_start + header.body_size],
         properties=text,
-        tags_code=tags_code(properties.get(names.TAGS)),
     )

@@ -1,7 +1,7 @@
 """Where a message is stored: its own queue, or first that of its delay level.
 
 A message with a delay level waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX. Its properties say
-where it goes when it is due, and its consume queue entry when that is.
+where it goes when it is due; the store notes in its consume queue entry when that is.
 
 Source: HookUtils.handleScheduleMessage, transformDelayLevelMessage, apache/rocketmq 5.5.0.
 """
@@ -16,7 +16,6 @@ from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.hashing import tags_code
 
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 _TIMERS: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
@@ -24,11 +23,10 @@ _TIMERS: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DEL
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The queue that a message is stored in, and what its consume queue entry holds beside."""
+    """The queue that a message is stored in."""
 
     topic: str
     queue_id: int
-    tags_code: int
 
 
 def delay_level_of(properties: dict[str, str]) -> int:
@@ -51,8 +49,7 @@ def place(
     topic: str,
     queue_id: int,
     properties: dict[str, str],
-    delay_levels_ms: tuple[int, ...],
-    now_ms: int,
+    delay_level_max: int,
 ) -> Placement:
     """Return where a message for `topic` and `queue_id` is stored now.
 
@@ -63,22 +60,21 @@ def place(
         topic: where consumers are to find it.
         queue_id: the queue there.
         properties: the message's own, changed in place.
-        delay_levels_ms: how long each level waits, level 1 first.
-        now_ms: the store time, from which the delay counts.
+        delay_level_max: the highest level there is.
 
     Raises:
         MessageIllegalError: the property DELAY is no number.
     """
     level = delay_level_of(properties)
     if level <= 0:
-        return Placement(topic, queue_id, tags_code(properties.get(names.TAGS)))
-    level = min(level, len(delay_levels_ms))
+        return Placement(topic, queue_id)
+    level = min(level, delay_level_max)
     for name in _TIMERS:
         properties.pop(name, None)
     properties[names.DELAY] = str(level)
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QID] = str(queue_id)
-    return Placement(SCHEDULE_TOPIC, level - 1, now_ms + delay_levels_ms[level - 1])
+    return Placement(SCHEDULE_TOPIC, level - 1)
 
 
 def has_timer(properties: dict[str, str]) -> bool:

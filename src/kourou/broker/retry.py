@@ -145,7 +145,7 @@ class SendBackHandler:
             # Else a crash could leave a dead letter in a topic that nobody can read.
             await self._topics.persist()
         now_ms = self._clock.now_ms()
-        draft = self._draft(message, topic, level, request, now_ms)
+        draft = self._draft(message, topic, level, request)
         result = await self._commit.put_and_wait([draft], now_ms)
         if result.status is PutStatus.OK:
             return response(command)
@@ -170,7 +170,7 @@ class SendBackHandler:
         )
 
     def _draft(
-        self, message: MessageExt, topic: TopicConfig, level: int, request: Request, now_ms: int
+        self, message: MessageExt, topic: TopicConfig, level: int, request: Request
     ) -> RecordDraft:
         """Return the message as it is stored anew: the same content, for another queue."""
         properties = dict(message.properties)
@@ -182,8 +182,7 @@ class SendBackHandler:
             topic.name,
             self._random.randrange(max(1, topic.write_queue_nums)),
             properties,
-            self._config.delay_levels_ms,
-            now_ms,
+            len(self._config.delay_levels_ms),
         )
         return RecordDraft(
             topic=placement.topic.encode(),
@@ -197,7 +196,6 @@ class SendBackHandler:
             prepared_transaction_offset=0,
             body=message.body,
             properties=encode_properties(properties),
-            tags_code=placement.tags_code,
         )
 
 

@@ -43,7 +43,6 @@ from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, enco
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.hashing import tags_code
 from kourou.protocol.headers_send import (
     SendHeader,
     SendMessageRequestHeader,
@@ -237,28 +236,22 @@ class SendHandlers:
             remark = _BUSY_REMARK + result.reason if is_busy else result.reason
             reply(self._answer(command, _CODES[result.status], remark))
 
-        drafts = self._drafts(request, send, store_host, now_ms)
+        drafts = self._drafts(request, send, store_host)
         self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
 
-    def _drafts(
-        self, request: Request, send: _Send, store_host: Host, now_ms: int
-    ) -> list[RecordDraft]:
+    def _drafts(self, request: Request, send: _Send, store_host: Host) -> list[RecordDraft]:
         """Return the records of the message, or of the batch's messages, all for one queue."""
         draft = partial(
             _draft, header=send.header, born_host=request.remote_address, store_host=store_host
         )
         if send.items:
+            placement = Placement(send.topic, send.queue_id)
             return [
-                draft(
-                    _placement(send, item),
-                    flag=item.flag,
-                    body=item.body,
-                    properties=item.properties,
-                )
+                draft(placement, flag=item.flag, body=item.body, properties=item.properties)
                 for item in send.items
             ]
         placement = place(
-            send.topic, send.queue_id, send.properties, self._config.delay_levels_ms, now_ms
+            send.topic, send.queue_id, send.properties, len(self._config.delay_levels_ms)
         )
         text = encode_properties(send.properties)
         if len(text) > PROPERTIES_SIZE_MAX:
@@ -310,11 +303,6 @@ def _queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id:
     return min(int(text), topic.write_queue_nums - 1)
 
 
-def _placement(send: _Send, item: BatchItem) -> Placement:
-    tags = decode_properties(item.properties).get(names.TAGS)
-    return Placement(send.topic, send.queue_id, tags_code(tags))
-
-
 def _draft(
     placement: Placement,
     *,
@@ -337,7 +325,6 @@ def _draft(
         prepared_transaction_offset=0,
         body=body,
         properties=properties,
-        tags_code=placement.tags_code,
     )
 
 

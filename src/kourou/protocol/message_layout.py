@@ -95,7 +95,6 @@ class RecordDraft:
         sys_flag: the encoder sets BORN_HOST_V6 and STORE_HOST_V6 to what the hosts are.
         body: as it is to be stored, compressed or not.
         properties: the property text.
-        tags_code: what the consume queue gets; not part of the record.
     """
 
     topic: bytes
@@ -109,7 +108,6 @@ class RecordDraft:
     prepared_transaction_offset: int
     body: bytes
     properties: bytes
-    tags_code: int
 
 
 class RecordHeader(NamedTuple):

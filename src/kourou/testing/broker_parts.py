@@ -247,7 +247,7 @@ class BrokerParts:
         if delay_level:
             said[names.DELAY] = str(delay_level)
         now_ms = self.clock.now_ms()
-        placed = place(topic, queue_id, said, self.config.delay_levels_ms, now_ms)
+        placed = place(topic, queue_id, said, len(self.config.delay_levels_ms))
         return RecordDraft(
             topic=placed.topic.encode(),
             queue_id=placed.queue_id,
@@ -260,7 +260,6 @@ class BrokerParts:
             prepared_transaction_offset=0,
             body=body,
             properties=encode_properties(said),
-            tags_code=placed.tags_code,
         )
 
     async def store_messages(self, drafts: Sequence[RecordDraft]) -> PutResult:
