@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,16 +16,6 @@ from kourou.logs import JsonFormatter, Level, LineFormatter
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def untouched_logging() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("kourou")
-    before = (list(root.handlers), root.level, ours.level)
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    ours.setLevel(before[2])
 
 
 def record(template: str, *args: object, name: str = "kourou.broker.topics") -> logging.LogRecord:

@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Wall-clock time."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970-01-01 UTC; it may step back when the system's clock does."""
+        """Return epoch milliseconds; they step back when the system's clock does."""
 
 
 class SystemClock:

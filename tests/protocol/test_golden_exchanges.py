@@ -37,6 +37,8 @@ BAD_HEADERS = {
     "310_SEND_MESSAGE_V2_raw-send-bad-number_rc1",
     "11_PULL_MESSAGE_raw-pull-missing-header_rc1",
 }
+# A batch whose body is none: it is refused for its topic, before anybody looks.
+NO_BATCH = "320_SEND_BATCH_MESSAGE_raw-send-batch-to-retry-topic_rc13"
 # What Java leaves out or adds of its own, so that our bytes are others for the same values.
 OTHER_BYTES = {
     "103_REGISTER_BROKER_broker-start": "mappingDataVersion",
@@ -65,9 +67,11 @@ class Side(NamedTuple):
 
 def sides() -> list[Side]:
     exchanges = ((p.stem, json.loads(p.read_text())) for p in sorted(REMOTING.glob("*.json")))
+    # Requests that are not served yet are recorded for how they are refused, and read by nobody.
     return [
         Side(name, exchange["code"], raw(side), side["header"])
         for name, exchange in exchanges
+        if exchange["code"] in REQUESTS
         for side in (exchange["request"], exchange["response"])
         if side is not None
     ]
@@ -144,6 +148,10 @@ def test_bodies_are_read_and_written_again(side: Side) -> None:
         return
     if side.name == "11_PULL_MESSAGE_pull-every-kind-of-record":
         with pytest.raises(MalformedMessageError, match="lz4"):
+            decoder(command.body)
+        return
+    if side.name == NO_BATCH:
+        with pytest.raises(MalformedMessageError):
             decoder(command.body)
         return
     value = decoder(command.body)

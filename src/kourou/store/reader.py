@@ -45,7 +45,7 @@ class StoreReader:
         """Return the queue ids of each topic that hold, or held, messages."""
         return self._queues.queue_ids()
 
-    def plan_get(  # noqa: PLR0917 - what a pull request says, in its order
+    def plan_get(
         self,
         topic: str,
         queue_id: int,
