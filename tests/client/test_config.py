@@ -32,6 +32,7 @@ BAD: list[tuple[Callable[[], ClientConfig], str]] = [
     (lambda: PullConsumerConfig(wait_ms=0), "wait_ms is 0"),
     (lambda: AdminConfig(admin_timeout_ms=0), "admin_timeout_ms is 0"),
     (lambda: ClientConfig(instance_name=" "), "instance_name is blank"),
+    (lambda: ClientConfig(client_ip="here"), "client_ip: 'here' is not an IP address"),
     (lambda: ClientConfig(retry_backoff_max_ms=10), "retry_backoff_max_ms is 10: .* 50 to"),
 ]
 

@@ -458,6 +458,26 @@ def test_closing_lets_running_listeners_end_and_starts_no_more() -> None:
     run_virtual(main())
 
 
+def test_a_second_close_waits_for_the_first_and_spoils_nothing() -> None:
+    async def main() -> None:
+        async def work(_: MessageExt) -> None:
+            await asyncio.sleep(2)
+
+        async with recording() as w:
+            await w.send(b"x")
+            consumer = w.consumer(work)
+            await consumer.start()
+            await w.until_got(b"x")
+            await asyncio.gather(*(consumer.close() for _ in range(3)))
+            assert await w.committed() == 1
+            never_started = w.consumer()
+            await never_started.close()
+            with pytest.raises(ClosedError):
+                await never_started.start()
+
+    run_virtual(main())
+
+
 def test_closing_gives_up_listeners_that_do_not_end() -> None:
     async def main() -> None:
         async def hang(_: MessageExt) -> None:

@@ -116,7 +116,10 @@ class AdminClient:
 
     async def close(self) -> None:
         """Disconnect; calls under way fail. Closing twice is harmless."""
-        await self._instance.close()
+        if self._instance.stop():
+            await self._instance.close()
+        else:
+            await self._instance.wait_ended()
 
     async def __aenter__(self) -> Self:
         await self.start()

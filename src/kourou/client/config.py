@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.client.rebalance import STRATEGIES
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.group import ConsumeFromWhere
+from kourou.model.host import pack_address
 from kourou.remoting.limits import ConnectionLimits
 
 MIB: Final = 1024 * 1024
@@ -71,6 +72,11 @@ class ClientConfig:
         _check_range(self, "routes_max", 1, 1_000_000)
         if self.instance_name is not None and not self.instance_name.strip():
             raise ConfigError("instance_name is blank; leave it out for one of its own")
+        if self.client_ip is not None:
+            try:
+                pack_address(self.client_ip)
+            except InvalidMessageError as error:
+                raise ConfigError(f"client_ip: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,7 @@ class ClientInstance:
         self._on_route_changed = on_route_changed
         self._on_registered = on_registered
         self._state = _State.NEW
+        self._ended = asyncio.Event()
         self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
         self._beating: set[str] = set()
 
@@ -201,11 +202,20 @@ class ClientInstance:
             )
 
     def stop(self) -> bool:
-        """Refuse what users ask from now on; return False if that was so before."""
+        """Refuse what users ask from now on; return False unless it was open.
+
+        Who gets True finishes what is under way and calls `close`; others call `wait_ended`.
+        """
         if self._state is not _State.OPEN:
             return False
         self._state = _State.STOPPED
         return True
+
+    async def wait_ended(self) -> None:
+        """Wait for the `close` that another caller has begun; end what was never started."""
+        if self._state is _State.NEW:
+            await self.close()
+        await self._ended.wait()
 
     async def close(self) -> None:
         """End the loops, tell brokers that the client leaves, and close all connections.
@@ -213,16 +223,22 @@ class ClientInstance:
         Takes at most a second when brokers do not answer. Closing twice is harmless, and so is
         closing what was never started: it cannot be started then.
         """
-        was_started = self._state in (_State.OPEN, _State.STOPPED)
+        if self._state is _State.CLOSED:
+            return
+        was_started = self._state is not _State.NEW
         self._state = _State.CLOSED
         if not was_started:
+            self._ended.set()
             return
         try:
             await self.tasks.close()
             await asyncio.gather(*map(self._unregister, self._registered))
         finally:
             self.routes.close()
-            await self.pool.close()
+            try:
+                await self.pool.close()
+            finally:
+                self._ended.set()
 
     def abort(self) -> None:
         """End at once and tell nobody, as a killed process would."""
@@ -231,6 +247,7 @@ class ClientInstance:
             self.tasks.cancel()
             self.routes.close()
             self.pool.abort()
+            self._ended.set()
 
     async def heartbeat_all(self) -> None:
         """Tell all brokers of the routes known; a producer only masters. Failures are logged."""

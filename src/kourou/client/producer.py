@@ -116,10 +116,13 @@ class Producer:
         From now on everything else answers ClosedError. Cancelling ends the wait: what was under
         way may be stored or not. Closing twice is harmless.
         """
+        if not self._instance.stop():
+            await self._instance.wait_ended()
+            return
+        assert self._in_flight is not None, "it was started"
         try:
-            if self._in_flight is not None and self._instance.stop():
-                await self._in_flight.wait_empty()
-                await self._under_way.wait_empty()
+            await self._in_flight.wait_empty()
+            await self._under_way.wait_empty()
         finally:
             for task in list(self._sending):
                 task.cancel()

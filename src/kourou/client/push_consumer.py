@@ -95,7 +95,6 @@ class PushConsumer:
         self._run_blocking = run_blocking
         self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | None = None
-        self._rebalancing: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
         self._instance = ClientInstance(
             namesrv_addr,
@@ -213,13 +212,11 @@ class PushConsumer:
         Loops over the consumer end. Cancelling skips what is left to do. Closing twice is harmless.
         """
         if not self._instance.stop():
-            await self._instance.close()
+            await self._instance.wait_ended()
             return
         try:
             self._ready.close()
-            if self._rebalancing is not None:
-                self._rebalancing.cancel()
-                await asyncio.gather(self._rebalancing, return_exceptions=True)
+            await self._rebalance.stop()
             await self._held.stop_pulling()
             if self._consumption is not None:
                 await self._consumption.close()
@@ -294,7 +291,7 @@ class PushConsumer:
     def _begin(self) -> None:
         """Start the loops and the listener's workers."""
         config, tasks = self._config, self._instance.tasks
-        self._rebalancing = tasks.start(self._rebalance.run, f"rebalance {self.group}")
+        self._rebalance.start()
         tasks.start_periodic(
             self._held.persist, config.persist_offset_interval_ms, "persist offsets"
         )

@@ -52,6 +52,8 @@ class RebalanceLoop:
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
         self._unknown_topics: set[str] = set()
+        self._running: asyncio.Task[None] | None = None
+        self._is_stopped = False
 
     def wake(self) -> None:
         """Ask for a pass now; several calls before it begins are one."""
@@ -65,11 +67,26 @@ class RebalanceLoop:
         except TimeoutError:
             log.warning("rebalance.slow group=%s waited_s=%g", self._group, timeout_s)
 
-    async def run(self) -> None:
-        """Run passes until cancelled."""
+    def start(self) -> None:
+        """Begin with the first pass."""
+        self._running = self._instance.tasks.start(self._run, f"rebalance {self._group}")
+
+    async def stop(self) -> None:
+        """Begin no more passes, and wait for the one under way, so that it ends what it does.
+
+        Waits no longer than one request may take; then the pass is cancelled.
+        """
+        self._is_stopped = True
+        self.wake()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=self._instance.request_timeout_s)
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
         config = self._config
         retry_ms = config.rebalance_retry_min_ms
-        while True:
+        while not self._is_stopped:
             self._woken.clear()
             is_settled = await self._pass()
             self._first_pass_done.set()
@@ -77,11 +94,14 @@ class RebalanceLoop:
             delay_ms = config.rebalance_interval_ms if is_settled else retry_ms
             retry_ms = config.rebalance_retry_min_ms if is_settled else retry_ms * 2
             retry_ms = min(retry_ms, config.rebalance_interval_ms)
-            try:
-                async with asyncio.timeout(delay_ms / 1000):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
+            await self._wait(delay_ms)
+
+    async def _wait(self, delay_ms: int) -> None:
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
 
     async def _pass(self) -> bool:
         """Rebalance all topics; return whether none changed and none failed."""
