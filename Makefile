@@ -28,12 +28,13 @@ demo-fast: $(READY) ## the same with 20,000 flights
 test: $(READY) ## every test that needs nothing but this tree
 	$(BIN)/pytest
 
-check: $(READY) ## lint, types, layers, spelling
+check: $(READY) ## lint, types, layers, spelling, documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests examples bench docs *.md
+	$(BIN)/pytest -q tests/test_docs.py tests/test_tidy.py
 
 format: $(READY) ## rewrite the source as the formatter wants it
 	$(BIN)/ruff format .
