@@ -128,8 +128,7 @@ class Demo:
             crashing = asyncio.create_task(self._crash_midway(server))
             try:
                 with Bars(self._console, len(self._table)) as bars:
-                    await self._follow(bars, until=lambda: publishing.done() and crashing.done())
-                    await asyncio.gather(publishing, crashing)
+                    await self._follow(bars, until=lambda: are_over(publishing, crashing))
                     stored = await count_stored(server.name_server)
                     await self._follow(bars, until=lambda: len(self._ledgers.records) >= stored)
             finally:
@@ -187,6 +186,14 @@ class Demo:
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def are_over(*tasks: asyncio.Task[Any]) -> bool:
+    """Return whether all tasks have ended; raise what one of them raised."""
+    for task in tasks:
+        if task.done():
+            task.result()
+    return all(task.done() for task in tasks)
 
 
 async def create_topic(name_server: str) -> None:

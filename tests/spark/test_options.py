@@ -104,6 +104,13 @@ def test_a_value_out_of_range_is_refused_with_what_is_allowed(
     assert str(caught.value).startswith(name)
 
 
+@pytest.mark.parametrize(
+    ("expression", "is_filtered"), [("*", False), ("", False), ("UA", True), ("UA || AA", True)]
+)
+def test_only_tags_make_a_filter(expression: str, is_filtered: bool) -> None:
+    assert parse_options({**LEAST, "subExpression": expression}).is_filtered == is_filtered
+
+
 def test_names_and_tags_are_checked_before_anything_runs() -> None:
     with pytest.raises(InvalidTopicError):
         parse_options({**LEAST, "topic": "fli ghts"})

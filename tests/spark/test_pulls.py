@@ -16,7 +16,7 @@ from kourou.spark.pulls import _advance, _Cursor
 QUEUE = MessageQueue("flights", "broker-a", 0)
 STRICT = ReadOptions(name_server="localhost:9876", topic="flights")
 LENIENT = dataclasses.replace(STRICT, fail_on_data_loss=False)
-FILTERED = dataclasses.replace(STRICT, sub_expression="UA")
+SOME_TAG = dataclasses.replace(STRICT, sub_expression="UA")
 HOST = ("127.0.0.1", 10911)
 
 
@@ -50,7 +50,7 @@ def test_messages_before_the_offset_asked_for_are_left_out() -> None:
 
 
 def test_a_filtered_range_ends_by_position() -> None:
-    assert advance(5, 20, answer(PullStatus.NO_MATCHED_MSG, 20), FILTERED) == (20, [])
+    assert advance(5, 20, answer(PullStatus.NO_MATCHED_MSG, 20), SOME_TAG) == (20, [])
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,23 @@ def test_a_filtered_range_ends_by_position() -> None:
 def test_what_the_plan_promised_and_is_gone_fails_the_read_or_is_skipped(
     result: PullResult, next_offset: int
 ) -> None:
-    with pytest.raises(DataLossError, match=f"offsets 5 to {next_offset} .* are gone"):
+    with pytest.raises(DataLossError, match=f"of the offsets 5 to {next_offset} .* are gone"):
         advance(5, 20, result)
 
     assert advance(5, 20, result, LENIENT) == (next_offset, [])
 
 
+def test_a_gap_between_messages_found_is_a_loss() -> None:
+    result = answer(PullStatus.FOUND, 9, 7, 8)
+
+    with pytest.raises(DataLossError, match="2 of the offsets 5 to 9"):
+        advance(5, 20, result)
+
+    assert advance(5, 20, result, LENIENT) == (9, [7, 8])
+    assert advance(5, 20, result, SOME_TAG) == (9, [7, 8])
+
+
 @pytest.mark.parametrize("status", [PullStatus.FOUND, PullStatus.NO_MATCHED_MSG])
 def test_a_broker_that_leads_in_a_circle_is_an_error(status: PullStatus) -> None:
     with pytest.raises(ProtocolError, match="leads back to 5"):
-        advance(5, 20, answer(status, 5), FILTERED)
+        advance(5, 20, answer(status, 5), SOME_TAG)

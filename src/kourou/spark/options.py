@@ -46,6 +46,11 @@ class ReadOptions:
     pull_batch_size: int = 256
     pull_timeout_ms: int = 30_000
 
+    @property
+    def is_filtered(self) -> bool:
+        """Not every message of the topic is wanted."""
+        return bool(parse_tags(self.topic, self.sub_expression).tags_set)
+
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Return the options of a read.

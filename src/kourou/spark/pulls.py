@@ -102,30 +102,32 @@ async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -
 def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
     """Move the cursor by an answer and return the messages that belong to its range."""
     asked, until = cursor.offset, cursor.until
-    match result.status:
-        case PullStatus.FOUND:
-            is_lost = False
-        case PullStatus.NO_MATCHED_MSG:
-            # Without a filter every entry matches: then the broker skipped deleted records.
-            is_lost = options.sub_expression == "*"
-        case _:
-            # The plan promised offsets up to `until`: the queue has been cut since.
-            is_lost = True
-    cursor.offset = min(result.next_offset, until)
-    if cursor.offset <= asked:
-        if not is_lost:
-            raise ProtocolError(
-                f"{cursor.queue}: the broker answered {result.status.name} at {asked} and then "
-                f"leads back to {result.next_offset}"
-            )
-        cursor.offset = until
-    if is_lost:
-        loss = (
-            f"{cursor.queue}: offsets {asked} to {cursor.offset} (exclusive) were there when the "
-            f"read was planned and are gone; it now holds {result.min_offset} to "
-            f"{result.max_offset} (exclusive)"
+    is_progress = result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
+    if result.next_offset <= asked and is_progress:
+        raise ProtocolError(
+            f"{cursor.queue}: the broker answered {result.status.name} at {asked} and leads back "
+            f"to {result.next_offset}"
         )
-        if options.fail_on_data_loss:
-            raise DataLossError(loss)
-        log.warning("spark_offsets.lost reason=%s", loss)
-    return [message for message in result.messages if asked <= message.queue_offset < until]
+    # Any other answer says that the queue was cut since it was planned; it may end before here.
+    cursor.offset = min(result.next_offset, until) if result.next_offset > asked else until
+    messages = [message for message in result.messages if asked <= message.queue_offset < until]
+    if not is_progress or not options.is_filtered:
+        # Without a filter each offset is a message: a broker skips deleted ones without a word.
+        _report_loss(cursor, result, asked, cursor.offset - asked - len(messages), options)
+    return messages
+
+
+def _report_loss(
+    cursor: _Cursor, result: PullResult, asked: int, lost: int, options: ReadOptions
+) -> None:
+    """Fail, or warn, if any messages from `asked` up to the cursor are gone."""
+    if not lost:
+        return
+    loss = (
+        f"{cursor.queue}: {lost} of the offsets {asked} to {cursor.offset} (exclusive) were there "
+        f"when the read was planned and are gone; it now holds {result.min_offset} to "
+        f"{result.max_offset} (exclusive)"
+    )
+    if options.fail_on_data_loss:
+        raise DataLossError(loss)
+    log.warning("spark_offsets.lost reason=%s", loss)
