@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kourou.broker.client_handlers import HEARTBEAT_BYTES_MAX
 from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
@@ -237,5 +238,17 @@ def test_only_tag_expressions_are_promised() -> None:
             answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
             assert answer is not None
             assert answer.code == code
+
+    run(test)
+
+
+def test_a_heartbeat_too_large_is_refused_with_the_limit() -> None:
+    async def test(parts: BrokerParts) -> None:
+        peer = FakePeer()
+        answer = heartbeat(parts, peer, consumer("x" * HEARTBEAT_BYTES_MAX))
+        assert answer.code == 29
+        assert answer.remark is not None
+        assert f"at most {HEARTBEAT_BYTES_MAX} are taken" in answer.remark
+        assert consumers(parts) == 1
 
     run(test)

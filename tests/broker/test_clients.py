@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kourou.broker import clients
 from kourou.broker.clients import SUBSCRIPTIONS_MAX, Clients, ConsumerGroup, Member
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.filter.tags import parse_tags
@@ -202,3 +203,43 @@ def test_a_short_heartbeat_of_what_is_not_held_asks_for_the_whole() -> None:
     assert table.heartbeat(peer, fingerprint=7, without_sub=True)
     table.heartbeat(other, "U", client_id="b")  # the older form has no fingerprint to compare
     assert table.heartbeat(other, client_id="b", fingerprint=8, without_sub=True)
+
+
+def test_names_of_clients_are_bounded() -> None:
+    table = Table()
+
+    with pytest.raises(InvalidParameterError, match="client id of 2000 characters; at most 1024"):
+        table.heartbeat(FakePeer(1), "T", client_id="x" * 2000)
+    with pytest.raises(InvalidParameterError, match="producer group of 2000 characters"):
+        table.clients.register_producer(
+            Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0), "x" * 2000
+        )
+    assert table.clients.consumer_group("g") is None
+
+
+def test_the_memory_of_subscriptions_is_bounded_and_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clients, "SUBSCRIPTION_BYTES_MAX", 1600)
+    table = Table()
+    peer = FakePeer(1)
+    table.heartbeat(peer, "T1", "T2", "T3", group="a")  # 503 or so each
+
+    with pytest.raises(SystemBusyError, match="502 more exceed the limit of 1600"):
+        table.heartbeat(peer, "U", group="b")
+    table.heartbeat(peer, "T1", "T2", "T3", group="a")
+    table.heartbeat(peer, group="c", without_sub=True)
+    table.clients.closed(peer)
+    table.heartbeat(peer, "U", group="b")
+
+
+def test_an_older_subscription_that_stays_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "SUBSCRIPTION_BYTES_MAX", 10_000)
+    table = Table()
+    told = SubscriptionData("T", "x" * 8000, sub_version=2)
+    member = Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0)
+    table.clients.register_consumer(member, ConsumerData("a", subscriptions=[told]))
+    table.heartbeat(FakePeer(1), "T", group="a", version=1)
+
+    with pytest.raises(SystemBusyError, match="are registered"):
+        table.clients.register_consumer(member, ConsumerData("b", subscriptions=[told]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,3 +158,13 @@ def test_every_pull_leaves_once_and_nothing_of_it_stays(
     assert polling._by_queue == {}
     assert polling._by_tick == {}
     assert polling._by_owner == {}
+
+
+def test_what_held_pulls_take_is_bounded_and_given_back() -> None:
+    polling: LongPolling[str] = LongPolling(held_bytes_max=100)
+    large, small = (replace(held(name), size_bytes=60) for name in ("large", "small"))
+
+    assert polling.hold(large)
+    assert not polling.hold(small)
+    polling.woken([News()])
+    assert polling.hold(small)

@@ -78,3 +78,11 @@ def test_any_expression_parses_or_is_refused(expression: str) -> None:
     else:
         assert all(matches_tag(subscription, tag) for tag in subscription.tags_set)
         assert all(matches_code(subscription, tags_code(tag)) for tag in subscription.tags_set)
+
+
+def test_a_long_expression_is_refused_with_the_limit() -> None:
+    longest = "||".join(["tag"] * 13_107)
+    assert parse_tags("T", longest).tags_set == {"tag"}
+
+    with pytest.raises(FilterSyntaxError, match="70000 characters, at most 65536"):
+        parse_tags("T", "x" * 70_000)

@@ -7,12 +7,14 @@ DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.expressions import is_tag_expression, not_served
 from kourou.broker.groups import Groups
 from kourou.broker.retry_topics import TopicTable, ensure_retry_topic
 from kourou.broker.steady_time import steady_ms
+from kourou.errors import InvalidParameterError
 from kourou.model.group import MessageModel
 from kourou.protocol.bodies_client import (
     decode_check_client_config,
@@ -30,6 +32,9 @@ from kourou.protocol.headers_consume import (
 from kourou.remoting.connection import Request
 
 log = logging.getLogger(__name__)
+
+HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+"""Body of a heartbeat: some thousand subscriptions. What it says is kept in memory."""
 
 
 class ConsumerIdsNotifier:
@@ -69,6 +74,12 @@ class ClientHandlers:
         they are not held here, as after a restart: else its pulls would be refused for ever.
         """
         command = request.command
+        if len(command.body) > HEARTBEAT_BYTES_MAX:
+            raise InvalidParameterError(
+                ResponseCode.INVALID_PARAMETER,
+                f"a heartbeat of {len(command.body)} bytes, at most {HEARTBEAT_BYTES_MAX} are "
+                "taken: have fewer or shorter subscriptions in one client",
+            )
         heartbeat = decode_heartbeat(command.body)
         member = Member(
             heartbeat.client_id,

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 
 SUBSCRIPTIONS_MAX: Final = 1000
 """Topics that one group may subscribe to: they are kept for as long as it has a member."""
+SUBSCRIPTION_BYTES_MAX: Final = 128 * 1024 * 1024
+"""About the memory that the subscriptions of all groups may take; a usual one takes 700 bytes."""
+NAME_LENGTH_MAX: Final = 1024
+"""Characters of a client id, and of a producer group; Java's clients' ids have about 50."""
 
 
 class Peer(Protocol):
@@ -64,6 +68,7 @@ class ConsumerGroup:
         members: in the order in which they joined.
         subscriptions: by topic; all members of a group must subscribe to the same.
         fingerprint: of the heartbeat that brought `subscriptions`; 0 when it carried none.
+        size_bytes: about the memory that `subscriptions` take.
     """
 
     name: str
@@ -73,6 +78,7 @@ class ConsumerGroup:
     members: dict[Peer, Member] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     fingerprint: int = 0
+    size_bytes: int = 0
 
     def client_ids(self) -> list[str]:
         """Return the ids of the members, each once, in the order in which they joined."""
@@ -115,6 +121,7 @@ class Clients:
         self._producers: dict[str, dict[Peer, Member]] = {}
         self._groups_of: dict[Peer, _Groups] = {}
         self._count = 0
+        self._subscription_bytes = 0
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         """Return the live group, None when no consumer of it is connected."""
@@ -145,9 +152,11 @@ class Clients:
             here is not what it has, or was replaced by another.
 
         Raises:
-            SystemBusyError: as many clients are registered as may be.
-            InvalidParameterError: more subscriptions than a group may have. Nothing changed.
+            SystemBusyError: as many clients or subscriptions are registered as may be.
+            InvalidParameterError: more subscriptions than a group may have, or the client id is
+                too long. Nothing changed.
         """
+        _check_length("client id", member.client_id)
         if len(data.subscriptions) > SUBSCRIPTIONS_MAX:
             raise InvalidParameterError(
                 29,
@@ -155,8 +164,8 @@ class Clients:
                 f"{SUBSCRIPTIONS_MAX} are allowed: split it into several groups",
             )
         live = self._consumers.get(data.group)
-        if live is None or member.peer not in live.members:
-            self._check_room()
+        size_bytes = sum(map(_size_bytes, data.subscriptions))
+        self._check_room(live, member.peer, size_bytes)
         if live is None:
             live = self._consumers[data.group] = ConsumerGroup(
                 data.group, data.consume_type, data.message_model, data.consume_from_where
@@ -172,6 +181,9 @@ class Clients:
             must_send = live.fingerprint not in (0, fingerprint)
             live.fingerprint = fingerprint
             is_changed |= _update_subscriptions(live, data.subscriptions)
+            self._subscription_bytes -= live.size_bytes
+            live.size_bytes = sum(map(_size_bytes, live.subscriptions.values()))
+            self._subscription_bytes += live.size_bytes
         if is_changed:
             log.info("consumer_group.changed group=%s members=%d", data.group, len(live.members))
             self._on_changed(live)
@@ -182,10 +194,13 @@ class Clients:
 
         Raises:
             SystemBusyError: as many clients are registered as may be.
+            InvalidParameterError: the client id or the group's name is too long.
         """
+        _check_length("client id", member.client_id)
+        _check_length("producer group", group)
         members = self._producers.get(group)
         if members is None or member.peer not in members:
-            self._check_room()
+            self._check_count()
         self._join(self._producers.setdefault(group, {}), member)
         self._groups_of.setdefault(member.peer, _Groups()).producer.add(group)
 
@@ -200,6 +215,7 @@ class Clients:
             self._on_changed(live)
         else:
             del self._consumers[group]
+            self._subscription_bytes -= live.size_bytes
 
     def unregister_producer(self, peer: Peer, group: str) -> None:
         """Take the connection out of the producer group; nothing happens if it is not in it."""
@@ -234,7 +250,19 @@ class Clients:
                 silent[peer] = None
         return list(silent)
 
-    def _check_room(self) -> None:
+    def _check_room(self, live: ConsumerGroup | None, peer: Peer, size_bytes: int) -> None:
+        """Refuse a heartbeat that would bring more than there is room for."""
+        if live is None or peer not in live.members:
+            self._check_count()
+        held_bytes = self._subscription_bytes - (live.size_bytes if live is not None else 0)
+        if size_bytes and held_bytes + size_bytes > SUBSCRIPTION_BYTES_MAX:
+            raise SystemBusyError(
+                2,
+                f"subscriptions of {held_bytes} bytes are registered; {size_bytes} more exceed "
+                f"the limit of {SUBSCRIPTION_BYTES_MAX}",
+            )
+
+    def _check_count(self) -> None:
         if self._count >= self._clients_max:
             raise SystemBusyError(
                 2, f"{self._count} clients are registered, as many as clients_max allows"
@@ -271,6 +299,20 @@ def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData
         if held is None or subscription.sub_version > held.sub_version:
             live.subscriptions[subscription.topic] = subscription
     return is_changed
+
+
+def _size_bytes(subscription: SubscriptionData) -> int:
+    """Return about the memory that a subscription takes."""
+    tags = subscription.tags_set
+    texts = len(subscription.topic) + len(subscription.sub_string) + sum(map(len, tags))
+    return 500 + texts + 100 * (len(tags) + len(subscription.code_set))
+
+
+def _check_length(what: str, name: str) -> None:
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidParameterError(
+            29, f"a {what} of {len(name)} characters; at most {NAME_LENGTH_MAX} are allowed"
+        )
 
 
 def _silent(members: Iterable[Member], before: int) -> list[Peer]:

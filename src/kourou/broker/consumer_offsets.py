@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/consumerOffset.json"
 
+_FILE_BYTES_MAX: Final = 1024**3  # its queue ids are bare keys, and nobody is served yet
 _SEPARATOR: Final = "@"  # neither topics nor groups may contain it
 
 Table = dict[tuple[str, str], dict[int, int]]
@@ -171,7 +172,7 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
     Raises:
         MalformedBodyError: it is not such a file.
     """
-    content = as_object(loads(text), FILE_NAME)
+    content = as_object(loads(text, bare_keys_bytes_max=_FILE_BYTES_MAX), FILE_NAME)
     return (
         data_version_from_json(get_object(content, "dataVersion")),
         _table_of(content, "offsetTable"),

@@ -21,6 +21,10 @@ TICK_MS: Final = 100
 """Pulls that become due within the same tick are answered together, at its end."""
 
 
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Header texts of held pulls; those of usual ones have about 200 bytes."""
+
+
 class Arrived(Protocol):
     """A message that consumers can see from now on, see `kourou.store.message_store.Arrival`."""
 
@@ -50,6 +54,7 @@ class Held(Generic[PullT]):
         queue_offset: where it wants to read on.
         subscription: which tags wake it.
         deadline_ms: when it is to be answered even if nothing came, on the caller's clock.
+        size_bytes: about what it keeps in memory, beyond what every pull does.
     """
 
     pull: PullT
@@ -59,19 +64,29 @@ class Held(Generic[PullT]):
     queue_offset: int
     subscription: SubscriptionData
     deadline_ms: int
+    size_bytes: int = 0
 
 
 class LongPolling(Generic[PullT]):
     """The held pulls."""
 
-    def __init__(self, *, held_max: int = 100_000, held_per_owner_max: int = 10_000) -> None:
+    def __init__(
+        self,
+        *,
+        held_max: int = 100_000,
+        held_per_owner_max: int = 10_000,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
         """Start empty.
 
         Args:
             held_max: pulls held at once, of all connections.
             held_per_owner_max: of one connection, so that one client cannot take all places.
+            held_bytes_max: the sizes of all together.
         """
         self._held_max = held_max
+        self._held_bytes_max = held_bytes_max
+        self._held_bytes = 0
         self._held_per_owner_max = held_per_owner_max
         # Dictionaries serve as ordered sets: who waits longest is woken first.
         self._by_queue: dict[tuple[str, int], dict[Held[PullT], None]] = {}
@@ -84,7 +99,8 @@ class LongPolling(Generic[PullT]):
 
     def hold(self, held: Held[PullT]) -> bool:
         """Keep the pull, and return True; False when there is no place for it."""
-        if self._count >= self._held_max:
+        held_bytes = self._held_bytes + held.size_bytes
+        if self._count >= self._held_max or held_bytes > self._held_bytes_max:
             return False
         of_owner = self._by_owner.setdefault(held.owner, {})
         if len(of_owner) >= self._held_per_owner_max:
@@ -93,6 +109,7 @@ class LongPolling(Generic[PullT]):
         self._by_queue.setdefault((held.topic, held.queue_id), {})[held] = None
         self._by_tick.setdefault(_tick(held.deadline_ms), {})[held] = None
         self._count += 1
+        self._held_bytes = held_bytes
         return True
 
     def woken(self, arrivals: Iterable[Arrived]) -> list[Held[PullT]]:
@@ -142,6 +159,7 @@ class LongPolling(Generic[PullT]):
         _discard(self._by_tick, _tick(held.deadline_ms), held)
         _discard(self._by_owner, held.owner, held)
         self._count -= 1
+        self._held_bytes -= held.size_bytes
 
 
 KeyT = TypeVar("KeyT", bound=Hashable)

@@ -194,9 +194,12 @@ class PullHandler:
             header.queue_offset,
             pull.subscription,
             steady_ms() + timeout_ms,
+            sum(len(name) + len(text) for name, text in pull.request.command.ext_fields.items()),
         )
         if not self._held.hold(held):
             return False
+        # A body means nothing here, but would be kept for as long as the pull is.
+        pull.request.command.body = b""
         self._set_timer()
         return True
 

@@ -161,9 +161,9 @@ class SendHandlers:
             queue_id = self._random.randrange(topic.write_queue_nums)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+            self._check_size(command.body)
             items = decode_batch(command.body)
             check_batch(topic, header, items)
-            self._check_size(command.body)
             self._add_unique_key(properties)
             return _Send(header, topic.name, queue_id, properties, items)
         if is_retry_topic(topic.name):

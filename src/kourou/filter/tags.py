@@ -9,9 +9,14 @@ PullAPIWrapper.processPullResult.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kourou.errors import FilterSyntaxError
 from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.protocol.hashing import java_string_hash
+
+EXPRESSION_LENGTH_MAX: Final = 64 * 1024
+"""Characters of an expression; a broker keeps it for as long as somebody subscribes by it."""
 
 _OR = "||"
 
@@ -23,10 +28,15 @@ def parse_tags(topic: str, expression: str | None, sub_version: int = 0) -> Subs
     takes all too.
 
     Raises:
-        FilterSyntaxError: the expression has separators and nothing else.
+        FilterSyntaxError: the expression has separators and nothing else, or is too long.
     """
     if not expression or expression == SUB_ALL:
         return SubscriptionData(topic, sub_version=sub_version)
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise FilterSyntaxError(
+            f"an expression of {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are "
+            "taken: split the group"
+        )
     parts = expression.split(_OR)
     if not any(parts):
         raise FilterSyntaxError(f"no tag in {expression!r}")

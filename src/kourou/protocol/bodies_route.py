@@ -22,6 +22,7 @@ from kourou.model.route import (
     parse_order_topic_conf,
 )
 from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.json_values import (
     Json,
     as_integer,
@@ -77,7 +78,7 @@ def decode_topic_route(body: bytes) -> TopicRoute:
         MalformedBodyError: it is not a JSON object, a member has another type, a number of queues
             is outside 0 to `QUEUE_NUMS_MAX`, or orderTopicConf does not parse.
     """
-    data = as_object(loads(body), "route")
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "route")
     order_topic_conf = get_text(data, "orderTopicConf") or None
     if order_topic_conf is not None:
         parse_order_topic_conf(order_topic_conf)
@@ -112,7 +113,7 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
     Raises:
         MalformedBodyError: it is not a JSON object or a member has another type.
     """
-    data = as_object(loads(body), "cluster info")
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "cluster info")
     clusters = get_object(data, "clusterAddrTable")
     return ClusterInfo(
         {

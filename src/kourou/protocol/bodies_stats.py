@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kourou.model.queue import MessageQueue
 from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.json_values import (
     Json,
     as_object,
@@ -91,7 +92,7 @@ def decode_topic_stats(body: bytes) -> TopicStatsTable:
     Raises:
         MalformedBodyError: it is not a JSON object or a member has another type.
     """
-    data = as_object(loads(body), "topic stats")
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "topic stats")
     return TopicStatsTable(
         {
             queue: TopicOffset(
@@ -129,7 +130,7 @@ def decode_consume_stats(body: bytes) -> ConsumeStats:
     Raises:
         MalformedBodyError: it is not a JSON object or a member has another type.
     """
-    data = as_object(loads(body), "consume stats")
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume stats")
     return ConsumeStats(
         {
             queue: ConsumeOffset(

@@ -27,6 +27,10 @@ DEPTH_MAX: Final = 64
 """Nested arrays and objects of a text with bare keys; the deepest body there is has fewer than
 ten. Strict JSON is bounded by the interpreter's recursion limit."""
 
+BARE_KEYS_BYTES_MAX: Final = 256 * 1024
+"""Size of a text that is read although it is no strict JSON, unless the caller allows more. That
+takes a second a MiB, in which a server serves nobody else; no request with bare keys is so long."""
+
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -42,20 +46,24 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 
 
-def loads(data: bytes | memoryview | str) -> Any:  # noqa: ANN401 - any JSON value
+def loads(data: bytes | memoryview | str, *, bare_keys_bytes_max: int = BARE_KEYS_BYTES_MAX) -> Any:  # noqa: ANN401 - any JSON value
     """Return the value of a JSON text, strict or with bare keys.
 
     Integer and boolean keys become texts (`"0"`), object keys their compact JSON text with
     sorted members. Of equal keys the last wins.
 
     Raises:
-        MalformedBodyError: the text is neither, is not UTF-8, nests too deep, or has a number
-            too large to hold.
+        MalformedBodyError: the text is neither, is not UTF-8, nests too deep, has a number too
+            large to hold, or is no strict JSON and longer than `bare_keys_bytes_max`.
     """
     try:
         return _decode(data)
-    except msgspec.DecodeError:
-        pass
+    except msgspec.DecodeError as error:
+        if len(data) > bare_keys_bytes_max:
+            raise MalformedBodyError(
+                f"not JSON: {error}; with bare keys, {bare_keys_bytes_max} bytes are read, "
+                f"not {len(data)}"
+            ) from None
     except (UnicodeError, RecursionError) as error:
         raise MalformedBodyError(f"not JSON: {error}") from None
     try:
