@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.peer import free_broker_port, free_port, start_java
+from kourou.testing.process import Serving
+from tests.interop.peer import start_java
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,10 @@ class Server:
 def kourou(home: Path, *, flush: str = "sync") -> Iterator[Server]:
     """Run `kourou serve` below `home`."""
     began = time.monotonic()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "kourou.cli.main", "serve", "--ready-json", "--flush", flush),
-            *("--store", str(home / "store"), "--log-level", "warning"),
-            *("--port", str(free_broker_port()), "--namesrv-port", str(free_port())),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        ready = json.loads(process.stdout.readline())
+    with Serving.start(home / "store", "--flush", flush) as serving:
         took = time.monotonic() - began
-        yield Server("kourou", ready["broker"], ready["namesrv"], (process.pid,), took)
-    finally:
-        process.terminate()
-        process.wait(20)
+        pids = (serving.process.pid,)
+        yield Server("kourou", serving.broker, serving.namesrv, pids, took)
 
 
 @contextmanager

@@ -109,16 +109,24 @@ class JavaServer:
 
 
 def start_java(
-    jars: str, home: Path, *, flush: str = "SYNC_FLUSH", heap: str = "512m"
+    jars: str,
+    home: Path,
+    *,
+    flush: str = "SYNC_FLUSH",
+    heap: str = "512m",
+    store: Path | None = None,
 ) -> JavaServer:
-    """Start a Java name server and broker below `home`; return when both answer."""
+    """Start a Java name server and broker below `home`; return when both answer.
+
+    Its store is `store`, by default a new one; the segment size is that of our `dev` profile.
+    """
     namesrv_port, broker_port = free_port(), free_broker_port()
     home.mkdir(parents=True, exist_ok=True)
     (home / "namesrv.conf").write_text(f"listenPort={namesrv_port}\n")
     (home / "broker.conf").write_text(
         "brokerClusterName=DefaultCluster\nbrokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
         f"listenPort={broker_port}\nnamesrvAddr=127.0.0.1:{namesrv_port}\n"
-        f"storePathRootDir={home}/store\nflushDiskType={flush}\n"
+        f"storePathRootDir={store or home / 'store'}\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
     )
     processes = []

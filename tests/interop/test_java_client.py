@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kourou import AdminClient, Message, MessageExt, Producer, PullConsumer
-from tests.interop.conftest import Side
+from kourou.testing.process import Serving
 from tests.interop.peer import run_client
 
 
@@ -40,13 +40,13 @@ async def _send(namesrv_addr: str, topic: str, count: int) -> None:
 
 
 def test_what_the_java_client_sends_in_every_way_is_stored_as_it_was_sent(
-    jars: str, kourou_server: Side
+    jars: str, kourou_server: Serving
 ) -> None:
-    lines = run_client(jars, "produce", kourou_server.namesrv_addr, "FromJava", 40)
+    lines = run_client(jars, "produce", kourou_server.namesrv, "FromJava", 40)
 
     assert not [line for line in lines if line[0] == "failed"]
     assert {line[1] for line in lines if line[0] == "sent"} == {"SEND_OK"}
-    stored = asyncio.run(_all_messages(kourou_server.namesrv_addr, "FromJava"))
+    stored = asyncio.run(_all_messages(kourou_server.namesrv, "FromJava"))
     assert sorted(int(m.properties["number"]) for m in stored) == list(range(40))
     for message in stored:
         number = int(message.properties["number"])
@@ -57,12 +57,12 @@ def test_what_the_java_client_sends_in_every_way_is_stored_as_it_was_sent(
 
 
 def test_a_java_push_consumer_gets_each_message_and_its_tag_filter_holds(
-    jars: str, kourou_server: Side
+    jars: str, kourou_server: Serving
 ) -> None:
-    asyncio.run(_send(kourou_server.namesrv_addr, "ToJava", 40))
+    asyncio.run(_send(kourou_server.namesrv, "ToJava", 40))
 
     lines = run_client(
-        jars, "consume", kourou_server.namesrv_addr, "java-even", "ToJava", "even", 20, 0, 60
+        jars, "consume", kourou_server.namesrv, "java-even", "ToJava", "even", 20, 0, 60
     )
 
     assert ["done", "true"] in lines
@@ -72,12 +72,12 @@ def test_a_java_push_consumer_gets_each_message_and_its_tag_filter_holds(
 
 
 def test_a_java_listener_that_fails_three_times_then_succeeds_gets_each_message_four_times(
-    jars: str, kourou_server: Side
+    jars: str, kourou_server: Serving
 ) -> None:
-    asyncio.run(_send(kourou_server.namesrv_addr, "Retried", 5))
+    asyncio.run(_send(kourou_server.namesrv, "Retried", 5))
 
     lines = run_client(
-        jars, "consume", kourou_server.namesrv_addr, "java-retry", "Retried", "*", 5, 3, 120
+        jars, "consume", kourou_server.namesrv, "java-retry", "Retried", "*", 5, 3, 120
     )
 
     assert ["done", "true"] in lines
@@ -88,10 +88,10 @@ def test_a_java_listener_that_fails_three_times_then_succeeds_gets_each_message_
         assert {line[5] for line in deliveries} == {"Retried"}
 
 
-def test_the_java_lite_pull_consumer_reads_a_topic(jars: str, kourou_server: Side) -> None:
-    asyncio.run(_send(kourou_server.namesrv_addr, "LitePulled", 24))
+def test_the_java_lite_pull_consumer_reads_a_topic(jars: str, kourou_server: Serving) -> None:
+    asyncio.run(_send(kourou_server.namesrv, "LitePulled", 24))
 
-    lines = run_client(jars, "pull", kourou_server.namesrv_addr, "java-lite", "LitePulled", 24, 60)
+    lines = run_client(jars, "pull", kourou_server.namesrv, "java-lite", "LitePulled", 24, 60)
 
     assert ["done", "true"] in lines
     assert sorted(int(line[7]) for line in lines if line[0] == "got") == list(range(24))
@@ -99,15 +99,15 @@ def test_the_java_lite_pull_consumer_reads_a_topic(jars: str, kourou_server: Sid
 
 @pytest.mark.parametrize("kind", ["transaction", "timer"])
 def test_what_is_not_built_yet_is_refused_and_nothing_is_stored(
-    jars: str, kourou_server: Side, kind: str
+    jars: str, kourou_server: Serving, kind: str
 ) -> None:
     topic = f"Refused-{kind}"
-    asyncio.run(_create(kourou_server.namesrv_addr, topic))
+    asyncio.run(_create(kourou_server.namesrv, topic))
 
-    lines = run_client(jars, "send-error", kourou_server.namesrv_addr, topic, kind)
+    lines = run_client(jars, "send-error", kourou_server.namesrv, topic, kind)
 
     assert [line for line in lines if line[0] == "refused"], lines
-    assert asyncio.run(_all_messages(kourou_server.namesrv_addr, topic)) == []
+    assert asyncio.run(_all_messages(kourou_server.namesrv, topic)) == []
 
 
 async def _create(namesrv_addr: str, topic: str) -> None:
