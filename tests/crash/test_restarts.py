@@ -1,0 +1,194 @@
+"""A real broker that is killed and stopped under load again and again: clients notice a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kourou.client.config import ProducerConfig, PushConsumerConfig
+from kourou.client.producer import Producer
+from kourou.client.pull_consumer import PullConsumer
+from kourou.client.push_consumer import PushConsumer
+from kourou.errors import KourouError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.testing.process import Serving, run_command
+
+CYCLES = int(os.environ.get("KOUROU_CRASH_CYCLES", "3"))
+PRODUCERS = 4
+TOPIC = "orders"
+PATIENCE_S = 30.0
+FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+pytestmark = pytest.mark.slow
+
+
+class Broker:
+    """`kourou serve` on one store and the same ports, started again after each end."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.serving = Serving.start(store)
+        self.namesrv = self.serving.namesrv
+        self._port = _port_of(self.serving.broker)
+        self._namesrv_port = _port_of(self.namesrv)
+
+    async def restart(self, number: signal.Signals) -> int:
+        """End it with a signal, start it again, and return the exit code."""
+        return await asyncio.to_thread(self._restart, number)
+
+    def _restart(self, number: signal.Signals) -> int:
+        code = self.serving.stop(number).code
+        self.serving = Serving.start(self.store, port=self._port, namesrv_port=self._namesrv_port)
+        return code
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """The store must be in order in the end."""
+    started = Broker(tmp_path / "store")
+    try:
+        yield started
+        assert started.serving.stop().code == 0
+        check = run_command("store", "check", str(started.store))
+        assert check.code == 0, check.out
+    finally:
+        started.serving.process.kill()
+
+
+class Ledger:
+    """What the producers were promised, and what the consumer got."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[str, tuple[int, int]] = {}
+        self.consumed: dict[str, int] = {}
+        self.is_over = False
+        self._changed = asyncio.Event()
+
+    async def send(self, producer: Producer, name: int) -> None:
+        """Send until it is over; a send that fails was promised nothing."""
+        number = 0
+        while not self.is_over:
+            key = f"{name}-{number}"
+            number += 1
+            try:
+                receipt = await producer.send(Message(TOPIC, key.encode().ljust(500), keys=[key]))
+            except KourouError:
+                continue
+            self.acknowledged[key] = (receipt.queue.queue_id, receipt.queue_offset)
+            self._changed.set()
+
+    def note(self, message: MessageExt) -> None:
+        self.consumed[message.keys[0]] = self.consumed.get(message.keys[0], 0) + 1
+        self._changed.set()
+
+    async def until_acknowledged(self, more: int) -> None:
+        """Return when so many more were acknowledged."""
+        goal = len(self.acknowledged) + more
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.acknowledged) < goal:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_consumed(self) -> None:
+        """Return when all that was acknowledged was consumed."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.consumed.keys() >= self.acknowledged.keys():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def stored(namesrv: str) -> dict[int, list[str]]:
+    """Return the keys of each queue in order; fail if one has a hole."""
+    queues: dict[int, list[str]] = {}
+    async with PullConsumer("readers", namesrv) as reader:
+        for queue in await reader.fetch_subscribe_message_queues(TOPIC):
+            keys = queues.setdefault(queue.queue_id, [])
+            end = await reader.max_offset(queue)
+            while len(keys) < end:
+                result = await reader.pull(queue, len(keys))
+                assert result.messages, f"nothing at {len(keys)} of {queue}"
+                assert [m.queue_offset for m in result.messages] == list(
+                    range(len(keys), len(keys) + len(result.messages))
+                ), "a hole"
+                keys += [message.keys[0] for message in result.messages]
+    return queues
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_was_acknowledged_outlives_every_end_under_load(
+    broker: Broker, number: signal.Signals
+) -> None:
+    async def main() -> None:
+        ledger, dice = Ledger(), Random(number)
+        config = ProducerConfig(send_timeout_ms=10_000)
+        consumer = PushConsumer("billing", broker.namesrv, config=FROM_FIRST)
+        consumer.subscribe(TOPIC)
+        consumer.listen(ledger.note)
+        async with Producer("writers", broker.namesrv, config=config) as producer:
+            senders = [
+                asyncio.create_task(ledger.send(producer, name)) for name in range(PRODUCERS)
+            ]
+            await ledger.until_acknowledged(10)
+            async with consumer:
+                for _ in range(CYCLES):
+                    await ledger.until_acknowledged(dice.randrange(50, 300))
+                    began = time.perf_counter()
+                    code = await broker.restart(number)
+                    assert code == (-number if number == signal.SIGKILL else 0)
+                    assert time.perf_counter() - began < 2 + 3, "stopping takes 2 s at most"
+                await ledger.until_acknowledged(50)
+                ledger.is_over = True
+                await asyncio.gather(*senders)
+                await ledger.until_consumed()
+        queues = await stored(broker.namesrv)
+        for key, (queue_id, offset) in ledger.acknowledged.items():
+            assert queues[queue_id][offset] == key
+
+    asyncio.run(main())
+
+
+def test_a_consumer_whose_broker_is_gone_goes_on_when_it_is_back(broker: Broker) -> None:
+    async def main() -> None:
+        ledger = Ledger()
+        consumer = PushConsumer("billing", broker.namesrv, config=FROM_FIRST)
+        consumer.subscribe(TOPIC)
+        consumer.listen(ledger.note)
+
+        async def send(key: str) -> None:
+            async with Producer("writers", broker.namesrv) as producer:
+                await producer.send(Message(TOPIC, b"x", keys=[key]))
+            ledger.acknowledged[key] = (0, 0)
+
+        await send("before")
+        async with consumer:
+            await ledger.until_consumed()
+            await broker.restart(signal.SIGKILL)  # under its held pulls
+            await send("after")
+            await ledger.until_consumed()
+
+    asyncio.run(main())
+
+
+def test_a_producer_waits_for_a_broker_that_comes_back_in_time(broker: Broker) -> None:
+    async def main() -> None:
+        async with Producer("writers", broker.namesrv) as producer:
+            await producer.send(Message(TOPIC, b"first", keys=["first"]))
+            restart = asyncio.create_task(broker.restart(signal.SIGKILL))
+            await producer.send(Message(TOPIC, b"second", keys=["second"]), timeout_ms=10_000)
+            await restart
+        found = {key for keys in (await stored(broker.namesrv)).values() for key in keys}
+        assert found == {"first", "second"}
+
+    asyncio.run(main())
