@@ -57,6 +57,20 @@ def test_it_says_where_everything_is() -> None:
     assert "Profile dev commit-log files of 64 MiB" in text
 
 
+def test_a_long_path_stays_in_one_piece_to_be_copied() -> None:
+    path = "/var/lib/" + "a directory with blanks/" * 5 + "store"
+
+    assert f"Store        {path}" in screen(store=path).splitlines()
+
+
+def test_text_is_wrapped_beside_its_label() -> None:
+    lines = screen().splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("Durability "))
+
+    assert lines[first + 1].startswith(" " * 13)
+    assert lines[first + 1][13] != " "
+
+
 def test_what_an_acknowledgement_means_follows_the_flush_mode() -> None:
     assert "An acknowledged message is on disk" in words()
     assert "a power cut the last 500 ms" in words(flush_disk_type="ASYNC_FLUSH")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from kourou.cli.options import NAMESRV_DEFAULT
@@ -24,49 +24,72 @@ NOT_SERVED: Final = (
 """What a RocketMQ user may look for and this version refuses, as it is shown."""
 
 
+_LABEL_WIDTH: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A label and its text; `is_whole` keeps an address, path or command in one piece to copy."""
+
+    label: str
+    text: Text
+    is_whole: bool = False
+
+
 def print_screen(ready: Ready, console: Console | None = None) -> None:
     """Print the state as one screen: 24 lines, on a terminal of 80 columns or more."""
     console = console or Console()
     console.print()
     console.print(Text.assemble(("Kourou ", "bold"), ready.version, _dim("  Ctrl-C stops it")))
     for part in (_places(ready), _features(), _next_steps(ready)):
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(style="bold", width=11)
-        grid.add_column()
-        for name, text in part:
-            grid.add_row(name, text)
         console.print()
-        console.print(grid)
+        for row in part:
+            _print_row(console, row)
     console.print()
     if ready.is_exposed:
         console.print(_warning(ready))
         console.print()
 
 
-def _places(ready: Ready) -> list[tuple[str, Text]]:
+def _print_row(console: Console, row: _Row) -> None:
+    label = Text(row.label.ljust(_LABEL_WIDTH), style="bold")
+    if row.is_whole:
+        console.print(label + row.text, soft_wrap=True)
+        return
+    for line in row.text.wrap(console, max(1, console.width - _LABEL_WIDTH)):
+        line.rstrip()
+        console.print(label + line)
+        label = Text(" " * _LABEL_WIDTH)
+
+
+def _places(ready: Ready) -> list[_Row]:
     """Return where things are, and how safe they are there."""
     width = max(len(ready.namesrv), len(ready.broker))
     note = "joined; it runs elsewhere"
     if ready.own_namesrv:
         note = "the address for clients" + (" on this machine" if ready.is_exposed else "")
+    broker_note = f"{ready.broker_name} in {ready.cluster}"
     return [
-        ("Name server", _noted(ready.namesrv.ljust(width), note)),
-        ("Broker", _noted(ready.broker.ljust(width), f"{ready.broker_name} in {ready.cluster}")),
-        ("Store", Text(ready.store)),
-        ("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
-        ("Profile", _noted(ready.profile, _profile_note(ready))),
-        ("Durability", _durability(ready)),
+        _Row("Name server", _noted(ready.namesrv.ljust(width), note), is_whole=True),
+        _Row("Broker", _noted(ready.broker.ljust(width), broker_note), is_whole=True),
+        _Row("Store", Text(ready.store), is_whole=True),
+        _Row("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
+        _Row("Profile", _noted(ready.profile, _profile_note(ready))),
+        _Row("Durability", _durability(ready)),
     ]
 
 
-def _features() -> list[tuple[str, Text]]:
-    return [("On", Text(SERVED)), ("Off", _dim(f"not built yet: {NOT_SERVED}"))]
+def _features() -> list[_Row]:
+    return [_Row("On", Text(SERVED)), _Row("Off", _dim(f"not built yet: {NOT_SERVED}"))]
 
 
-def _next_steps(ready: Ready) -> list[tuple[str, Text]]:
+def _next_steps(ready: Ready) -> list[_Row]:
     at = "" if ready.namesrv == NAMESRV_DEFAULT else f" -n '{ready.namesrv}'"
     steps = ('send hello "first message"', "receive hello --from earliest", "topic list")
-    return [("" if n else "Next", Text(f"kourou {step}{at}")) for n, step in enumerate(steps)]
+    return [
+        _Row("" if n else "Next", Text(f"kourou {step}{at}"), is_whole=True)
+        for n, step in enumerate(steps)
+    ]
 
 
 def _durability(ready: Ready) -> Text:
