@@ -8,8 +8,10 @@ import traceback
 from typing import Final
 
 from kourou.errors import (
+    AddressInUseError,
     ConnectFailedError,
     ConnectionLostError,
+    CorruptRecordError,
     GroupNotFoundError,
     InternalError,
     KourouError,
@@ -52,7 +54,9 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (GroupNotFoundError, "`kourou group list` shows the groups"),
     (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
-    (ListenFailedError, "--port and --namesrv-port choose other ports; 0 takes any free one"),
+    (AddressInUseError, "--port and --namesrv-port choose other ports; 0 takes any free one"),
+    (ListenFailedError, "--listen, --port and --namesrv-port choose where to listen"),
+    (CorruptRecordError, "the file lies below the store's directory; copy that before you repair"),
     (StoreLockedError, "one broker a store: stop the other one, or choose another with --store"),
     (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),
     (RequestTimeoutError, "the server may be busy or gone; --timeout waits longer"),

@@ -117,7 +117,10 @@ def _make_directory(path: Path) -> None:
 
 
 def _unusable(path: Path, error: OSError) -> StoreUnusableError:
-    return StoreUnusableError(str(path), error.strerror or str(error))
+    reason = error.strerror or str(error)
+    if error.filename and str(error.filename) != str(path):
+        reason = f"{reason}: {error.filename}"
+    return StoreUnusableError(str(path), reason)
 
 
 def _reachable(address: Address) -> Address:

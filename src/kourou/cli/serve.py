@@ -228,7 +228,10 @@ def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
         if (asked := getattr(config.store, name)) != size:
             log.info("store.size_kept name=%s made_with=%d asked=%d", name, size, asked)
     store: StoreConfig = replace(config.store, **sizes)  # type: ignore[arg-type]  # two int fields
-    return replace(config, store=store)
+    try:
+        return replace(config, store=store)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (the store {path} was made with that, and keeps it)") from None
 
 
 def _usual_level() -> Level:

@@ -145,7 +145,7 @@ class Routes:
         if not done:
             raise RequestTimeoutError(
                 f"the name servers {';'.join(self._name_servers.addresses)} did not tell the "
-                f"route of {topic} within {timeout_s:g} s"
+                f"route of {topic} within {timeout_s:.3g} s"
             )
         if lookup.cancelled():
             raise ConnectFailedError("the client closed while it looked up a route")

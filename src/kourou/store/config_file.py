@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from kourou.disk import Disk, replace
 from kourou.errors import CorruptRecordError
 
 log = logging.getLogger(__name__)
+
+_REMEDY: Final = "restore it from a copy, or remove both to begin without what they say"
 
 
 class ConfigFile:
@@ -53,10 +56,12 @@ class ConfigFile:
         if second is None:
             if first is None:
                 return None
-            raise CorruptRecordError(self.name, 0, f"{self._error_in(first)}, and no backup")
+            reason = f"{self._error_in(first)}, and no backup; {_REMEDY}"
+            raise CorruptRecordError(self.name, 0, reason)
         error = self._error_in(second)
         if error is not None:
-            raise CorruptRecordError(self._backup, 0, str(error))
+            reason = f"{error}, and {self.name} is missing or no better; {_REMEDY}"
+            raise CorruptRecordError(self._backup, 0, reason)
         log.warning("config_file.restored name=%s from=%s", self.name, self._backup)
         return second
 
