@@ -293,6 +293,27 @@ def test_requests_beyond_those_we_have_answered_are_told_to_come_back() -> None:
     serve(test, unanswered_requests_max=3)
 
 
+@pytest.mark.parametrize("limit", ["unanswered_bytes_max", "unanswered_bytes_total_max"])
+def test_bytes_of_requests_not_answered_are_bounded_until_their_connection_ends(
+    limit: str,
+) -> None:
+    async def test(served: Served) -> None:
+        greedy = await served.connect()
+        greedy.write(framed(HOLD, body=bytes(MIB)) * 2 + framed(HOLD, oneway=True))
+        greedy.write(framed(ECHO, body=bytes(MIB)) + framed(ECHO, body=b"small"))
+        refused, answered = await greedy.take(2)
+        assert (refused.code, answered.body) == (2, b"small")
+        assert 2 * MIB < served.server.connections.unanswered_bytes < 3 * MIB
+        await served.check_good_client()
+
+        greedy.close()
+        await greedy.closed()
+        await asyncio.sleep(0.1)
+        assert served.server.connections.unanswered_bytes == 0
+
+    serve(test, **{"frame_bytes_max": 2 * MIB, limit: 3 * MIB})
+
+
 def test_answered_requests_do_not_count() -> None:
     async def test(served: Served) -> None:
         eager = await served.connect()

@@ -22,7 +22,15 @@ def test_frames_larger_than_peers_take_are_refused() -> None:
         ConnectionLimits(frame_bytes_max=FRAME_SIZE_MAX + 1)
 
 
-@pytest.mark.parametrize("name", ["output_bytes_max", "partial_bytes_total_max"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "output_bytes_max",
+        "partial_bytes_total_max",
+        "unanswered_bytes_max",
+        "unanswered_bytes_total_max",
+    ],
+)
 def test_one_whole_frame_must_fit(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 1003"):
         ConnectionLimits(**{"frame_bytes_max": 1_000, name: 1_003})

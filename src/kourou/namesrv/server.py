@@ -68,11 +68,11 @@ class NameServer:
 
     def _scan(self) -> None:
         """Forget the brokers that fell silent, and close their connections."""
+        self._schedule_scan()  # first: the scan goes on whatever one connection does
         for identity, connection in self._routes.expire(_steady_ms()):
             log.warning("broker.expired %s", describe(identity))
             assert isinstance(connection, Connection)
             connection.close("its broker fell silent")
-        self._schedule_scan()
 
     def _on_connection_closed(self, connection: Connection) -> None:
         for identity in self._routes.unregister_connection(connection):

@@ -28,6 +28,7 @@ from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.output import Output
 from kourou.remoting.pending import PendingRequests
+from kourou.remoting.unanswered import Unanswered, UnansweredBytes
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatch: Callable[[Request], None],
         limits: ConnectionLimits,
         partials: PartialFrames,
+        unanswered: UnansweredBytes,
         warnings: LogRate,
         on_made: Callable[[Connection], None],
         *,
@@ -71,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._output = Output()
         self._is_flush_due = False
         self._pending = PendingRequests(limits.pending_requests_max)
-        self._unanswered = 0
+        self._unanswered = Unanswered(limits, unanswered)
 
     def __repr__(self) -> str:
         state = self._close_reason or "open"
@@ -284,21 +286,17 @@ class Connection(asyncio.BufferedProtocol):
             if command.is_response:
                 self._pending.settle(command)
             else:
-                self._on_request(command)
+                self._on_request(command, size)
         return at
 
     def _must_pause(self) -> bool:
         return self._is_accepted and self._output.is_paused
 
-    def _on_request(self, command: RemotingCommand) -> None:
-        if self._unanswered >= self._limits.unanswered_requests_max:
-            if not command.is_oneway:
-                self.send(response(command, ResponseCode.SYSTEM_BUSY, _BUSY))
-            return
-        request = Request(command, self)
-        if not command.is_oneway:
-            self._unanswered += 1
-        self._dispatch(request)
+    def _on_request(self, command: RemotingCommand, size: int) -> None:
+        if self._unanswered.add(size):
+            self._dispatch(Request(command, self, size))
+        elif not command.is_oneway:
+            self.send(response(command, ResponseCode.SYSTEM_BUSY, _BUSY))
 
     # Small steps of the above
 
@@ -340,6 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         self._output.clear()
         self._output.resume()  # those who wait to send are to see that it is over
         self._frames.clear()
+        self._unanswered.close()
         self._partial_since_s = None
         text = f"connection to {format_address(self.remote_address)} ended: {reason}"
         self._pending.fail_all(text)
@@ -356,11 +355,12 @@ class Connection(asyncio.BufferedProtocol):
 class Request:
     """A request from a peer, and the way back to it."""
 
-    __slots__ = ("_is_answered", "command", "connection")
+    __slots__ = ("_is_answered", "_size", "command", "connection")
 
-    def __init__(self, command: RemotingCommand, connection: Connection) -> None:
+    def __init__(self, command: RemotingCommand, connection: Connection, size: int) -> None:
         self.command = command
         self.connection = connection
+        self._size = size  # bytes of its frame
         self._is_answered = False
 
     @property
@@ -379,9 +379,9 @@ class Request:
             log.error("request.answered_twice code=%d", self.command.code)
             return
         self._is_answered = True
+        self.connection._unanswered.remove(self._size)  # noqa: SLF001 - two halves of one thing
         if self.is_oneway:
             return
-        self.connection._unanswered -= 1  # noqa: SLF001 - two halves of one thing
         try:
             self.connection.send(answer)
         except ProtocolError as error:  # too large, or text that is not Unicode

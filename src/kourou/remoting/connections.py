@@ -9,6 +9,7 @@ from kourou.remoting.connection import Connection, Request
 from kourou.remoting.frame_buffer import PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
+from kourou.remoting.unanswered import UnansweredBytes
 
 
 class Connections:
@@ -30,6 +31,7 @@ class Connections:
         self._is_accepting = is_accepting
         self._on_closed = on_closed
         self._partials = PartialFrames(limits.partial_bytes_total_max)
+        self._unanswered = UnansweredBytes()
         self._warnings = LogRate()
         self._open: dict[Connection, None] = {}  # a dict for its order: a seed repeats a run
         self._timer: asyncio.TimerHandle | None = None
@@ -43,6 +45,11 @@ class Connections:
         return iter(list(self._open))
 
     @property
+    def unanswered_bytes(self) -> int:
+        """Bytes of requests that are not answered yet."""
+        return self._unanswered.total
+
+    @property
     def partial_bytes(self) -> int:
         """Bytes held of frames that are not whole yet."""
         return self._partials.total_bytes
@@ -53,6 +60,7 @@ class Connections:
             self._dispatch,
             self._limits,
             self._partials,
+            self._unanswered,
             self._warnings,
             self._add,
             is_accepted=self._is_accepting,
@@ -93,7 +101,7 @@ class Connections:
         self._timer = loop.call_later(self._limits.sweep_interval_ms / 1000, self._sweep)
 
     def _sweep(self) -> None:
+        self._schedule_sweep()  # first: the sweep goes on whatever one connection does
         now_s = asyncio.get_running_loop().time()
         for connection in self:
             connection.check_ages(now_s)
-        self._schedule_sweep()

@@ -47,6 +47,13 @@ class ConnectionLimits:
     unanswered_requests_max: int = 65_535
     """Requests from one peer that we have not answered; one more is answered SYSTEM_BUSY."""
 
+    unanswered_bytes_max: int = 96 * _MIB
+    """Bytes of their frames. More than a broker's `pending_connection_bytes_max`, which refuses
+    with a better reason."""
+
+    unanswered_bytes_total_max: int = 512 * _MIB
+    """The same for all peers of one server together."""
+
     connections_max: int = 10_000
     """Connections of one server; one more is closed at once."""
 
@@ -67,7 +74,12 @@ class ConnectionLimits:
             raise ConfigError(
                 f"frame_bytes_max is {self.frame_bytes_max}: peers take at most {FRAME_SIZE_MAX}"
             )
-        for name in ("output_bytes_max", "partial_bytes_total_max"):
+        for name in (
+            "output_bytes_max",
+            "partial_bytes_total_max",
+            "unanswered_bytes_max",
+            "unanswered_bytes_total_max",
+        ):
             if getattr(self, name) < self.frame_bytes_max + 4:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}: one frame of {self.frame_bytes_max} bytes "

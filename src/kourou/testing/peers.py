@@ -7,7 +7,9 @@ from typing import cast
 from kourou.protocol.command import RemotingCommand, request
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import Handler, reply_error
+from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address
+from kourou.remoting.unanswered import Unanswered, UnansweredBytes
 
 
 class FakePeer:
@@ -23,7 +25,7 @@ class FakePeer:
         self.local_address: Address = ("10.0.0.1", 10911)
         self.sent: list[RemotingCommand] = []
         self.closed_because: str | None = None
-        self._unanswered = 0
+        self._unanswered = Unanswered(ConnectionLimits(), UnansweredBytes())
         self._opaque = 0
 
     @property
@@ -48,8 +50,9 @@ class FakePeer:
 
     def request_of(self, command: RemotingCommand) -> Request:
         """Return a request of this client with a command that was made elsewhere."""
-        self._unanswered += not command.is_oneway
-        return Request(command, cast(Connection, self))
+        size = len(command.body)
+        self._unanswered.add(size)
+        return Request(command, cast(Connection, self), size)
 
     def ask(self, handler: Handler, asked: Request) -> RemotingCommand | None:
         """Let the handler serve the request and return the answer that was sent by then.
