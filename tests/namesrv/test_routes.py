@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kourou.errors import RemoteSystemError
@@ -261,3 +263,19 @@ def test_more_topics_than_allowed_are_refused_and_deleted_ones_make_room() -> No
     table.delete_topic("U")
     table.register(OTHER, topics("T", "W"), "o", 0)
     assert table.topics() == ["T", "W"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "topic"),
+    [
+        (replace(MASTER, cluster="x" * 256), "T"),
+        (replace(MASTER, broker_name="x" * 256), "T"),
+        (replace(MASTER, address="x" * 256), "T"),
+        (MASTER, "x" * 256),
+    ],
+)
+def test_a_name_too_long_is_refused_with_the_limit(identity: BrokerIdentity, topic: str) -> None:
+    table = RouteTable()
+    with pytest.raises(RemoteSystemError, match="a name of 256 characters.*at most 255"):
+        table.register(identity, topics("U", topic), "m", 0)
+    assert table.cluster_info().clusters == {}

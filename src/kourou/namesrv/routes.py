@@ -28,6 +28,10 @@ from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.protocol.bodies import ClusterInfo, DataVersion, TopicConfigTable
 from kourou.protocol.codes import ResponseCode
 
+NAME_LENGTH_MAX: Final = 255
+"""Characters of the name of a topic, broker or cluster, and of an address; what is known at once is
+counted by the piece."""
+
 _TOPICS_OF_A_SINGLE_CHANGE: Final = 1
 
 
@@ -257,6 +261,12 @@ class RouteTable:
     ) -> None:
         if identity.broker_id not in addresses and len(table.topics) == _TOPICS_OF_A_SINGLE_CHANGE:
             raise _refusal("register broker failed")
+        for name in (*_names(identity), *table.topics):
+            if len(name) > NAME_LENGTH_MAX:
+                raise _refusal(
+                    f"register broker failed: a name of {len(name)} characters, {name[:20]!r}..., "
+                    f"at most {NAME_LENGTH_MAX} are taken"
+                )
         if identity.key not in self._alive and len(self._alive) >= self._brokers_max:
             raise _refusal(f"register broker failed: brokers_max, {self._brokers_max}, is reached")
         new = sum(identity.broker_name not in self._queues.get(topic, {}) for topic in table.topics)
@@ -327,6 +337,12 @@ def _queue_data(config: TopicConfig, identity: BrokerIdentity, withheld: int) ->
         config.perm & ~withheld,
         config.topic_sys_flag,
     )
+
+
+def _names(identity: BrokerIdentity) -> tuple[str, ...]:
+    """Return the texts that are kept of a broker."""
+    zone = identity.zone or ""
+    return identity.cluster, identity.broker_name, identity.address, identity.ha_address, zone
 
 
 def _refusal(reason: str) -> RemoteSystemError:
