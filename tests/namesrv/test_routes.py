@@ -276,6 +276,6 @@ def test_more_topics_than_allowed_are_refused_and_deleted_ones_make_room() -> No
 )
 def test_a_name_too_long_is_refused_with_the_limit(identity: BrokerIdentity, topic: str) -> None:
     table = RouteTable()
-    with pytest.raises(RemoteSystemError, match="a name of 256 characters.*at most 255"):
+    with pytest.raises(RemoteSystemError, match=r"a name of 256 characters.*at most 255"):
         table.register(identity, topics("U", topic), "m", 0)
     assert table.cluster_info().clusters == {}
