@@ -350,6 +350,24 @@ def test_closing_answers_what_was_accepted_and_refuses_what_comes_after() -> Non
     run(test)
 
 
+def test_closing_syncs_also_what_came_while_the_last_background_sync_ran() -> None:
+    async def test(bench: Bench) -> None:
+        bench.put()
+        bench.flusher.stall()
+        await asyncio.sleep(0.3)  # the sync in the background has begun
+        bench.put()
+        closing = asyncio.create_task(bench.commit.close())
+        await asyncio.sleep(0)
+        bench.flusher.release()
+        await closing
+
+        assert bench.statuses == [PutStatus.OK, PutStatus.OK]
+        # Tables that lean on the log are saved right after this.
+        assert bench.store.synced_position == bench.store.written_position
+
+    run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
+
+
 def test_an_abandoned_commit_answers_nobody() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -393,18 +411,22 @@ def test_one_reply_or_wake_up_that_raises_harms_no_other(
     ]
 
 
-def test_a_bug_on_the_way_is_a_refusal_and_not_silence(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("step", ["write", "dispatch"])
+def test_a_bug_on_the_way_is_a_refusal_and_not_silence(
+    caplog: pytest.LogCaptureFixture, step: str
+) -> None:
     async def test(bench: Bench) -> None:
-        def fail(_: int) -> list[Arrival]:
+        def fail(*_: int) -> list[Arrival]:
             raise RuntimeError("a bug")
 
         bench.put()
-        bench.store.dispatch = fail  # type: ignore[method-assign, assignment]
+        setattr(bench.store, step, fail)
         await asyncio.sleep(0.1)
-        del bench.store.dispatch
+        delattr(bench.store, step)
 
         assert bench.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
         assert "a bug" in bench.results[0].reason
+        assert bench.commit.pending_bytes == 0
 
     run(test)
     assert "group_commit.failed" in caplog.text

@@ -165,8 +165,10 @@ class GroupCommit:
         """
         self._closed_because = "the broker is stopping"
         self._turn()
-        self._start_sync()
-        while self._plan is not None:
+        while self._plan is not None or self._store.synced_position < self._store.written_position:
+            self._start_sync()
+            if self._plan is None:
+                break  # the store is read-only
             await self._idle.wait()
         self._cancel_timer()
 
@@ -228,15 +230,17 @@ class GroupCommit:
 
     def _write(self) -> None:
         """Write all that was appended since the last write, in one call."""
-        waiters, self._unwritten = self._unwritten, []
+        waiters = self._unwritten
         if not waiters:
             return
         try:
             self._store.write()
         except StoreError as error:  # the store has taken these appends back
+            self._unwritten = []
             for waiter in waiters:
                 self._refuse(waiter, str(error))
             return
+        self._unwritten = []  # not before: whatever else is raised, `_turn` must find them here
         self._unsynced.extend(waiters)
         self._schedule_expiry()
         for waiter in waiters:
