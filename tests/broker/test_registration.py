@@ -15,7 +15,7 @@ from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import decode_topic_route
+from kourou.protocol.bodies import RegisterBody, decode_topic_route, encode_register_body
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader
@@ -143,6 +143,33 @@ def test_a_name_server_that_restarts_learns_of_the_broker_within_seconds() -> No
         await world.stop(namesrv)
 
     run_virtual(main())
+
+
+def test_a_failure_of_our_own_is_logged_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = iter([RuntimeError("a bug")])
+
+    def encode(body: RegisterBody) -> bytes:
+        for error in outcomes:
+            raise error
+        return encode_register_body(body)
+
+    monkeypatch.setattr("kourou.broker.registration.encode_register_body", encode)
+
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        assert not await world.knows(FIRST)
+        await asyncio.sleep(2)
+        assert await world.knows(FIRST)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert "reason=a bug" in warning.getMessage()
+    assert warning.exc_info
 
 
 def test_a_new_topic_is_known_at_once_and_many_share_a_registration() -> None:

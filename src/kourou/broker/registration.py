@@ -120,9 +120,12 @@ class Registration:
             member.is_due.clear()
             try:
                 await self._register(address, member)
-            except (KourouError, OSError) as error:
+            except Exception as error:  # of any kind: who gives up leaves the routes for good
                 if member.is_registered or not member.is_tried.is_set():
-                    log.warning("registration.failed namesrv=%s reason=%s", address, error)
+                    is_ours = not isinstance(error, KourouError | OSError)
+                    log.warning(
+                        "registration.failed namesrv=%s reason=%s", address, error, exc_info=is_ours
+                    )
                 member.is_registered = False
                 member.is_tried.set()
                 await asyncio.sleep(retry_ms / 1000)
