@@ -28,7 +28,13 @@ from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.later import LaterReplies
 from kourou.broker.placement import Placement, place
 from kourou.broker.retry_topics import ensure_dlq_topic
-from kourou.broker.send_checks import SendChecks, check_batch, check_served, is_dead
+from kourou.broker.send_checks import (
+    SendChecks,
+    check_batch,
+    check_batch_topic,
+    check_served,
+    is_dead,
+)
 from kourou.broker.topics import Topics
 from kourou.clock import Clock
 from kourou.errors import (
@@ -123,7 +129,6 @@ class SendHandlers:
         self._clock = clock
         self._random = random
         self._store_host = store_host
-        self._saving_bytes = 0  # bodies that wait for a new topic to be saved
         address = store_host[0] if store_host is not None else "127.0.0.1"
         self._unique_ids = UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
         self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -161,9 +166,10 @@ class SendHandlers:
             queue_id = self._random.randrange(topic.write_queue_nums)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+            check_batch_topic(topic)
             self._check_size(command.body)
             items = decode_batch(command.body)
-            check_batch(topic, header, items)
+            check_batch(header, items)
             self._add_unique_key(properties)
             return _Send(header, topic.name, queue_id, properties, items)
         if is_retry_topic(topic.name):
@@ -183,18 +189,11 @@ class SendHandlers:
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
         """Save the topics, then go on as for a known topic."""
-        size, limit = len(request.command.body), self._config.pending_connection_bytes_max
-        if self._saving_bytes + size > limit:
-            reason = f"{self._saving_bytes} bytes wait for new topics to be saved, limit {limit}"
-            return self._answer(request.command, ResponseCode.SYSTEM_BUSY, _BUSY_REMARK + reason)
-        self._saving_bytes += size
         try:
             await self._topics.persist()
         except OSError as error:
             reason = f"topic {send.topic} cannot be saved: {error}"
             return self._answer(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
-        finally:
-            self._saving_bytes -= size
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
             self._store(request, send, answer.set_result)

@@ -172,16 +172,24 @@ def check_attributes(topic: TopicConfig) -> None:
             raise _illegal(f"topic {topic.name} has {name}={value}; only {served} is served yet")
 
 
-def check_batch(topic: TopicConfig, header: SendHeader, items: Sequence[BatchItem]) -> None:
-    """Refuse a batch that could not be stored message by message.
+def check_batch_topic(topic: TopicConfig) -> None:
+    """Refuse a batch for its topic, before its body is looked at.
 
     Raises:
-        MessageIllegalError: it is for a retry topic, empty, or one of its messages is delayed,
-            part of a transaction, or for light queues.
+        MessageIllegalError: it is a retry topic, has batch consume queues, or is compacted.
     """
     check_attributes(topic)
     if is_retry_topic(topic.name):
         raise _illegal(f"batch request does not support retry group {topic.name}")
+
+
+def check_batch(header: SendHeader, items: Sequence[BatchItem]) -> None:
+    """Refuse a batch that could not be stored message by message.
+
+    Raises:
+        MessageIllegalError: it is empty, or one of its messages is delayed, part of a transaction,
+            or for light queues.
+    """
     if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
         raise _illegal("a batch has no transactions and no inner batches")
     if not items:
