@@ -81,6 +81,20 @@ def notified(peer: FakePeer) -> list[str]:
     return told
 
 
+def test_a_group_whose_retry_topic_cannot_be_made_consumes_nevertheless(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", 1)
+
+    async def test(parts: BrokerParts) -> None:
+        assert heartbeat(parts, FakePeer(), consumer("a")).code == 0
+        assert consumers(parts) == ["a"]
+        assert parts.topics.get("%RETRY%g") is None
+
+    run_with_parts(test)
+    assert "retry_topic.refused reason=topic %RETRY%g cannot be made" in caplog.text
+
+
 @pytest.mark.parametrize(
     "name",
     [

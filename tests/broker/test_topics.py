@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.topics import FILE_NAME, Topics
-from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import decode_register_body, decode_topic_config_table
+from kourou.broker.topics import FILE_NAME, TOPICS_MAX, Topics
+from kourou.errors import RemoteSystemError
+from kourou.model.topic import GROUP_LENGTH_MAX, TopicConfig
+from kourou.protocol.bodies import (
+    RegisterBody,
+    TopicConfigTable,
+    decode_register_body,
+    decode_topic_config_table,
+    encode_register_body,
+)
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.store.config_file import ConfigFile
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
@@ -56,6 +64,25 @@ def test_a_first_send_makes_the_topic_after_its_pattern() -> None:
     assert many == TopicConfig("Many", 8, 8, 6, topic_sys_flag=1)
     assert none == TopicConfig("None", 1, 1, 6)
     assert topics.get("Few") == few
+
+
+def test_topics_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = topics_on(SimDisk())
+    monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", len(topics) + 1)
+    topics.put(TopicConfig("T", 1, 1))
+
+    with pytest.raises(RemoteSystemError, match=r"topic U cannot be made: .* limit"):
+        topics.create_for_send("U", "TBW102", 4, is_unit=False)
+    topics.put(TopicConfig("T", 2, 2))
+    topics.delete("T")
+    assert topics.create_for_send("U", "TBW102", 4, is_unit=False) is not None
+
+
+def test_as_many_topics_as_there_may_be_fit_into_a_registration() -> None:
+    names = (f"%RETRY%{number:0{GROUP_LENGTH_MAX}d}" for number in range(TOPICS_MAX))
+    table = TopicConfigTable({name: TopicConfig(name, 1024, 1024) for name in names})
+
+    assert len(encode_register_body(RegisterBody(table))) < FRAME_SIZE_MAX - 4096
 
 
 def test_a_pattern_that_may_not_be_inherited_makes_nothing() -> None:

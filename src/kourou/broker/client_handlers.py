@@ -14,8 +14,8 @@ from kourou.broker.expressions import is_tag_expression, not_served
 from kourou.broker.groups import Groups
 from kourou.broker.retry_topics import TopicTable, ensure_retry_topic
 from kourou.broker.steady_time import steady_ms
-from kourou.errors import InvalidParameterError
-from kourou.model.group import MessageModel
+from kourou.errors import InvalidParameterError, RemoteSystemError
+from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.protocol.bodies_client import (
     decode_check_client_config,
     decode_heartbeat,
@@ -94,8 +94,7 @@ class ClientHandlers:
             if group is None:
                 log.info("heartbeat.group_unknown group=%s client=%s", data.group, member.client_id)
                 continue
-            if group.retry_queue_nums > 0:
-                ensure_retry_topic(self._topics, group, unit_mode=data.unit_mode)
+            self._ensure_retry_topic(group, unit_mode=data.unit_mode)
             must_send |= self._clients.register_consumer(
                 member,
                 data,
@@ -105,6 +104,15 @@ class ClientHandlers:
         for name in heartbeat.producers:
             self._clients.register_producer(member, name)
         return response(command, header=HeartbeatResponseHeader(True, must_send))
+
+    def _ensure_retry_topic(self, group: SubscriptionGroup, *, unit_mode: bool) -> None:
+        """Make the group's retry topic; where it cannot be, the group may consume nevertheless."""
+        if group.retry_queue_nums <= 0:
+            return
+        try:
+            ensure_retry_topic(self._topics, group, unit_mode=unit_mode)
+        except RemoteSystemError as error:
+            log.warning("retry_topic.refused reason=%s", error.remark)
 
     def on_unregister_client(self, request: Request) -> RemotingCommand:
         """Take the client out of the groups that it names."""

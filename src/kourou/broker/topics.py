@@ -16,6 +16,7 @@ from typing import Final
 from kourou.broker.config import BrokerConfig
 from kourou.broker.config_saver import ConfigSaver, SavedFile
 from kourou.clock import Clock
+from kourou.errors import RemoteSystemError
 from kourou.model import topic as names
 from kourou.model.topic import (
     PERM_INHERIT,
@@ -31,11 +32,16 @@ from kourou.protocol.bodies import (
     decode_topic_config_table,
     encode_topic_config_table,
 )
+from kourou.protocol.codes import ResponseCode
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/topics.json"
+
+TOPICS_MAX: Final = 25_000
+"""Topics that a broker may have: producers make them by naming them, and they stay. So many fit
+into a registration, which is one frame; more could cost all of them their route."""
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUES: Final = 18  # in RocketMQ too, however many delay levels are configured
@@ -103,9 +109,20 @@ class Topics:
         return self._table.get(name)
 
     def put(self, topic: TopicConfig) -> None:
-        """Add or replace a topic. The same again changes nothing."""
-        if self._table.get(topic.name) == topic:
+        """Add or replace a topic. The same again changes nothing.
+
+        Raises:
+            RemoteSystemError: it is new, and there are `TOPICS_MAX` already.
+        """
+        known = self._table.get(topic.name)
+        if known == topic:
             return
+        if known is None and len(self._table) >= TOPICS_MAX:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {topic.name} cannot be made: the broker has {len(self._table)}, limit "
+                f"{TOPICS_MAX}; delete some",
+            )
         self._table[topic.name] = topic
         self._note_change(topic.name)
         log.info(
@@ -135,6 +152,9 @@ class Topics:
             default_topic: the pattern; clients name `TBW102`.
             queue_nums: how many queues the client would like; at most those of the pattern.
             is_unit: the client sends for one unit of a deployment in several.
+
+        Raises:
+            RemoteSystemError: as `put`.
         """
         topic = self._table.get(name)
         if topic is not None:
