@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,8 +41,12 @@ pytestmark = pytest.mark.slow
 
 def resident_bytes(serving: Serving) -> int:
     """Return the memory that the process takes now."""
-    pages = Path(f"/proc/{serving.process.pid}/statm").read_text().split()[1]
-    return int(pages) * 4096
+    pid = serving.process.pid
+    status = Path(f"/proc/{pid}/statm")
+    if status.exists():
+        return int(status.read_text().split()[1]) * resource.getpagesize()
+    told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True)
+    return int(told.stdout) * 1024
 
 
 @asynccontextmanager
