@@ -82,7 +82,6 @@ def test_javas_file_is_read() -> None:
     ]  # fmt: skip
     assert offsets.pulled("store_group", "StoreRetry", 0) == 6
     assert offsets.topics_of("store_group") == ["StoreNormal", "StoreRetry"]
-    assert offsets.groups_of("StorePop") == ["store_pop", "store_pop_tag"]
 
 
 def test_a_file_with_quoted_queue_ids_is_read_too() -> None:

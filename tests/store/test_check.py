@@ -38,6 +38,14 @@ def test_a_store_in_order_has_no_findings() -> None:
     assert report.bytes == 4096 + report.bytes % 4096
 
 
+def test_a_large_file_of_offsets_is_in_order() -> None:
+    disk = closed_store()
+    offsets = ",".join(f'"Topic{number}@group":{{0:1,1:1}}' for number in range(10_000))
+    disk.write("config/consumerOffset.json", 0, [f'{{"offsetTable":{{{offsets}}}}}'.encode()])
+
+    assert check_store(disk).findings == []
+
+
 def test_a_store_that_was_never_used_has_no_findings() -> None:
     rig = Rig()
 

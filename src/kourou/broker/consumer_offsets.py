@@ -25,12 +25,12 @@ from kourou.protocol.bodies import DataVersion, data_version_from_json, data_ver
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
 from kourou.remoting.runtime import Offload
+from kourou.store.config_file import BARE_KEYS_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/consumerOffset.json"
 
-_FILE_BYTES_MAX: Final = 1024**3  # its queue ids are bare keys, and nobody is served yet
 _SEPARATOR: Final = "@"  # neither topics nor groups may contain it
 
 Table = dict[tuple[str, str], dict[int, int]]
@@ -101,10 +101,6 @@ class ConsumerOffsets:
         """Return the topics in which the group has committed, sorted."""
         return sorted(topic for owner, topic in self._committed if owner == group)
 
-    def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have committed in the topic, sorted."""
-        return sorted(group for group, of in self._committed if of == topic)
-
     def remove_group(self, group: str) -> None:
         """Forget all offsets of the group."""
         self._remove(lambda key: key[0] == group)
@@ -172,7 +168,7 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
     Raises:
         MalformedBodyError: it is not such a file.
     """
-    content = as_object(loads(text, bare_keys_bytes_max=_FILE_BYTES_MAX), FILE_NAME)
+    content = as_object(loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX), FILE_NAME)
     return (
         data_version_from_json(get_object(content, "dataVersion")),
         _table_of(content, "offsetTable"),

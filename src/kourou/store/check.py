@@ -24,7 +24,7 @@ from kourou.protocol.message_layout import RecordHeader
 from kourou.store.check_queue import QueueCheck
 from kourou.store.checkpoint import load_checkpoint
 from kourou.store.config import StoreConfig
-from kourou.store.config_file import ConfigFile
+from kourou.store.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
 from kourou.store.dispatch import is_visible, light_queues, queue_tags_code
 from kourou.store.findings import CheckReport, Finding
 from kourou.store.formats import QueueEntry
@@ -62,6 +62,10 @@ def check_store(disk: Disk, *, progress: Progress | None = None) -> CheckReport:
         OSError: a file cannot be read.
     """
     return _Check(disk, progress).run()
+
+
+def _parse(text: bytes) -> object:
+    return fastjson.loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX)
 
 
 class _Check:
@@ -120,11 +124,11 @@ class _Check:
 
     def _parse_config(self, name: str) -> object:
         try:
-            data = ConfigFile(self._disk, name, fastjson.loads).load()
+            data = ConfigFile(self._disk, name, _parse).load()
         except KourouError as error:
             self._find(name, 0, str(error))
             return None
-        return None if data is None else fastjson.loads(data)
+        return None if data is None else _parse(data)
 
     def _load(self, segments: SegmentList) -> None:
         """Take up the files of a log or queue, and check their names and sizes."""

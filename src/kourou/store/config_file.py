@@ -12,11 +12,16 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Final
+from typing import Final
 
 from kourou.disk import Disk, replace
 from kourou.errors import CorruptRecordError
 
 log = logging.getLogger(__name__)
+
+BARE_KEYS_BYTES_MAX: Final = 1024**3
+"""What `fastjson.loads` may read of a config file that has bare keys: no peer sent it, and nobody
+waits beside whoever reads it."""
 
 _REMEDY: Final = "restore it from a copy, or remove both to begin without what they say"
 
