@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Final
-from typing import Final
 
 from kourou.disk import Disk, replace
 from kourou.errors import CorruptRecordError
