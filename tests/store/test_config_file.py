@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import threading
 
 import pytest
 from hypothesis import given, settings
@@ -27,33 +26,6 @@ def test_a_saved_file_is_loaded_again() -> None:
 
     assert config_file(disk).load() == b'{"a":1}'
     assert disk.list("config") == ["topics.json"]
-
-
-def test_a_save_waits_for_the_one_before_though_nobody_waits_for_that_any_more() -> None:
-    syncing, go_on = threading.Event(), threading.Event()
-
-    class SlowDisk(SimDisk):
-        def sync(self, name: str) -> None:
-            if not syncing.is_set():
-                syncing.set()
-                go_on.wait(5)
-            super().sync(name)
-
-    disk = SlowDisk()
-    file = config_file(disk)
-    first = threading.Thread(target=file.save, args=(b"[1]",))
-    second = threading.Thread(target=file.save, args=(b"[2]",))
-    first.start()
-    syncing.wait(5)
-    second.start()
-    second.join(0.02)
-    assert second.is_alive(), "it would write into the same temporary file"
-    go_on.set()
-    first.join()
-    second.join()
-
-    assert file.load() == b"[2]"
-    assert disk.read(f"{NAME}.bak", 0, 99) == b"[1]"
 
 
 def test_a_new_store_has_none() -> None:

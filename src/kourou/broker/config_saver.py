@@ -10,6 +10,7 @@ Source: ConfigManager.persist, apache/rocketmq 5.5.0, which writes at once.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,6 +73,7 @@ class ConfigSaver:
         self._is_changed = False
         self._taken: _Taken | None = None
         self._lock = asyncio.Lock()
+        self._writing = threading.Lock()
 
     def changed(self) -> None:
         """Note that the table differs from the file."""
@@ -95,9 +97,18 @@ class ConfigSaver:
                 return True
             if self._covered_by is not None and taken.position > self._covered_by.synced_position:
                 return False
-            await self._offload(self._file.save, taken.text)
+            await self._offload(self._write, taken.text)
             self._taken = None
             return not self._is_changed
+
+    def _write(self, text: bytes) -> None:
+        """Write the file, on whatever thread.
+
+        Whoever gave up waiting for a slow disk did not stop the write: the next one waits for it,
+        since both would write to the same temporary file.
+        """
+        with self._writing:
+            self._file.save(text)
 
     def _take(self) -> None:
         """Take the text of now, unless an older one that waits for the log would be lost for it.

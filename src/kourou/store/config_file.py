@@ -9,7 +9,6 @@ new contents are synced before they take the name.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -43,7 +42,6 @@ class ConfigFile:
         self._parse = parse
         self._backup = f"{name}.bak"
         self._saved: bytes | None = None
-        self._saving = threading.Lock()
 
     def load(self) -> bytes | None:
         """Return the contents, or the backup's if they are missing, empty or do not parse.
@@ -74,17 +72,11 @@ class ConfigFile:
     def save(self, data: bytes) -> None:
         """Replace the contents; when this returns they are on the disk. Same contents cost nothing.
 
-        Runs on any thread. One that comes while another goes on waits for it: whoever gave up
-        waiting for a slow disk did not stop the save.
-
         Raises:
             OSError: the old contents are still there, in the file or in its backup.
         """
-        with self._saving:
-            if data != self._saved:
-                self._replace(data)
-
-    def _replace(self, data: bytes) -> None:
+        if data == self._saved:
+            return
         directory = self.name.rpartition("/")[0]
         if not self._disk.exists(directory):
             self._disk.make_directory(directory)
