@@ -304,6 +304,22 @@ def test_a_record_that_the_disk_has_spoilt_does_not_hold_up_its_level(
     run_virtual(main())
 
 
+def test_a_level_that_waits_for_a_lost_queue_says_so_and_goes_on_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        entry = parts.store.entry
+        parts.store.entry = lambda *_: None  # type: ignore[method-assign]
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(2)
+        assert "delay.entry_missing level=1 queue_offset=0" in caplog.text
+        parts.store.entry = entry  # type: ignore[method-assign]
+        await asyncio.sleep(LOOK_AGAIN_MS / 1000)
+        assert bodies(parts) == [b"late"]
+
+    run(test)
+
+
 def test_a_read_that_fails_is_tried_again() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=1)])

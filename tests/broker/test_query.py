@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from kourou.broker.query import QueryHandlers
 from kourou.protocol.codes import RequestCode
@@ -101,6 +102,25 @@ def test_an_offset_is_found_by_time_from_either_side() -> None:
         assert await query.search(EPOCH_MS + 9000) == 3
         assert await query.search(EPOCH_MS + 1500, "upper") == 1
         assert await query.search(EPOCH_MS + 9000, "UPPER") == 2
+
+    run_sends(test)
+
+
+def test_what_reads_the_log_leaves_the_loop() -> None:
+    left: list[str] = []
+
+    async def offload(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        left.append(function.__name__)
+        return function(*args, **kwargs)
+
+    async def test(bench: SendBench) -> None:
+        query = QueryBench(bench)
+        query.handlers._offload = offload
+        await send_three(bench)
+        await query.search(EPOCH_MS)
+        await query.ask(32, GetEarliestMsgStoretimeRequestHeader("T", 0))
+        await query.ask(33, ViewMessageRequestHeader(0))
+        assert left == ["offset_by_time", "store_time", "read_record"]
 
     run_sends(test)
 

@@ -232,6 +232,12 @@ class DelayDelivery:
             if entry is None:
                 if level.is_empty and self._clamp(level):
                     return [], 0
+                if queue_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
+                    # Never passed over: the entry, or its file, may be made again by a restart.
+                    log.error(
+                        "delay.entry_missing level=%d queue_offset=%d: the level waits; start the "
+                        "broker again to make its queue anew", level.number, queue_offset,
+                    )  # fmt: skip
                 break
             wait_ms = self._wait_ms(level, queue_offset, entry.tags_code - now_ms)
             if wait_ms > 0:

@@ -45,23 +45,28 @@ class QueryHandlers:
 
         Args:
             store: read only.
-            offload: takes the read of a whole record off the loop, since it may be cold.
+            offload: takes what reads the log off the loop, since that may be cold.
             later: answers when it has been read.
         """
         self._store = store
         self._offload = offload
         self._later = later
 
-    def on_search_offset_by_timestamp(self, request: Request) -> RemotingCommand:
-        """Serve 29: some twenty small reads of the queue and the log, at worst from the device."""
+    def on_search_offset_by_timestamp(self, request: Request) -> None:
+        """Serve 29: some twenty small reads of the queue and the log."""
         header = request.command.header(SearchOffsetRequestHeader)
-        offset = self._store.offset_by_time(
-            header.topic,
-            header.queue_id,
-            header.timestamp,
-            upper=(header.boundary_type or "").upper() == _UPPER,
-        )
-        return response(request.command, header=SearchOffsetResponseHeader(offset))
+
+        async def serve() -> RemotingCommand:
+            offset = await self._offload(
+                self._store.offset_by_time,
+                header.topic,
+                header.queue_id,
+                header.timestamp,
+                upper=(header.boundary_type or "").upper() == _UPPER,
+            )
+            return response(request.command, header=SearchOffsetResponseHeader(offset))
+
+        self._later.answer(request, serve)
 
     def on_get_max_offset(self, request: Request) -> RemotingCommand:
         """Serve 30."""
@@ -75,14 +80,19 @@ class QueryHandlers:
         offset = self._store.min_offset(header.topic, header.queue_id)
         return response(request.command, header=GetMinOffsetResponseHeader(offset))
 
-    def on_get_earliest_msg_storetime(self, request: Request) -> RemotingCommand:
+    def on_get_earliest_msg_storetime(self, request: Request) -> None:
         """Serve 32."""
         header = request.command.header(GetEarliestMsgStoretimeRequestHeader)
-        oldest = self._store.min_offset(header.topic, header.queue_id)
-        at_ms = self._store.store_time(header.topic, header.queue_id, oldest)
-        return response(request.command, header=GetEarliestMsgStoretimeResponseHeader(at_ms))
+        topic, queue_id = header.topic, header.queue_id
 
-    def on_view_message_by_id(self, request: Request) -> RemotingCommand | None:
+        async def serve() -> RemotingCommand:
+            oldest = self._store.min_offset(topic, queue_id)
+            at_ms = await self._offload(self._store.store_time, topic, queue_id, oldest)
+            return response(request.command, header=GetEarliestMsgStoretimeResponseHeader(at_ms))
+
+        self._later.answer(request, serve)
+
+    def on_view_message_by_id(self, request: Request) -> None:
         """Serve 33. The record is answered as it is stored, once consumers may see it."""
         offset = request.command.header(ViewMessageRequestHeader).offset
 
@@ -95,4 +105,3 @@ class QueryHandlers:
             return response(request.command, body=record)
 
         self._later.answer(request, serve)
-        return None
