@@ -50,6 +50,7 @@ from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_send import (
+    DURABILITY_FIELD,
     SendHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
@@ -58,10 +59,6 @@ from kourou.protocol.headers_send import (
 from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
-
-DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
-"""Field of an answer that tells our clients what the message survives: DISK, a power cut, or
-MEMORY, the death of the broker's process."""
 
 _DEAD_LETTER_DELAY: Final = "-1"
 _PRIORITY_DIGITS_MAX: Final = 9

@@ -22,12 +22,13 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_send import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from kourou.protocol.headers_send import (
+    DURABILITY_FIELD,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
 from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.remoting.pool import ConnectionPool
-
-DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
-"""Field of a send's answer by which Kourou's brokers say what the message survives."""
 
 _STORED: Final = frozenset(status.value for status in SendStatus)
 _DURABILITY_BY_STATUS: Final = {SendStatus.FLUSH_DISK_TIMEOUT: Durability.MEMORY}

@@ -11,8 +11,13 @@ TopicRequestHeader.java.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from kourou.protocol.fields import Int, Long
+
+DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
+"""Field of a send's answer, not one of RocketMQ's, by which our brokers tell our clients what the
+message survives: DISK, a power cut, or MEMORY, the death of the broker's process."""
 
 
 @dataclass(slots=True, kw_only=True)
