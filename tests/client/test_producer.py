@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -21,6 +22,8 @@ from kourou.model.queue import MessageQueue
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Body = Callable[[Cluster, Producer], Coroutine[Any, Any, None]]
 
 
@@ -100,6 +103,18 @@ def test_messages_take_all_queues_of_all_brokers_in_turn() -> None:
     with_producer(body, brokers=2)
 
 
+def test_each_topic_has_a_turn_of_its_own() -> None:
+    async def body(cluster: Cluster, producer: Producer) -> None:
+        async with registered(cluster, "A"), registered(cluster, "B"):
+            used = [
+                (await producer.send(Message(topic, b"x"))).queue
+                for topic in ("A", "B", "A", "B", "A", "B", "A", "B")
+            ]
+            assert len(set(used)) == 8
+
+    with_producer(body)
+
+
 def test_messages_to_one_queue_keep_their_order() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
@@ -173,6 +188,19 @@ def test_the_next_name_server_is_asked_when_one_fails() -> None:
                 await asyncio.sleep(40)  # the broker has registered with both, again if need be
                 cluster.network.cut(("127.0.0.1", port))
                 assert await producer.fetch_publish_message_queues(topic)
+                cluster.network.heal(("127.0.0.1", port))
+
+    with_producer(body, namesrvs=2)
+
+
+def test_requests_that_fail_together_all_find_the_name_server_that_lives() -> None:
+    async def body(cluster: Cluster, producer: Producer) -> None:
+        async with registered(cluster, "A"), registered(cluster, "B"):
+            for port in (9876, 9877):
+                await asyncio.sleep(40)  # the broker has registered with both, again if need be
+                cluster.network.cut(("127.0.0.1", port))
+                fetch = producer.fetch_publish_message_queues
+                assert all(await asyncio.gather(fetch("A"), fetch("B")))
                 cluster.network.heal(("127.0.0.1", port))
 
     with_producer(body, namesrvs=2)
@@ -286,6 +314,27 @@ def test_closing_waits_for_background_sends_and_then_refuses_everything() -> Non
             await producer.close()
             with pytest.raises(ClosedError, match="producer is closed"):
                 await producer.send(Message("T", b"x"))
+
+    run_virtual(main())
+
+
+def test_closing_waits_for_a_large_body_that_is_still_being_compressed() -> None:
+    async def main() -> None:
+        async with Cluster(seed=1) as cluster, registered(cluster, "T"):
+            compressing = asyncio.Event()
+
+            async def slowly(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+                compressing.set()
+                await asyncio.sleep(1)
+                return function(*args, **kwargs)
+
+            runtime = dataclasses.replace(cluster.runtime, offload=slowly)
+            producer = Producer("p", cluster.namesrv_addr, runtime=runtime)
+            await producer.start()
+            sending = asyncio.create_task(producer.send(Message("T", bytes(300_000))))
+            await compressing.wait()
+            await producer.close()
+            assert (await sending).status is SendStatus.SEND_OK
 
     run_virtual(main())
 

@@ -25,11 +25,11 @@ from kourou.client.instance import ClientInstance
 from kourou.client.queue_choice import RoundRobin
 from kourou.client.retrying import Deadline, try_until
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
-from kourou.errors import KourouError, NoRouteError, UsageError
+from kourou.errors import KourouError, UsageError
 from kourou.model.message import Message
 from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
-from kourou.model.route import TopicRoute, publish_queues
+from kourou.model.route import publish_queues
 from kourou.model.topic import check_client_group
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import compress
@@ -88,9 +88,7 @@ class Producer:
         )
         rng = self._instance.runtime.random
         self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
-        self._choice = RoundRobin(rng.getrandbits(16))
-        # What follows from a route, as long as it is the one: listing the queues takes a while.
-        self._queues: dict[str, tuple[TopicRoute, list[MessageQueue]]] = {}
+        self._choices: dict[str, RoundRobin] = {}
         self._in_flight: InFlight | None = None
         self._under_way = UnderWay()
         self._sending: set[asyncio.Task[SendReceipt]] = set()
@@ -198,7 +196,8 @@ class Producer:
         now_ms = self._instance.runtime.clock.now_ms()
         msg_ids = [self._ids.next(now_ms) for _ in messages]
         outgoing = encode_messages(messages, msg_ids, self._ids.next(now_ms), self._config)
-        return await self._deliver(outgoing, timeout_ms, queue)
+        with self._under_way:
+            return await self._deliver(outgoing, timeout_ms, queue)
 
     async def submit(
         self,
@@ -260,14 +259,16 @@ class Producer:
             TransportError: there is no route or no connection; it was not sent.
         """
         self._instance.check_open()
-        outgoing = await self._compress(self._encode(message, queue))
-        deadline = self._deadline(timeout_ms)
-        target = queue or await self._choose(outgoing.topic, None, deadline)
-        address = await self._instance.routes.address(
-            target.topic, target.broker_name, deadline.remaining_s()
-        )
-        command = self._command(outgoing, target, oneway=True)
-        await self._instance.pool.oneway(address, command, deadline.remaining_s())
+        encoded = self._encode(message, queue)
+        with self._under_way:
+            outgoing = await self._compress(encoded)
+            deadline = self._deadline(timeout_ms)
+            target = queue or await self._choose(outgoing.topic, None, deadline)
+            address = await self._instance.routes.address(
+                target.topic, target.broker_name, deadline.remaining_s()
+            )
+            command = self._command(outgoing, target, oneway=True)
+            await self._instance.pool.oneway(address, command, deadline.remaining_s())
 
     async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that `send` chooses from, in its order, freshly looked up.
@@ -298,7 +299,8 @@ class Producer:
     async def _send(
         self, outgoing: Outgoing, timeout_ms: int | None, queue: MessageQueue | None
     ) -> SendReceipt:
-        receipts = await self._deliver(await self._compress(outgoing), timeout_ms, queue)
+        with self._under_way:
+            receipts = await self._deliver(await self._compress(outgoing), timeout_ms, queue)
         return receipts[0]
 
     async def _deliver(
@@ -329,28 +331,25 @@ class Producer:
             if error.refresh_route:
                 instance.routes.refresh_soon(outgoing.topic)
 
-        with self._under_way:
-            return await try_until(
-                deadline,
-                instance.backoff,
-                attempt,
-                on_failure,
-                refused_max=self._config.refused_attempts_max,
-            )
+        return await try_until(
+            deadline,
+            instance.backoff,
+            attempt,
+            on_failure,
+            refused_max=self._config.refused_attempts_max,
+        )
 
     async def _choose(
         self, topic: str, failed_broker: str | None, deadline: Deadline
     ) -> MessageQueue:
         route = await self._instance.routes.get(topic, deadline.remaining_s())
-        known = self._queues.get(topic)
-        if known is None or known[0] is not route:
-            if len(self._queues) >= self._config.routes_max:
-                self._queues.clear()
-            known = self._queues[topic] = (route, publish_queues(topic, route))
-        queues = known[1]
-        if not queues:
-            raise NoRouteError(f"topic {topic} has no queue that can be written")
-        return self._choice.choose(queues, failed_broker)
+        choice = self._choices.get(topic)
+        if choice is None:
+            if len(self._choices) >= self._config.routes_max:
+                self._choices.clear()
+            choice = RoundRobin(topic, self._instance.runtime.random.getrandbits(16))
+            self._choices[topic] = choice
+        return choice.choose(route, failed_broker)
 
     def _deadline(self, timeout_ms: int | None) -> Deadline:
         return Deadline(self._config.send_timeout_ms if timeout_ms is None else timeout_ms)

@@ -70,17 +70,18 @@ class NameServers:
         failures = []
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_s
-        count = len(self.addresses)
-        for left in range(count, 0, -1):
-            address = self.addresses[self._current]
+        first, count = self._current, len(self.addresses)
+        for tried in range(count):
+            # Counted from here: requests that fail together would push `_current` past who lives.
+            index = (first + tried) % count
             # A silent one must leave time for the others.
-            share_s = max(0.0, ends_at_s - loop.time()) / left
+            share_s = max(0.0, ends_at_s - loop.time()) / (count - tried)
             try:
-                answer = await self._pool.request(address, command, share_s)
+                answer = await self._pool.request(self.addresses[index], command, share_s)
             except TransportError as error:
                 failures.append(str(error))
-                self._current = (self._current + 1) % count
             else:
+                self._current = index
                 raise_for_response(answer)
                 return answer
         raise ConnectFailedError(
