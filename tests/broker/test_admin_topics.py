@@ -29,7 +29,7 @@ from kourou.protocol.headers_admin import (
     GetTopicStatsInfoRequestHeader,
 )
 from kourou.testing.clock import EPOCH_MS
-from kourou.testing.send_bench import SendBench, run_sends
+from kourou.testing.send_rig import SendRig, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -39,7 +39,7 @@ CREATE = CreateTopicRequestHeader("New", "TBW102", 4, 8, 6, "SINGLE_TAG", 0)
 class AdminBench:
     """An administrator beside a broker's sends."""
 
-    def __init__(self, sends: SendBench) -> None:
+    def __init__(self, sends: SendRig) -> None:
         self.sends = sends
         self.parts = parts = sends.parts
         self.handlers = AdminTopicHandlers(
@@ -77,7 +77,7 @@ class AdminBench:
 
 
 def test_a_made_topic_is_durable_when_it_is_answered() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         answer = await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO", order=True))
         assert answer.code == 0
@@ -89,7 +89,7 @@ def test_a_made_topic_is_durable_when_it_is_answered() -> None:
 
 
 def test_a_change_keeps_the_attributes_that_it_does_not_mention() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO"))
         await admin.ask(17, replace(CREATE, perm=4, attributes=""))
@@ -101,7 +101,7 @@ def test_a_change_keeps_the_attributes_that_it_does_not_mention() -> None:
 
 
 def test_the_same_again_changes_no_version() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await admin.ask(17, CREATE)
         version = admin.parts.topics.data_version
@@ -127,7 +127,7 @@ def test_the_codes_are_javas(golden: Golden, name: str) -> None:
     request, expected = golden(name)
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await AdminBench(bench).ask_with(request)
         assert answer.code == expected.code
         assert bool(answer.remark) == bool(expected.code)
@@ -150,7 +150,7 @@ def test_the_codes_are_javas(golden: Golden, name: str) -> None:
     ],
 )
 def test_a_topic_that_could_not_be_served_is_not_made(change: dict[str, Any]) -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         answer = await admin.ask(17, replace(CREATE, **change))
         assert answer.code == 29
@@ -161,7 +161,7 @@ def test_a_topic_that_could_not_be_served_is_not_made(change: dict[str, Any]) ->
 
 
 def test_a_topic_that_cannot_be_saved_is_not_confirmed() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         admin.parts.disk.fail_after(0, OSError(28, "No space left"), ["write"])
         answer = await admin.ask(17, CREATE)
@@ -172,7 +172,7 @@ def test_a_topic_that_cannot_be_saved_is_not_confirmed() -> None:
 
 
 def test_a_deleted_topic_takes_its_queues_and_offsets_with_it() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
         admin.parts.offsets.commit("g", "T", 0, 1)
@@ -189,7 +189,7 @@ def test_a_deleted_topic_takes_its_queues_and_offsets_with_it() -> None:
 
 
 def test_a_topic_is_not_deleted_from_a_store_that_takes_no_writes() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
         admin.parts.store.set_read_only("for this test")
@@ -205,7 +205,7 @@ def test_one_topic_is_shown(golden: Golden) -> None:
     _, expected = golden("351_GET_TOPIC_CONFIG_raw-topic-config")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         admin.parts.topics.put(decode_topic_config(expected.body))
         answer = await admin.ask(351, GetTopicConfigRequestHeader("GoldenDelay"))
@@ -215,7 +215,7 @@ def test_one_topic_is_shown(golden: Golden) -> None:
 
 
 def test_all_topics_are_shown_at_once_or_page_by_page() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         topics = admin.parts.topics
         everything = await admin.ask(RequestCode.GET_ALL_TOPIC_CONFIG, None)
@@ -234,7 +234,7 @@ def test_all_topics_are_shown_at_once_or_page_by_page() -> None:
 
 
 def test_a_page_of_an_older_table_begins_again() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         version = encode_data_version(admin.parts.topics.data_version).decode()
         admin.parts.topics.put(TopicConfig("Newer"))
@@ -247,7 +247,7 @@ def test_a_page_of_an_older_table_begins_again() -> None:
 
 
 def test_statistics_say_what_each_queue_holds() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         for queue_id in (0, 0, 3):
             await bench.send(queue_id=queue_id)

@@ -19,7 +19,7 @@ from kourou.protocol.headers_consume import (
 from kourou.protocol.message_layout import decode_message
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.runtime import call_directly
-from kourou.testing.send_bench import SendBench, run_sends
+from kourou.testing.send_rig import SendRig, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -27,7 +27,7 @@ Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 class QueryBench:
     """Look-ups beside a broker's sends."""
 
-    def __init__(self, sends: SendBench) -> None:
+    def __init__(self, sends: SendRig) -> None:
         self.sends = sends
         self.handlers = QueryHandlers(sends.parts.store, call_directly, sends.parts.later)
 
@@ -54,7 +54,7 @@ class QueryBench:
         return int(answer.ext_fields["offset"])
 
 
-async def send_three(bench: SendBench) -> list[int]:
+async def send_three(bench: SendRig) -> list[int]:
     """Store three messages, a second apart, and return their physical offsets."""
     for body in (b"a", b"b", b"c"):
         await bench.send(body)
@@ -62,7 +62,7 @@ async def send_three(bench: SendBench) -> list[int]:
 
 
 def test_the_bounds_of_a_queue() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         await send_three(bench)
         most = await query.ask(30, GetMaxOffsetRequestHeader("T", 0))
@@ -76,7 +76,7 @@ def test_the_bounds_of_a_queue() -> None:
 
 
 def test_what_does_not_exist_is_an_empty_queue() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         for header in (
             GetMaxOffsetRequestHeader("NoSuchTopic", 0),
@@ -93,7 +93,7 @@ def test_what_does_not_exist_is_an_empty_queue() -> None:
 
 
 def test_an_offset_is_found_by_time_from_either_side() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         await send_three(bench)
         assert await query.search(0) == 0
@@ -113,7 +113,7 @@ def test_what_reads_the_log_leaves_the_loop() -> None:
         left.append(function.__name__)
         return function(*args, **kwargs)
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         query.handlers._offload = offload
         await send_three(bench)
@@ -129,7 +129,7 @@ def test_a_message_is_found_by_its_physical_offset(golden: Golden) -> None:
     _, expected = golden("33_VIEW_MESSAGE_BY_ID_query-by-offset-id")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         offsets = await send_three(bench)
         answer = await query.ask(33, ViewMessageRequestHeader(offsets[1]))
@@ -140,7 +140,7 @@ def test_a_message_is_found_by_its_physical_offset(golden: Golden) -> None:
 
 
 def test_no_message_is_found_where_none_begins() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         offsets = await send_three(bench)
         for offset in (-1, offsets[1] + 1, 999_999_999):
@@ -152,7 +152,7 @@ def test_no_message_is_found_where_none_begins() -> None:
 
 
 def test_a_message_that_is_not_synced_is_not_found_yet() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         offsets = await send_three(bench)
         bench.parts.flusher.stall()

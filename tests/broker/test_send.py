@@ -14,7 +14,7 @@ from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import decode_properties
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_layout import decode_message, decode_messages
-from kourou.testing.send_bench import SendBench, message, run_sends
+from kourou.testing.send_rig import SendRig, message, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -28,7 +28,7 @@ def test_the_answer_is_javas_field_by_field(golden: Golden) -> None:
     request, expected = golden("310_SEND_MESSAGE_V2_send-sync")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
         assert answer.ext_fields == expected.ext_fields | {"KOUROU_DURABILITY": "DISK"}
@@ -58,7 +58,7 @@ def test_a_message_is_stored_as_java_stores_it(golden: Golden, name: str) -> Non
         if message.properties["UNIQ_KEY"] == unique_key
     ]
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.peer.remote_address = java.born_host
         await bench.ask(request)
         (ours,) = bench.stored("GoldenNormal", java.queue_id)
@@ -77,7 +77,7 @@ def test_a_delayed_message_waits_in_the_queue_that_java_puts_it_in(golden: Golde
     assert pulled is not None
     java = decode_message(pulled.body)
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
         (ours,) = bench.stored("SCHEDULE_TOPIC_XXXX", 2)
         ours.properties.pop("__CRC32#")
@@ -94,7 +94,7 @@ def test_the_long_names_of_code_10_say_the_same(golden: Golden) -> None:
     request, expected = golden("10_SEND_MESSAGE_v1-send-code-10")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
         assert answer.code == 0
         assert answer.ext_fields.keys() > expected.ext_fields.keys()
@@ -108,7 +108,7 @@ def test_a_batch_is_stored_message_by_message(golden: Golden) -> None:
     request, expected = golden("320_SEND_BATCH_MESSAGE_send-batch")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
         assert answer.code == 0
         assert answer.ext_fields["transactionId"] == expected.ext_fields["transactionId"]
@@ -124,7 +124,7 @@ def test_a_batch_is_stored_message_by_message(golden: Golden) -> None:
 
 
 def test_a_message_without_properties_gets_a_unique_key() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answers = [await bench.send(properties=properties) for properties in ("", "", None)]
         stored = bench.stored()
         keys = [message.properties["UNIQ_KEY"] for message in stored]
@@ -135,7 +135,7 @@ def test_a_message_without_properties_gets_a_unique_key() -> None:
 
 
 def test_the_receipt_of_a_pop_is_not_stored() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         await bench.send(properties="POP_CK\x010 1 2\x02a\x01b\x02")
         (stored,) = bench.stored()
         assert "POP_CK" not in stored.properties
@@ -145,7 +145,7 @@ def test_the_receipt_of_a_pop_is_not_stored() -> None:
 
 
 def test_a_oneway_message_is_stored_and_not_answered() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.start(message(oneway=True))
         await asyncio.sleep(1)
         assert bench.peer.sent == []
@@ -155,7 +155,7 @@ def test_a_oneway_message_is_stored_and_not_answered() -> None:
 
 
 def test_a_negative_queue_lets_the_broker_choose() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answers = [await bench.send(queue_id=-1) for _ in range(20)]
         assert {answer.ext_fields["queueId"] for answer in answers} == {"0", "1", "2", "3"}
 
@@ -163,7 +163,7 @@ def test_a_negative_queue_lets_the_broker_choose() -> None:
 
 
 def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         low = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02")
         high = await bench.send(properties="_SYS_MSG_PRIORITY_\x0199\x02")
         ordered = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02__SHARDINGKEY\x01k\x02")
@@ -175,7 +175,7 @@ def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> Non
 
 
 def test_the_address_in_ids_is_the_one_the_producer_connected_to_if_none_is_advertised() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.handlers._store_host = None
         answer = await bench.send()
         assert decode_offset_msg_id(answer.ext_fields["msgId"])[0] == bench.peer.local_address
@@ -186,7 +186,7 @@ def test_the_address_in_ids_is_the_one_the_producer_connected_to_if_none_is_adve
 def test_properties_fill_a_record_to_its_limit(golden: Golden) -> None:
     request, _ = golden("310_SEND_MESSAGE_V2_raw-send-properties-32767")
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
         assert answer.code == 0
         assert len(bench.stored("GoldenNormal")[0].properties["k"]) > 32_000
@@ -198,7 +198,7 @@ def test_properties_fill_a_record_to_its_limit(golden: Golden) -> None:
 
 
 def test_a_new_topic_is_in_its_file_before_the_message_is_acknowledged() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.send(topic="New")
         assert answer.code == 0
         assert b'"New"' in bench.parts.disk.read("config/topics.json", 0, 1 << 20)
@@ -208,7 +208,7 @@ def test_a_new_topic_is_in_its_file_before_the_message_is_acknowledged() -> None
 
 
 def test_a_topic_that_cannot_be_saved_refuses_its_messages_until_it_can() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.disk.fail_after(0, OSError(28, "No space left"), ["write"])
         refused = await bench.send(topic="New")
         accepted = await bench.send(topic="New")
@@ -224,7 +224,7 @@ def test_a_topic_that_cannot_be_saved_refuses_its_messages_until_it_can() -> Non
 def test_a_retry_topic_makes_its_group_and_takes_the_message(golden: Golden) -> None:
     request, _ = golden("310_SEND_MESSAGE_V2_raw-send-retry-topic")
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.ask(request)).code == 0
         assert bench.parts.groups.get("golden_group") is not None
         (stored,) = bench.stored("%RETRY%golden_group")
@@ -236,7 +236,7 @@ def test_a_retry_topic_makes_its_group_and_takes_the_message(golden: Golden) -> 
 def test_a_message_given_back_too_often_becomes_a_dead_letter(golden: Golden) -> None:
     request, _ = golden("310_SEND_MESSAGE_V2_raw-send-retry-topic-to-dlq")
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.ask(request)).code == 0
         (stored,) = bench.stored("%DLQ%golden_group")
         assert stored.properties["DELAY"] == "-1"
@@ -246,7 +246,7 @@ def test_a_message_given_back_too_often_becomes_a_dead_letter(golden: Golden) ->
 
 
 def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.groups.put(SubscriptionGroup("g", retry_max_times=2))
         for times, told, version in ((2, None, 513), (3, 5, 513), (3, None, 513), (3, 5, 120)):
             command = message(topic="%RETRY%g", reconsume_times=times, max_reconsume_times=told)
@@ -262,7 +262,7 @@ def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> N
 
 
 def test_a_sync_that_fails_is_answered_as_not_available() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.flusher.fail_next(BROKEN)
         failed = await bench.send()
         after = await bench.send()
@@ -274,7 +274,7 @@ def test_a_sync_that_fails_is_answered_as_not_available() -> None:
 
 
 def test_a_late_sync_is_answered_with_the_whole_header() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.flusher.stall()
         bench.start(message())
         await asyncio.sleep(10)
@@ -288,7 +288,7 @@ def test_a_late_sync_is_answered_with_the_whole_header() -> None:
 
 
 def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.send()).code == 0
         bench.parts.flusher.stall()
         answer = await bench.send(properties="WAIT\x01false\x02")
@@ -300,14 +300,14 @@ def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> N
 
 
 def test_without_waiting_for_syncs_an_acknowledged_message_is_in_memory() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.send()).ext_fields["KOUROU_DURABILITY"] == "MEMORY"
 
     run_sends(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
 
 def test_a_full_disk_says_so() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.send()).code == 0
         bench.parts.commit.flush(bench.parts.clock.now_ms())
         free, bench.parts.disk.free = bench.parts.disk.free, 1000
@@ -322,7 +322,7 @@ def test_a_full_disk_says_so() -> None:
 
 
 def test_too_much_at_once_is_answered_busy() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.flusher.stall()
         for _ in range(5):
             bench.start(message(bytes(2_000_000)))
@@ -338,7 +338,7 @@ def test_too_much_at_once_is_answered_busy() -> None:
 
 
 def test_replies_leave_in_the_order_of_the_log() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         for number in range(50):
             bench.start(message(queue_id=number % 4))
             await asyncio.sleep(0.0003)

@@ -13,7 +13,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.testing.send_bench import SendBench, message, run_sends
+from kourou.testing.send_rig import SendRig, message, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -40,7 +40,7 @@ def test_what_java_refuses_is_refused_by_the_same_code(golden: Golden, name: str
     request, expected = golden(f"310_SEND_MESSAGE_V2_{name}")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.topics.put(TopicConfig("GoldenNormal", 4, 4))
         answer = await bench.ask(request)
         assert answer.code == expected.code
@@ -56,7 +56,7 @@ def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None
     request, expected = golden("320_SEND_BATCH_MESSAGE_raw-send-batch-to-retry-topic_rc13")
     assert expected is not None
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
 
@@ -85,7 +85,7 @@ def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None
 def test_what_is_not_served_yet_is_refused_and_never_stored_as_plain(
     properties: str, header: dict[str, Any], code: int
 ) -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         topics = bench.parts.topics
         topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
         topics.put(TopicConfig("Compacted", attributes={"cleanup.policy": "COMPACTION"}))
@@ -99,7 +99,7 @@ def test_what_is_not_served_yet_is_refused_and_never_stored_as_plain(
 
 
 def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.send(
             properties="TRAN_MSG\x01true\x02DELAY\x013\x02", topic="%RETRY%g", reconsume_times=1
         )
@@ -122,7 +122,7 @@ def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> N
     ],
 )
 def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str, Any]) -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
         body = encode_batch(items) or b""
         answer = await bench.send(body, batch=True, **header)
@@ -133,7 +133,7 @@ def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str,
 
 
 def test_a_body_that_is_no_batch_is_the_clients_fault() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         answer = await bench.send(b"not a batch", code=RequestCode.SEND_BATCH_MESSAGE)
         assert answer.code == 1
         assert "batch" in (answer.remark or "")
@@ -142,21 +142,21 @@ def test_a_body_that_is_no_batch_is_the_clients_fault() -> None:
 
 
 def test_unknown_topics_are_refused_where_they_are_not_made() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.send(topic="New")).code == 17
 
     run_sends(test, auto_create_topic_enable=False)
 
 
 def test_an_unknown_group_is_refused_where_groups_are_not_made() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         assert (await bench.send(topic="%RETRY%g")).code == 26
 
     run_sends(test, auto_create_subscription_group=False)
 
 
 def test_a_broker_that_is_not_writable_refuses_ordered_topics() -> None:
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         bench.parts.topics.put(TopicConfig("Ordered", order=True))
         assert (await bench.send(topic="Ordered")).code == 16
         assert (await bench.send()).code == 0
@@ -181,7 +181,7 @@ def test_no_request_ends_in_an_error_of_ours(
 ) -> None:
     valid = message().ext_fields
 
-    async def test(bench: SendBench) -> None:
+    async def test(bench: SendRig) -> None:
         command = RemotingCommand(code, {**valid, **fields}, body)
         answer = await bench.ask(command)
         assert "Error: " not in (answer.remark or ""), answer

@@ -25,7 +25,7 @@ from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
-from kourou.testing.send_bench import message
+from kourou.testing.send_rig import message
 
 
 def run(test: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:

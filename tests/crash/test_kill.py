@@ -24,7 +24,7 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.store.check import check_store
-from kourou.testing.send_bench import message
+from kourou.testing.send_rig import message
 
 PROGRAM = Path(__file__).with_name("dying_broker.py")
 SENDERS = 16

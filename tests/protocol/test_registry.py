@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,17 +15,26 @@ from kourou.protocol import (
     headers_consume,
     headers_route,
     headers_send,
+    registry,
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.registry import REQUESTS, RequestSpec
 
-SERVED = [10, 11, 14, 15, 17, 21, 29, 30, 31, 32, 33, 34, 35, 36, 38, 40, 46]
-SERVED += [103, 104, 105, 106, 200, 201, 202, 206, 207, 208, 215, 216, 224, 304, 310, 320, 322]
-SERVED += [351, 352, 904]
+SOURCE = Path(registry.__file__).parents[1]
 
 
-def test_what_this_version_serves_is_listed() -> None:
-    assert sorted(REQUESTS) == SERVED
+def test_what_is_served_and_asked_is_listed_and_nothing_else() -> None:
+    tables = (SOURCE / "broker" / "handlers.py", SOURCE / "namesrv" / "handlers.py")
+    served = {
+        RequestCode[name]
+        for table in tables
+        for name in re.findall(r"RequestCode\.(\w+): ", table.read_text(encoding="utf-8"))
+    }
+    refused = {RequestCode.RECALL_MESSAGE}
+    asked_by_brokers = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+
+    assert len(served) > 30
+    assert set(REQUESTS) == served - refused | asked_by_brokers
 
 
 @pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)

@@ -14,9 +14,6 @@ from typing import Final
 from kourou.errors import MalformedMessageError
 from kourou.model import sysflag
 
-COMPRESS_FROM_BYTES: Final = 4096
-"""Producers compress bodies of at least this size."""
-
 INFLATED_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes that one body may inflate to unless the caller says otherwise: a record of 16 MiB could
 reach 16 GiB, and the sender decides what is in it."""

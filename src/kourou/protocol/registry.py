@@ -69,6 +69,15 @@ _SPECS: Final = (
         response_body=decode_messages,
     ),
     RequestSpec(
+        RequestCode.LITE_PULL_MESSAGE,
+        consume.PullMessageRequestHeader,
+        consume.PullMessageResponseHeader,
+        response_body=decode_messages,
+    ),
+    RequestSpec(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST, consume.GetConsumerListByGroupRequestHeader
+    ),
+    RequestSpec(
         RequestCode.QUERY_CONSUMER_OFFSET,
         consume.QueryConsumerOffsetRequestHeader,
         consume.QueryConsumerOffsetResponseHeader,

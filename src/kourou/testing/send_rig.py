@@ -24,7 +24,7 @@ from kourou.testing.peers import FakePeer
 STORE_HOST = ("127.0.0.1", 20911)
 
 
-class SendBench:
+class SendRig:
     """A broker's sends on a simulated disk."""
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -107,7 +107,7 @@ def message(
 
 
 def run_sends(
-    test: Callable[[SendBench], Awaitable[None]],
+    test: Callable[[SendRig], Awaitable[None]],
     *,
     seed: int = 0,
     **options: Any,  # noqa: ANN401 - any option of BrokerConfig
@@ -116,7 +116,7 @@ def run_sends(
 
     async def main() -> None:
         parts = BrokerParts(SimDisk(seed), seed=seed, config=BrokerConfig(**options))
-        await test(SendBench(parts))
+        await test(SendRig(parts))
         parts.flusher.release()
         await parts.stop()
 
