@@ -140,6 +140,7 @@ def test_what_cannot_be_given_back_is_delivered_again_from_memory() -> None:
                 await w.until_got(b"x", b"x", timeout_s=6)
                 assert w.deliveries[0] is w.deliveries[1]
                 w.cluster.network.heal(address)
+                await asyncio.sleep(5)
             assert await w.committed() == 1
 
     run_virtual(main())

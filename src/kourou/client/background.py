@@ -1,6 +1,7 @@
 """Tasks that a client keeps running, and their end.
 
-A failure in one of them is logged and must not end it: the next period tries again.
+A failure in one of them is logged, once until it works again, and must not end it: the next period
+tries again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ class BackgroundTasks:
 
     def start(self, action: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         """Run `action` until it ends or `cancel` is called. What it raises is logged."""
-        task = asyncio.create_task(_logged(action, name), name=name)
+
+        async def run() -> None:
+            await _logged(action, name)
+
+        task = asyncio.create_task(run(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -39,8 +44,9 @@ class BackgroundTasks:
 
         async def repeat() -> None:
             await asyncio.sleep((interval_ms if first_ms is None else first_ms) / 1000)
+            is_failing = False
             while True:
-                await _logged(action, name)
+                is_failing = not await _logged(action, name, is_failing=is_failing)
                 await asyncio.sleep(interval_ms / 1000)
 
         self.start(repeat, name)
@@ -58,10 +64,20 @@ class BackgroundTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _logged(action: Callable[[], Awaitable[None]], name: str) -> None:
+async def _logged(
+    action: Callable[[], Awaitable[None]], name: str, *, is_failing: bool = False
+) -> bool:
+    """Return whether `action` did not raise; one that goes on failing says so once."""
     try:
         await action()
     except KourouError as error:
-        log.warning("background.failed name=%s reason=%s", name, error)
+        level = logging.DEBUG if is_failing else logging.WARNING
+        log.log(level, "background.failed name=%s reason=%s", name, error)
+        return False
     except Exception:
-        log.exception("background.broken name=%s", name)
+        level = logging.DEBUG if is_failing else logging.ERROR
+        log.log(level, "background.broken name=%s", name, exc_info=True)
+        return False
+    if is_failing:
+        log.info("background.recovered name=%s", name)
+    return True

@@ -40,6 +40,9 @@ _OVERDUE_MAX: Final = 16
 _OVERDUE_DELAY_LEVEL: Final = 3
 """10 seconds: the delay of a message whose listener takes too long."""
 
+_CANCELLATION_S: Final = 1.0
+"""What a listener may take to clean up after it was cancelled."""
+
 _TURN_MESSAGES: Final = 32
 """Messages after which a worker lets others have the loop, if its listener never waits."""
 
@@ -96,6 +99,8 @@ class Acknowledgements:
                 timeout_s=timeout_s,
             )
         except KourouError as error:
+            if error.refresh_route:
+                instance.routes.refresh_soon(queue.topic)
             log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, error)
             return False
         self.acknowledge(delivery)
@@ -147,7 +152,8 @@ class ConcurrentConsumption:
         """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
 
         What has not ended by then is cancelled, or left to its thread, and not acknowledged. A
-        listener may close its own consumer: its own call is not waited for.
+        listener may close its own consumer: its own call is not waited for. One that catches its
+        cancellation and goes on is left behind after a second.
         """
         workers = self._others()
         if not workers:
@@ -158,7 +164,7 @@ class ConcurrentConsumption:
                 log.warning("listener.abandoned count=%d", len(late))
         finally:
             self.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.wait(workers, timeout=_CANCELLATION_S)
 
     def cancel(self) -> None:
         """End all calls now, but the one that asks for it; return without waiting for their end."""
@@ -175,7 +181,11 @@ class ConcurrentConsumption:
     async def _work(self) -> None:
         count = 0
         while (delivery := await self._ready.take()) is not None:
-            await self._deliver(delivery)
+            try:
+                await self._deliver(delivery)
+            except Exception:
+                # A worker must outlive its worst message; that one holds back the commit.
+                log.exception("delivery.broken msg_id=%s", delivery.message.msg_id)
             count += 1
             if count % _TURN_MESSAGES == 0:
                 await asyncio.sleep(0)

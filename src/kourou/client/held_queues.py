@@ -13,6 +13,7 @@ from kourou.client.delivery import ReadyMessages
 from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import RemoteOffsets
 from kourou.client.process_queue import ProcessQueue
+from kourou.client.pull_result import PullResult
 from kourou.client.queue_puller import QueuePuller
 from kourou.client.rebalance import QueueChanges
 from kourou.client.start_offset import find_start_offset
@@ -28,6 +29,7 @@ CONSUME_TIMESTAMP_AGE_MS: Final = 30 * 60_000
 @dataclass(slots=True)
 class _Held:
     process_queue: ProcessQueue
+    puller: QueuePuller
     pulling: asyncio.Task[None]
 
 
@@ -66,6 +68,7 @@ class HeldQueues:
         self._ready = ready
         self._offsets = offsets
         self._held: dict[MessageQueue, _Held] = {}
+        self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
         self.on_lost: Callable[[], None] | None = None
 
     @property
@@ -96,8 +99,10 @@ class HeldQueues:
                 raise outcome
 
     async def persist(self) -> None:
-        """Tell the brokers the offsets of all queues held."""
-        await self._offsets.persist(self.queues)
+        """Tell the brokers the offsets of all queues held whose pulls they answer."""
+        await self._offsets.persist(
+            [queue for queue, held in self._held.items() if not held.puller.is_failing]
+        )
 
     async def stop_pulling(self) -> None:
         """Pull no more; what is held stays held and can be acknowledged."""
@@ -130,6 +135,9 @@ class HeldQueues:
             timestamp_ms,
             timeout_ms=self._config.request_timeout_ms,
         )
+        end = self._cut.pop(queue, None)
+        if end is not None and offset > end:
+            offset, is_committed = end, False
         if not is_committed:
             # At once: a member that dies before its first message must not start behind the
             # messages that came meanwhile.
@@ -145,10 +153,10 @@ class HeldQueues:
             offset=offset,
             ready=self._ready,
             offsets=self._offsets,
-            on_offset_illegal=self._restart_at,
+            on_offset_illegal=self._restart,
         )
         pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
-        self._held[queue] = _Held(process_queue, pulling)
+        self._held[queue] = _Held(process_queue, puller, pulling)
         log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
 
     async def _release(self, queue: MessageQueue) -> None:
@@ -158,7 +166,8 @@ class HeldQueues:
         held.process_queue.drop()
         held.pulling.cancel()
         await asyncio.gather(held.pulling, return_exceptions=True)
-        await self._offsets.persist((queue,))
+        if not held.puller.is_failing:
+            await self._offsets.persist((queue,))
         log.info(
             "queue.released group=%s queue=%s offset=%s",
             self._group,
@@ -167,14 +176,20 @@ class HeldQueues:
         )
         self._offsets.forget(queue)
 
-    def _restart_at(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Have the queue started again at an offset that its broker gave.
+    def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
+        """Have the queue started again, as its broker does not hold the offset `asked`.
 
-        What is in flight must not move the offset any more: it belongs to the old bounds.
+        What is in flight must not move the offset any more: it belongs to the old bounds. Where the
+        queue ends before our offset, its end was lost or the topic made anew, and others may have
+        filled those places since: the broker's committed offset knows better than its end.
         """
         queue = process_queue.queue
         process_queue.drop()
-        self._offsets.overwrite(queue, offset)
+        if asked > answer.max_offset:
+            self._offsets.forget(queue)
+            self._cut[queue] = answer.next_offset
+        else:
+            self._offsets.overwrite(queue, answer.next_offset)
 
         async def restart() -> None:
             await self._release(queue)

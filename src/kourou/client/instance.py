@@ -108,6 +108,7 @@ class ClientInstance:
         self._ended = asyncio.Event()
         self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
         self._beating: set[str] = set()
+        self._deaf: set[str] = set()  # addresses that did not answer the last heartbeat
 
     @property
     def is_new(self) -> bool:
@@ -254,10 +255,14 @@ class ClientInstance:
         addresses = self._heartbeat_addresses()
         for gone in self._registered.keys() - set(addresses):
             del self._registered[gone]
+        self._deaf.intersection_update(addresses)
         await asyncio.gather(*map(self.heartbeat, addresses))
 
     async def heartbeat(self, address: str) -> bool:
-        """Tell one broker, and return whether it answered. A failure is logged, not raised."""
+        """Tell one broker, and return whether it answered.
+
+        A failure is not raised, but logged once until the broker answers again.
+        """
         data = HeartbeatData(
             self.client_id,
             (self._producer_group,) if self._producer_group else (),
@@ -270,10 +275,13 @@ class ClientInstance:
                 self.pool, address, data, timeout_s=self.request_timeout_s
             )
         except KourouError as error:
-            log.warning("heartbeat.failed broker=%s reason=%s", address, error)
+            level = logging.DEBUG if address in self._deaf else logging.WARNING
+            self._deaf.add(address)
+            log.log(level, "heartbeat.failed broker=%s reason=%s", address, error)
             return False
         finally:
             self._beating.discard(address)
+        self._deaf.discard(address)
         if self._registered.get(address) is not connection:
             self._registered[address] = connection
             if self._on_registered is not None:

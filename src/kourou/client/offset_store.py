@@ -29,6 +29,7 @@ class RemoteOffsets:
         self._group = group
         self._timeout_ms = timeout_ms
         self._offsets: dict[MessageQueue, int] = {}
+        self._failing: set[str] = set()  # brokers that the last commit did not reach
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
         """Return the queue offset that the broker has; None if the group is new to the queue.
@@ -73,7 +74,8 @@ class RemoteOffsets:
         """Tell the brokers the offsets of these queues.
 
         Offsets that did not change are told again: a broker that crashed may have lost them. A
-        failure is logged, not raised: the next time heals it, or repeats deliveries.
+        failure is not raised, but logged once until the broker takes one again: the next time heals
+        it, or deliveries are repeated.
         """
         await asyncio.gather(*(self._persist(queue) for queue in queues))
 
@@ -96,4 +98,10 @@ class RemoteOffsets:
         except KourouError as error:
             if error.refresh_route:
                 self._instance.routes.refresh_soon(queue.topic)
-            log.warning("offset.not_persisted queue=%s offset=%d reason=%s", queue, offset, error)
+            level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
+            self._failing.add(queue.broker_name)
+            log.log(
+                level, "offset.not_persisted queue=%s offset=%d reason=%s", queue, offset, error
+            )
+        else:
+            self._failing.discard(queue.broker_name)

@@ -188,7 +188,7 @@ class PushConsumer:
             InvalidGroupError: this process has a consumer of the group with the same
                 `instance_name` already.
             ConnectFailedError: no name server answered within `request_timeout_ms`.
-            ClosedError: the consumer was started before.
+            ClosedError: the consumer was started before, or is closed meanwhile.
         """
         if not self._expressions:
             raise UsageError("subscribe a topic before the start")
@@ -198,6 +198,7 @@ class PushConsumer:
             self._fix_subscriptions()
             await self._look_up_routes()
             await self._instance.heartbeat_all()
+            self._instance.check_open()  # another task may have closed it meanwhile
             self._begin()
             await self._rebalance.wait_first_pass(self._instance.request_timeout_s)
         except BaseException:

@@ -52,8 +52,13 @@ class QueuePuller:
         offset: the queue offset to begin with.
         ready: who consumes.
         offsets: committed on the way; moved on where nothing is left to consume.
-        on_offset_illegal: called with the offset to go on with, when the broker does not hold the
-            offset asked for. The puller has ended then.
+        on_offset_illegal: called with the broker's answer and the offset asked for, when it does
+            not hold that offset. The puller has ended then.
+
+    Attributes:
+        is_failing: the broker did not answer the last pull, or refused it. It may have lost the end
+            of the queue meanwhile: until the next pull says, nothing is committed, so that the
+            broker keeps the offset that it corrected.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class QueuePuller:
         offset: int,
         ready: ReadyMessages,
         offsets: RemoteOffsets,
-        on_offset_illegal: Callable[[ProcessQueue, int], None],
+        on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
     ) -> None:
         self._instance = instance
         self._group = group
@@ -80,7 +85,7 @@ class QueuePuller:
         self._offsets = offsets
         self._on_offset_illegal = on_offset_illegal
         self._broker_id = MASTER_ID
-        self._is_failing = False
+        self.is_failing = False
 
     async def run(self) -> None:
         """Pull until the queue is dropped. Cancelling leaves no message half taken."""
@@ -103,9 +108,9 @@ class QueuePuller:
         result = await self._pull()
         if self._process_queue.is_dropped:
             return 0
-        if self._is_failing:
+        if self.is_failing:
             log.info("pull.recovered queue=%s offset=%d", self._queue, self._offset)
-            self._is_failing = False
+            self.is_failing = False
         self._broker_id = result.suggested_broker_id
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
@@ -116,7 +121,7 @@ class QueuePuller:
                 result.min_offset,
                 result.max_offset,
             )
-            self._on_offset_illegal(self._process_queue, result.next_offset)
+            self._on_offset_illegal(self._process_queue, result, self._offset)
             return self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
         messages = result.messages if result.status is PullStatus.FOUND else []
@@ -146,7 +151,8 @@ class QueuePuller:
         config, queue = self._config, self._queue
         address = await self._address()
         # A slave does not keep offsets, and 0 would say nothing.
-        commit = self._offsets.get(queue) if self._broker_id == MASTER_ID else None
+        is_committing = self._broker_id == MASTER_ID and not self.is_failing
+        commit = self._offsets.get(queue) if is_committing else None
         return await calls_consume.pull(
             self._instance.pool,
             address,
@@ -157,7 +163,8 @@ class QueuePuller:
             max_messages=config.pull_batch_size,
             max_bytes=config.pull_batch_bytes,
             timeout_s=config.pull_timeout_ms / 1000,
-            suspend_ms=config.pull_suspend_timeout_ms,
+            # After a failure an answer at once: does the broker still have what we had?
+            suspend_ms=None if self.is_failing else config.pull_suspend_timeout_ms,
             commit_offset=commit or None,
             is_registered=True,
         )
@@ -179,8 +186,8 @@ class QueuePuller:
             return _UNREADABLE_DELAY_MS
         if error.refresh_route:
             self._instance.routes.refresh_soon(self._queue.topic)
-        level = logging.DEBUG if self._is_failing else logging.WARNING
-        self._is_failing = True
+        level = logging.DEBUG if self.is_failing else logging.WARNING
+        self.is_failing = True
         log.log(level, "pull.failed queue=%s offset=%d reason=%s", self._queue, self._offset, error)
         return self._config.pull_error_delay_ms
 

@@ -51,7 +51,7 @@ class RebalanceLoop:
         held.on_lost = self.wake
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
-        self._unknown_topics: set[str] = set()
+        self._failures: dict[str, type[KourouError]] = {}  # by topic: how the last pass failed
         self._running: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -109,22 +109,23 @@ class RebalanceLoop:
         for topic in sorted(self._subscriptions):
             try:
                 is_settled &= await self._rebalance(topic)
-                self._unknown_topics.discard(topic)
-            except NoRouteError as error:
-                is_settled = False
-                if topic not in self._unknown_topics:
-                    self._unknown_topics.add(topic)
-                    log.info("rebalance.waiting group=%s reason=%s", self._group, error)
+                self._failures.pop(topic, None)
             except KourouError as error:
                 is_settled = False
-                log.warning(
-                    "rebalance.failed group=%s topic=%s reason=%s", self._group, topic, error
-                )
+                self._log_failure(topic, error)
             except Exception:
                 # The loop must outlive its worst pass: without it nothing would be consumed.
                 is_settled = False
                 log.exception("rebalance.broken group=%s topic=%s", self._group, topic)
         return is_settled
+
+    def _log_failure(self, topic: str, error: KourouError) -> None:
+        """Say once that a topic fails in this way; a topic may simply not exist yet."""
+        is_told = self._failures.get(topic) is type(error)
+        self._failures[topic] = type(error)
+        usual = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
+        level = logging.DEBUG if is_told else usual
+        log.log(level, "rebalance.failed group=%s topic=%s reason=%s", self._group, topic, error)
 
     async def _rebalance(self, topic: str) -> bool:
         """Make this member's share of one topic right; return whether it was."""
@@ -157,28 +158,32 @@ class RebalanceLoop:
     async def _consumer_ids(self, topic: str, route: TopicRoute) -> list[str]:
         """Return the members' ids from one broker of the topic; none if it knows nobody.
 
-        A broker that does not know this member is told of it.
+        A broker that does not know this member is told of it, and asked again: after its restart,
+        the member that it hears of last would give up its queues for a moment.
         """
         addresses = _addresses(route)
         if not addresses:
             raise NoRouteError(f"no broker of topic {topic} has an address")
         address = self._instance.runtime.random.choice(addresses)
+        ids = await self._ask(topic, address)
+        if self._instance.client_id not in ids and await self._instance.heartbeat(address):
+            ids = await self._ask(topic, address)
+        return ids
+
+    async def _ask(self, topic: str, address: str) -> list[str]:
         try:
-            ids = await calls_consume.consumer_ids(
+            return await calls_consume.consumer_ids(
                 self._instance.pool,
                 address,
                 self._group,
                 timeout_s=self._instance.request_timeout_s,
             )
         except RemoteSystemError:
-            ids = []  # how a broker says that nobody is there
+            return []  # how a broker says that nobody is there
         except KourouError as error:
             if error.refresh_route:
                 self._instance.routes.refresh_soon(topic)
             raise
-        if self._instance.client_id not in ids:
-            await self._instance.heartbeat(address)
-        return ids
 
 
 def _addresses(route: TopicRoute) -> list[str]:
