@@ -355,7 +355,9 @@ class _Locks:
         real = os.path.realpath(path)
         with self._mutex:
             if real in self._held:
-                raise StoreLockedError(f"{path} is locked by another store of this process")
+                raise StoreLockedError(
+                    f"{path} is locked by another store of this process: close that one first"
+                )
             fd = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

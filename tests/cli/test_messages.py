@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -114,6 +115,7 @@ def test_a_count_that_is_not_reached_is_told_by_the_exit_code(kourou: Kourou) ->
     outcome = kourou("receive", "m-few", "--from", "earliest", "--count", "2", "--timeout", "2")
 
     assert (outcome.code, bodies(outcome)) == (1, ["one"])
+    assert outcome.err.endswith("1 of 2 messages came, then none for 2 s\n")
 
 
 def test_text_is_for_people(kourou: Kourou) -> None:
@@ -135,18 +137,22 @@ def test_a_group_goes_on_where_it_ended(kourou: Kourou) -> None:
     assert sorted(bodies(first) + bodies(second)) == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_ctrl_c_commits_what_a_member_of_a_group_printed(serving: Serving, kourou: Kourou) -> None:
-    kourou("topic", "create", "m-interrupted", "--queues", "1")
-    kourou("send", "m-interrupted", "--lines", "-", stdin="1\n2\n3\n")
-    as_group = ("receive", "m-interrupted", "--group", "interrupted", "--from", "earliest")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_commits_what_a_member_of_a_group_printed(
+    serving: Serving, kourou: Kourou, number: signal.Signals
+) -> None:
+    group = topic = f"m-{number.name}"
+    kourou("topic", "create", topic, "--queues", "1")
+    kourou("send", topic, "--lines", "-", stdin="1\n2\n3\n")
+    as_group = ("receive", topic, "--group", group, "--from", "earliest")
     member = start_command(*as_group, "-n", serving.namesrv)
     assert member.stdout is not None
     printed = [json.loads(member.stdout.readline())["body"] for _ in range(3)]
-    member.send_signal(signal.SIGINT)
+    member.send_signal(number)
     member.communicate(timeout=10)
 
     assert (member.returncode, printed) == (130, ["1", "2", "3"])
-    assert json.loads(kourou("group", "describe", "interrupted", "--json").out)["lag"] == 0
+    assert json.loads(kourou("group", "describe", group, "--json").out)["lag"] == 0
 
 
 def test_reading_on_takes_nothing_from_a_group(kourou: Kourou) -> None:
@@ -221,6 +227,39 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(serving: Serving) -> N
 
     assert tail.wait(10) == 1
     assert "Traceback" not in err
+
+
+def test_a_reader_of_receipts_that_goes_away_ends_the_command_quietly(
+    serving: Serving, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_text("x\n" * 20_000)
+    args = ("m-gone", "--lines", str(tmp_path / "lines"), "--json", "-n", serving.namesrv)
+    sender = start_command("send", *args)
+    assert sender.stdout is not None
+    sender.stdout.readline()
+    sender.stdout.close()
+    assert sender.stderr is not None
+    err = sender.stderr.read()
+    sender.stderr.close()
+
+    assert (sender.wait(10), err) == (1, "")
+
+
+def test_ctrl_c_ends_sending_at_once_and_tells_how_far_it_came(
+    serving: Serving, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_text("x\n" * 1_000_000)
+    args = ("m-interrupt", "--lines", str(tmp_path / "lines"), "--json", "-n", serving.namesrv)
+    sender = start_command("send", *args)
+    assert sender.stdout is not None
+    sender.stdout.readline()
+    sender.send_signal(signal.SIGINT)
+    _, err = sender.communicate(timeout=10)
+
+    assert sender.returncode == 130
+    assert re.fullmatch(
+        r"[0-9,]+ of [0-9,]+ messages were acknowledged before the interrupt\n", err
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import json
 
 import pytest
 
 from kourou.cli import output
-from kourou.errors import RequestTimeoutError
+from kourou.errors import RequestTimeoutError, UsageError
 
 
 def test_a_table_aligns_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,3 +67,14 @@ def test_a_timeout_of_the_question_itself_is_its_own() -> None:
 
     with pytest.raises(TimeoutError, match="inner"):
         output.ask(failing(), 1.0, "x")
+
+
+def test_output_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout", Full())
+
+    with pytest.raises(UsageError, match="cannot write the output: No space left on device"):
+        output.print_line("x")

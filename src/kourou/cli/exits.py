@@ -18,9 +18,9 @@ from kourou.errors import (
     ListenFailedError,
     NoRouteError,
     RemoteError,
+    RequestNotSupportedError,
     RequestTimeoutError,
     StoreError,
-    StoreLockedError,
     StoreUnusableError,
     UsageError,
 )
@@ -53,11 +53,11 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (GroupNotFoundError, "`kourou group list` shows the groups"),
+    (RequestNotSupportedError, "does --namesrv name a name server? A broker answers like this"),
     (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
     (AddressInUseError, "--port and --namesrv-port choose other ports; 0 takes any free one"),
     (ListenFailedError, "--listen, --port and --namesrv-port choose where to listen"),
     (CorruptRecordError, "the file lies below the store's directory; copy that before you repair"),
-    (StoreLockedError, "one broker a store: stop the other one, or choose another with --store"),
     (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),
     (RequestTimeoutError, "the server may be busy or gone; --timeout waits longer"),
     (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report what it prints"),
@@ -79,7 +79,7 @@ def report(error: BaseException) -> None:
         return
     text = str(error)
     if isinstance(error, RemoteError) and error.remark:
-        text = f"{error.remark} (code {error.code})"
+        text = f"{error.remark.strip()} (code {error.code})"
     say(f"Error: {one_line(text) or type(error).__name__}")
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):

@@ -6,6 +6,7 @@ line, and imports its module (and with it the client, the broker or the store) o
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -14,9 +15,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from kourou import __version__
+from kourou import __version__, logs
 from kourou.cli.exits import FAILED, exit_code_of, report
 from kourou.errors import InternalError
+from kourou.logs import Level
 
 COMMANDS: Final = {
     "serve": "Run a name server and a broker in this process.",
@@ -43,6 +45,8 @@ class CommandTable(TyperGroup):
         return name, get_command(import_module(f"kourou.cli.{name}").app), rest
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        # Errors are said by exit code and text; entries of the client would only repeat them.
+        logs.configure(Level.ERROR)
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
@@ -108,6 +112,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # A service manager ends a command as Ctrl-C does: a member of a group commits what it printed.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         app(prog_name="kourou")
     except Exception as error:  # noqa: BLE001  # the edge: a bug is reported, not shown as a traceback

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from kourou.cli.exits import one_line
-from kourou.errors import RequestTimeoutError
+from kourou.errors import RequestTimeoutError, UsageError
 
 T = TypeVar("T")
 
@@ -21,9 +21,19 @@ def is_terminal() -> bool:
 
 
 def print_line(text: str) -> None:
-    """Print a line on stdout, and hand it to the reader at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Print a line on stdout, and hand it to the reader at once.
+
+    Raises:
+        BrokenPipeError: the reader has gone; the command ends without a word.
+        UsageError: it cannot be written, as on a full disk.
+    """
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot write the output: {error.strerror or error}") from error
 
 
 def print_json(value: object) -> None:

@@ -9,15 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
-from kourou import logs
 from kourou.cli import output
-from kourou.cli.exits import FAILED, OK
+from kourou.cli.exits import FAILED, say
 from kourou.cli.message_lines import human_text, json_text
 from kourou.cli.options import NAMESRV_DEFAULT, Namesrv
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
 from kourou.clock import SystemClock
-from kourou.logs import Level
 from kourou.model.message import MessageExt
 from kourou.model.topic import check_client_group, check_topic
 
@@ -43,7 +41,7 @@ Examples:
   kourou receive orders --group billing --count 1 --timeout 30
 
 Exit codes: 0 ended by --count or --timeout, 1 --timeout came before --count messages, 2 wrong
-usage, 3 no server reached, 130 Ctrl-C.
+usage, 3 no server reached, 130 Ctrl-C or SIGTERM.
 """
 
 
@@ -78,8 +76,6 @@ def receive(
     ] = None,
 ) -> None:
     """Read the options and print."""
-    # What goes wrong is said by exit code and error; entries of the client would only repeat it.
-    logs.configure(Level.ERROR)
     check_topic(topic)
     if group is not None:
         check_client_group(group)
@@ -93,7 +89,9 @@ def receive(
         show=_show_json if is_json else _show_text,
     )
     seen = asyncio.run(follow(tail, namesrv) if group is None else as_group(tail, group, namesrv))
-    raise typer.Exit(FAILED if count is not None and seen < count else OK)
+    if count is not None and seen < count:
+        say(f"{seen:,} of {output.counted(count, 'message')} came, then none for {timeout:g} s")
+        raise typer.Exit(FAILED)
 
 
 def _show_json(message: MessageExt) -> None:

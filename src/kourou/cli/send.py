@@ -13,7 +13,6 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from kourou import logs
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
@@ -22,7 +21,6 @@ from kourou.client.config import ProducerConfig
 from kourou.client.producer import Durability, Producer, SendReceipt, SendStatus
 from kourou.clock import SystemClock
 from kourou.errors import KourouError, UsageError
-from kourou.logs import Level
 from kourou.model.message import Message
 from kourou.model.topic import check_topic
 
@@ -48,7 +46,7 @@ Examples:
   tail -f access.log | kourou send access --lines -
 
 Exit codes: 0 all acknowledged, 1 refused, or stored less safely than the broker was told to,
-2 wrong usage, 3 no server reached.
+2 wrong usage, 3 no server reached, 130 Ctrl-C.
 """
 
 
@@ -102,8 +100,6 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Read the options and send."""
-    # What goes wrong is said by exit code and error; entries of the client would only repeat it.
-    logs.configure(Level.ERROR)
     check_topic(topic)
     form = _Form(topic, tag, tuple(key or ()), _properties(prop or []), delay_level)
     if lines and (body is not None or count != 1):
@@ -199,6 +195,11 @@ class _Receipts:
         self._waiting.append(future)
         future.add_done_callback(self._settle)
 
+    def give_up(self) -> None:
+        """Wait for no more answers; what is under way may be stored or not."""
+        for future in list(self._waiting):
+            future.cancel()
+
     async def drain(self) -> None:
         """Return when every message added so far is acknowledged or refused."""
         if self._waiting:
@@ -210,9 +211,18 @@ class _Receipts:
             if future.cancelled():
                 continue
             if (error := future.exception()) is None:
-                self._tally.add(future.result())
-            elif not self.failed.done():
+                error = self._told(future.result())
+            if error is not None and not self.failed.done():
                 self.failed.set_exception(error)
+                self.failed.exception()  # seen, even if an interrupt comes first
+
+    def _told(self, receipt: SendReceipt) -> Exception | None:
+        """Tell a receipt, and return why that failed: stdout may be gone or full."""
+        try:
+            self._tally.add(receipt)
+        except (OSError, UsageError) as error:
+            return error
+        return None
 
 
 async def _send(
@@ -235,14 +245,21 @@ async def _send(
                 await receipts.drain()
 
             sending = asyncio.ensure_future(submit_all())
-            await asyncio.wait({sending, receipts.failed}, return_when=asyncio.FIRST_COMPLETED)
-            sending.cancel()
+            try:
+                await asyncio.wait({sending, receipts.failed}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                receipts.give_up()
+                raise
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
             if receipts.failed.done():
                 receipts.failed.result()
-            await sending
-    except KourouError:
+            sending.result()
+    except (KourouError, asyncio.CancelledError) as error:
         if receipts.sent > 1:
-            say(f"{tally.count:,} of {receipts.sent:,} messages were acknowledged before the error")
+            what = "the error" if isinstance(error, KourouError) else "the interrupt"
+            say(f"{tally.count:,} of {receipts.sent:,} messages were acknowledged before {what}")
         raise
 
 
