@@ -42,11 +42,6 @@ def print_json(value: object) -> None:
     print_line(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
-def json_line(value: object) -> str:
-    """Return a JSON document on one line."""
-    return json.dumps(value, ensure_ascii=False)
-
-
 def counted(count: int, noun: str) -> str:
     """Return `1 message` or `12,345 messages`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

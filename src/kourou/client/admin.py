@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from kourou.client import calls_admin
 from kourou.client.calls_admin import Server
 from kourou.client.config import AdminConfig
 from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import Lifetime
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     GroupNotFoundError,
@@ -78,7 +78,7 @@ class GroupDescription:
         )
 
 
-class AdminClient:
+class AdminClient(Lifetime):
     """Creates, deletes and describes topics and consumer groups.
 
     What changes something asks every master concerned, one after the other, and stops at the first
@@ -120,18 +120,6 @@ class AdminClient:
             await self._instance.close()
         else:
             await self._instance.wait_ended()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # Clusters
 

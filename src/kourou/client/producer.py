@@ -6,8 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from kourou.client.calls_send import (
     Outgoing,
@@ -22,6 +21,7 @@ from kourou.client.calls_send import (
 from kourou.client.config import ProducerConfig
 from kourou.client.in_flight import InFlight, UnderWay
 from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import Lifetime
 from kourou.client.queue_choice import RoundRobin
 from kourou.client.retrying import Deadline, try_until
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
@@ -43,7 +43,7 @@ _OFFLOAD_COMPRESSION_BYTES: Final = 256 * 1024
 """Bodies above this, some milliseconds of zlib, are compressed off the event loop."""
 
 
-class Producer:
+class Producer(Lifetime):
     """Sends messages to topics, each to the next of the topic's queues in turn.
 
     Delivery is at least once. When an answer is lost, the message is sent again, and both copies
@@ -125,18 +125,6 @@ class Producer:
             for task in list(self._sending):
                 task.cancel()
             await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def send(
         self,

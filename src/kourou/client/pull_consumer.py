@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.config import PullConsumerConfig
 from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import Lifetime
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.client.retrying import Deadline
 from kourou.errors import UsageError
@@ -24,7 +24,7 @@ MESSAGES_MAX: Final = 1_024
 """Messages of one pull; brokers give fewer anyway."""
 
 
-class PullConsumer:
+class PullConsumer(Lifetime):
     """Reads queues at offsets that the caller chooses; keeps no state between two calls.
 
     It is no member of its group: brokers do not list it, and it takes nothing away from the group's
@@ -76,18 +76,6 @@ class PullConsumer:
             await self._instance.close()
         else:
             await self._instance.wait_ended()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of the topic that can be read, sorted, freshly looked up.

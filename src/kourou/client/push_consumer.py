@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import TracebackType
-from typing import Self
 
 from kourou.client.config import PushConsumerConfig
 from kourou.client.consume_concurrently import (
@@ -18,6 +16,7 @@ from kourou.client.delivery import ReadyMessages
 from kourou.client.held_queues import HeldQueues
 from kourou.client.instance import ClientInstance, consumer_groups
 from kourou.client.iteration import Iteration, MessageLoop
+from kourou.client.lifetime import Lifetime
 from kourou.client.listener_threads import ListenerThreads
 from kourou.client.offset_store import RemoteOffsets
 from kourou.client.rebalance_loop import RebalanceLoop
@@ -37,7 +36,7 @@ __all__ = ["Listener", "PushConsumer"]
 log = logging.getLogger(__name__)
 
 
-class PushConsumer:
+class PushConsumer(Lifetime):
     """Consumes topics as one member of a group: each message goes to one member.
 
     Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
@@ -239,18 +238,6 @@ class PushConsumer:
         """
         self._instance.check_open()
         await self._closed.wait()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> MessageLoop:
         """Return a loop over the messages, which ends when the consumer closes.
