@@ -17,7 +17,7 @@ def measure(server: Server, seconds: int) -> dict[str, float]:
         **where,
         conns=8,
         window=1,
-        warm="1s",
+        warm="4s",
         dur=f"{seconds}s",
         pids=",".join(map(str, server.pids)),
     )

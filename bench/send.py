@@ -18,7 +18,7 @@ def measure(server: Server, seconds: int) -> dict[str, float]:
         conns=64,
         window=1,
         size=1024,
-        warm="2s",
+        warm="8s",
         dur=f"{seconds}s",
         pids=",".join(map(str, server.pids)),
     )

@@ -90,7 +90,11 @@ class NamesrvHandlers:
         is_new = self._routes.data_version(*identity.key) is None
         master = self._routes.register(identity, body.table, request.connection, self._now_ms())
         if is_new:
-            log.info("broker.registered %s topics=%d", describe(identity), len(body.table.topics))
+            log.info(
+                "broker.registered cluster=%s name=%s id=%d address=%s topics=%d",
+                *log_values(identity),
+                len(body.table.topics),
+            )
         answer = RegisterBrokerResponseHeader(master.ha_address, master.address)
         return response(command, header=answer)
 
@@ -174,9 +178,6 @@ class NamesrvHandlers:
         return response(request.command)
 
 
-def describe(identity: BrokerIdentity) -> str:
-    """Return a broker as the log writes it."""
-    return (
-        f"cluster={identity.cluster} name={identity.broker_name} "
-        f"id={identity.broker_id} address={identity.address}"
-    )
+def log_values(identity: BrokerIdentity) -> tuple[str, str, int, str]:
+    """Return a broker's cluster, name, id and address, as log entries give them."""
+    return identity.cluster, identity.broker_name, identity.broker_id, identity.address

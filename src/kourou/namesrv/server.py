@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from kourou.namesrv.config import NamesrvConfig
-from kourou.namesrv.handlers import NamesrvHandlers, describe
+from kourou.namesrv.handlers import NamesrvHandlers, log_values
 from kourou.namesrv.routes import RouteTable
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address
@@ -70,13 +70,15 @@ class NameServer:
         """Forget the brokers that fell silent, and close their connections."""
         self._schedule_scan()  # first: the scan goes on whatever one connection does
         for identity, connection in self._routes.expire(_steady_ms()):
-            log.warning("broker.expired %s", describe(identity))
+            log.warning("broker.expired cluster=%s name=%s id=%d address=%s", *log_values(identity))
             assert isinstance(connection, Connection)
             connection.close("its broker fell silent")
 
     def _on_connection_closed(self, connection: Connection) -> None:
         for identity in self._routes.unregister_connection(connection):
-            log.info("broker.disconnected %s", describe(identity))
+            log.info(
+                "broker.disconnected cluster=%s name=%s id=%d address=%s", *log_values(identity)
+            )
 
 
 def _steady_ms() -> int:
