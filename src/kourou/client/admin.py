@@ -11,7 +11,7 @@ from kourou.client import calls_admin
 from kourou.client.calls_admin import Server
 from kourou.client.config import AdminConfig
 from kourou.client.instance import ClientInstance
-from kourou.client.lifetime import Lifetime
+from kourou.client.lifetime import CallingClient
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     GroupNotFoundError,
@@ -78,7 +78,7 @@ class GroupDescription:
         )
 
 
-class AdminClient(Lifetime):
+class AdminClient(CallingClient):
     """Creates, deletes and describes topics and consumer groups.
 
     What changes something asks every master concerned, one after the other, and stops at the first
@@ -104,22 +104,7 @@ class AdminClient(Lifetime):
         runtime: Runtime | None = None,
     ) -> None:
         self._config = config or AdminConfig()
-        self._instance = ClientInstance(namesrv_addr, self._config, runtime, kind="admin client")
-
-    async def start(self) -> None:
-        """Begin to work; no server is asked for anything before the first call.
-
-        Raises:
-            ClosedError: it was started before.
-        """
-        self._instance.start()
-
-    async def close(self) -> None:
-        """Disconnect; calls under way fail. Closing twice is harmless."""
-        if self._instance.stop():
-            await self._instance.close()
-        else:
-            await self._instance.wait_ended()
+        super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
 
     # Clusters
 

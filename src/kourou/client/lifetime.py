@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
+from kourou.client.instance import ClientInstance
+
 
 class Lifetime(ABC):
     """Something that `async with` starts on the way in and closes on the way out."""
@@ -29,3 +31,25 @@ class Lifetime(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class CallingClient(Lifetime):
+    """A client that works only while it is called, so that its instance is all there is to end."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+
+    async def start(self) -> None:
+        """Begin to work; no server is asked for anything before the first call.
+
+        Raises:
+            ClosedError: it was started before.
+        """
+        self._instance.start()
+
+    async def close(self) -> None:
+        """Disconnect; calls under way fail. Closing twice is harmless."""
+        if self._instance.stop():
+            await self._instance.close()
+        else:
+            await self._instance.wait_ended()

@@ -7,7 +7,7 @@ from typing import Final
 from kourou.client import calls_consume
 from kourou.client.config import PullConsumerConfig
 from kourou.client.instance import ClientInstance
-from kourou.client.lifetime import Lifetime
+from kourou.client.lifetime import CallingClient
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.client.retrying import Deadline
 from kourou.errors import UsageError
@@ -24,7 +24,7 @@ MESSAGES_MAX: Final = 1_024
 """Messages of one pull; brokers give fewer anyway."""
 
 
-class PullConsumer(Lifetime):
+class PullConsumer(CallingClient):
     """Reads queues at offsets that the caller chooses; keeps no state between two calls.
 
     It is no member of its group: brokers do not list it, and it takes nothing away from the group's
@@ -59,23 +59,8 @@ class PullConsumer(Lifetime):
         check_client_group(group)
         self.group = group
         self._config = config or PullConsumerConfig()
-        self._instance = ClientInstance(namesrv_addr, self._config, runtime, kind="pull consumer")
+        super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="pull consumer"))
         self._suggested: dict[MessageQueue, int] = {}
-
-    async def start(self) -> None:
-        """Begin to work; no server is asked for anything before the first call.
-
-        Raises:
-            ClosedError: it was started before.
-        """
-        self._instance.start()
-
-    async def close(self) -> None:
-        """Disconnect; calls under way fail. Closing twice is harmless."""
-        if self._instance.stop():
-            await self._instance.close()
-        else:
-            await self._instance.wait_ended()
 
     async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of the topic that can be read, sorted, freshly looked up.
