@@ -47,7 +47,7 @@ interop: $(READY) ## the official Java client and the Java broker 5.5.0 against 
 	$(BIN)/pytest tests/interop -p no:randomly
 
 lock: pyproject.toml ## write requirements.lock anew (needs uv)
-	uv pip compile --quiet pyproject.toml --extra spark --extra java --extra fast --group test --group lint --group demo \
+	uv pip compile --quiet pyproject.toml --extra spark --extra java --extra fast --extra server --group test --group lint --group demo \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
 clean: ## remove what the targets above made
