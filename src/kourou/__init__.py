@@ -16,12 +16,8 @@ from kourou import errors
 
 if TYPE_CHECKING:
     from kourou.client.admin import AdminClient
-    from kourou.client.config import (
-        AdminConfig,
-        ProducerConfig,
-        PullConsumerConfig,
-        PushConsumerConfig,
-    )
+    from kourou.client.config import AdminConfig, ProducerConfig
+    from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
     from kourou.client.producer import Producer
     from kourou.client.pull_consumer import PullConsumer
     from kourou.client.pull_result import PullResult, PullStatus
@@ -67,11 +63,11 @@ _HOMES: Final = MappingProxyType(
         "Producer": "kourou.client.producer",
         "ProducerConfig": "kourou.client.config",
         "PullConsumer": "kourou.client.pull_consumer",
-        "PullConsumerConfig": "kourou.client.config",
+        "PullConsumerConfig": "kourou.client.consumer_config",
         "PullResult": "kourou.client.pull_result",
         "PullStatus": "kourou.client.pull_result",
         "PushConsumer": "kourou.client.push_consumer",
-        "PushConsumerConfig": "kourou.client.config",
+        "PushConsumerConfig": "kourou.client.consumer_config",
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",
     }

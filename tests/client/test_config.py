@@ -6,13 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kourou.client.config import (
-    AdminConfig,
-    ClientConfig,
-    ProducerConfig,
-    PullConsumerConfig,
-    PushConsumerConfig,
-)
+from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
+from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.errors import ConfigError
 from kourou.model.group import ConsumeFromWhere
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kourou.client.config import PushConsumerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.push_consumer import PushConsumer
 from kourou.model.group import ConsumeFromWhere
 from kourou.testing.loop import run_virtual

@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from kourou.client.config import ProducerConfig, PullConsumerConfig
+from kourou.client.config import ProducerConfig
+from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.producer import Durability, Producer, SendStatus
 from kourou.errors import (
     ClosedError,

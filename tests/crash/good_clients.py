@@ -7,7 +7,8 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kourou.client.config import ProducerConfig, PushConsumerConfig
+from kourou.client.config import ProducerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.producer import Producer
 from kourou.client.push_consumer import PushConsumer
 from kourou.model.group import ConsumeFromWhere

@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 
-from kourou.client.config import ProducerConfig, PushConsumerConfig
+from kourou.client.config import ProducerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.producer import Producer
 from kourou.client.pull_consumer import PullConsumer
 from kourou.client.push_consumer import PushConsumer

@@ -14,7 +14,8 @@ from random import Random
 import pytest
 
 from kourou.broker.config import FlushDiskType
-from kourou.client.config import ProducerConfig, PushConsumerConfig
+from kourou.client.config import ProducerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.producer import Producer
 from kourou.errors import KourouError
 from kourou.model.group import ConsumeFromWhere

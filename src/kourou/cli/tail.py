@@ -10,7 +10,7 @@ from typing import Final
 from kourou.cli.exits import one_line, say
 from kourou.cli.options import TOOLS_GROUP
 from kourou.cli.start_time import Start
-from kourou.client.config import PushConsumerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.pull_consumer import PullConsumer
 from kourou.client.push_consumer import PushConsumer
 from kourou.errors import KourouError, NoRouteError, TransportError

@@ -19,7 +19,7 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
-from kourou.client.config import PushConsumerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import Delivery, ReadyMessages
 from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import RemoteOffsets

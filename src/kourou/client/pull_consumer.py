@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.client import calls_consume
-from kourou.client.config import PullConsumerConfig
+from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
 from kourou.client.pull_result import PullResult, PullStatus

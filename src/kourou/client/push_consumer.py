@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from kourou.client.config import PushConsumerConfig
 from kourou.client.consume_concurrently import (
     Acknowledgements,
     ConcurrentConsumption,
     Listener,
     give_back_overdue,
 )
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import ReadyMessages
 from kourou.client.held_queues import HeldQueues
 from kourou.client.instance import ClientInstance, consumer_groups

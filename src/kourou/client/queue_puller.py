@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kourou.client import calls_consume
-from kourou.client.config import PushConsumerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import ReadyMessages
 from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import RemoteOffsets

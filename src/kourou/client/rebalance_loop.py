@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection
 
 from kourou.client import calls_consume
-from kourou.client.config import PushConsumerConfig
+from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.held_queues import HeldQueues
 from kourou.client.instance import ClientInstance
 from kourou.client.rebalance import STRATEGIES, plan_changes

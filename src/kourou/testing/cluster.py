@@ -22,7 +22,8 @@ from typing import Any, Final, Self
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.client.admin import AdminClient
-from kourou.client.config import ProducerConfig, PullConsumerConfig, PushConsumerConfig
+from kourou.client.config import ProducerConfig
+from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.client.producer import Producer
 from kourou.client.pull_consumer import PullConsumer
 from kourou.client.push_consumer import PushConsumer
