@@ -1,0 +1,25 @@
+"""What kind of message a send brings, as metrics tell them apart.
+
+Source: TopicMessageType.parseFromMessageProperty and BrokerMetricsManager, apache/rocketmq 5.5.0,
+without half messages, timers, priorities and lite topics, which are not stored yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.model import properties as names
+
+NORMAL: Final = "normal"
+DELAY: Final = "delay"
+FIFO: Final = "fifo"
+
+
+def message_type(properties: Mapping[str, str]) -> str:
+    """Return the type of a message with these properties."""
+    if names.DELAY in properties:
+        return DELAY
+    if names.SHARDING_KEY in properties:
+        return FIFO
+    return NORMAL
