@@ -10,10 +10,12 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
+from kourou.remoting.tls import TlsContext
 
 Address = tuple[str, int]
 """Host (a name, an IPv4 or an IPv6 address without brackets) and port."""
@@ -51,14 +53,21 @@ class Network(Protocol):
         """
 
     async def connect(
-        self, address: Address, factory: ProtocolFactory, timeout_s: float
+        self,
+        address: Address,
+        factory: ProtocolFactory,
+        timeout_s: float,
+        *,
+        tls: TlsContext | None = None,
     ) -> asyncio.BufferedProtocol:
         """Connect, and return the protocol that `factory` made once it is connected.
 
-        Cancelling leaves no connection behind.
+        With `tls`, it is connected when the handshake is done. Cancelling leaves no connection
+        behind.
 
         Raises:
-            ConnectFailedError: refused, unreachable, unknown host, or not within `timeout_s`.
+            ConnectFailedError: refused, unreachable, unknown host, not within `timeout_s`, or a
+                certificate that one of the two does not accept.
         """
 
 
@@ -80,13 +89,20 @@ class TcpNetwork:
         return _TcpListener(server)
 
     async def connect(
-        self, address: Address, factory: ProtocolFactory, timeout_s: float
+        self,
+        address: Address,
+        factory: ProtocolFactory,
+        timeout_s: float,
+        *,
+        tls: TlsContext | None = None,
     ) -> asyncio.BufferedProtocol:
         loop = asyncio.get_running_loop()
         host, port = address
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(factory, host, port)
+                _, protocol = await loop.create_connection(
+                    factory, host, port, ssl=None if tls is None else tls.current()
+                )
         except TimeoutError as error:
             text = f"no connection to {format_address(address)} within {timeout_s:g} s"
             raise ConnectFailedError(text) from error
@@ -147,6 +163,10 @@ def format_address(address: Address) -> str:
 
 def _reason(error: OSError) -> str:
     """Return the operating system's words without the address, which the caller names."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}"
     # asyncio puts the address into strerror; a failed look-up of a name has numbers of its own.
     if error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)

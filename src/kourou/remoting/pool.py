@@ -15,6 +15,7 @@ from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import parse_address
 from kourou.remoting.runtime import Runtime
+from kourou.remoting.tls import TlsClientConfig, TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,10 @@ class ConnectionPool:
             "not supported".
         limits: bounds of each connection, and the time to make one.
         on_connected: called with the address and each new connection, before anything is sent.
+        tls: how to speak TLS; None: plain connections.
+
+    Raises:
+        ConfigError: a file that `tls` names cannot be used.
     """
 
     def __init__(
@@ -40,10 +45,13 @@ class ConnectionPool:
         handlers: Mapping[int, Handler],
         limits: ConnectionLimits,
         on_connected: Connected | None = None,
+        *,
+        tls: TlsClientConfig | None = None,
     ) -> None:
         self._network = runtime.network
         self._limits = limits
         self._on_connected = on_connected
+        self._tls = None if tls is None else TlsContext.of_client(tls)
         self._connections = Connections(Dispatcher(handlers), limits, is_accepting=False)
         self._by_address: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
@@ -142,7 +150,10 @@ class ConnectionPool:
 
     async def _connect(self, address: str) -> Connection:
         protocol = await self._network.connect(
-            parse_address(address), self._connections.make, self._limits.connect_timeout_ms / 1000
+            parse_address(address),
+            self._connections.make,
+            self._limits.connect_timeout_ms / 1000,
+            tls=self._tls,
         )
         assert isinstance(protocol, Connection)
         self._by_address[address] = protocol

@@ -20,6 +20,7 @@ from typing import Final
 
 from kourou.errors import AddressInUseError, ConnectFailedError
 from kourou.remoting.network import Address, Listener, ProtocolFactory, format_address
+from kourou.remoting.tls import TlsContext
 from kourou.testing.memory_transport import MemoryTransport, Pipe
 
 LATENCY_S: Final = (0.0001, 0.001)
@@ -61,7 +62,12 @@ class MemoryNetwork:
         return listener
 
     async def connect(
-        self, address: Address, factory: ProtocolFactory, timeout_s: float
+        self,
+        address: Address,
+        factory: ProtocolFactory,
+        timeout_s: float,
+        *,
+        tls: TlsContext | None = None,  # noqa: ARG002 - bytes in memory are nobody else's to read
     ) -> asyncio.BufferedProtocol:
         address = _numeric(address)
         there_and_back_s = self._latency() + self._latency()
