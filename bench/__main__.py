@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench import idle_memory, load_generator, pull, send, start_up
 from bench.servers import Server, java, kourou
-from tests.interop.peer import class_path
+from tests.interop.clients import jars as java_jars
 
 QUESTIONS = (start_up, idle_memory, send, pull)
 RESULTS = load_generator.ROOT / "var" / "bench" / "results.json"
@@ -82,7 +82,7 @@ def main() -> None:
     arguments = parser.parse_args()
     load_generator.build()
     with_java = not arguments.no_java and shutil.which("mvn") is not None
-    jars = class_path() if with_java else None
+    jars = java_jars("5.5.0") if with_java else None
     figures: Figures = defaultdict(lambda: defaultdict(list))
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as directory:

@@ -7,12 +7,37 @@ from collections.abc import Iterator
 import pytest
 
 from kourou.testing.process import Serving, run_command
-from tests.interop.peer import JavaServer, class_path, start_java
+from tests.interop import clients
+from tests.interop.clients import Client
+from tests.interop.peer import JavaServer, start_java
+
+CLIENTS = {
+    "java-5.5.0": lambda: clients.java_client("5.5.0"),
+    "java-4.9.8": lambda: clients.java_client("4.9.8"),
+    "go": clients.go_client,
+    "node": clients.node_client,
+}
 
 
 @pytest.fixture(scope="session")
 def jars() -> str:
-    return class_path()
+    return clients.jars("5.5.0")
+
+
+@pytest.fixture(scope="session")
+def java_client() -> Client:
+    return clients.java_client("5.5.0")
+
+
+@pytest.fixture(scope="session", params=list(CLIENTS))
+def client(request: pytest.FixtureRequest) -> Client:
+    """Return each client that others wrote, one after the other."""
+    return CLIENTS[request.param]()
+
+
+@pytest.fixture(scope="session")
+def mqadmin() -> Client:
+    return clients.admin_tool()
 
 
 @pytest.fixture(scope="session")

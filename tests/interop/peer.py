@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-SOURCE = Path(__file__).parent / "java"
-CACHE = ROOT / "var" / "interop"
 START_SECONDS = 60
 
 
@@ -37,56 +33,6 @@ def free_broker_port() -> int:
         except OSError:
             continue
         return port
-
-
-def class_path() -> str:
-    """Return the class path of the jars and of our driver, fetching and compiling them once."""
-    library, classes = CACHE / "lib", CACHE / "classes"
-    if shutil.which("mvn") is None or shutil.which("javac") is None:
-        raise RuntimeError("the interop tests need a JDK 17 (javac) and Maven (mvn) on the PATH")
-    if not (library / ".whole").exists():
-        subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(SOURCE / "pom.xml"),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={library}",
-                "-DincludeScope=runtime",
-            ],
-            check=True,
-        )
-        (library / ".whole").touch()
-    classes.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [
-            "javac",
-            "-nowarn",
-            "-cp",
-            f"{library}/*",
-            "-d",
-            str(classes),
-            str(SOURCE / "InteropClient.java"),
-        ],
-        check=True,
-    )
-    return f"{classes}:{library}/*"
-
-
-def run_client(jars: str, *arguments: object, timeout_s: float = 180) -> list[list[str]]:
-    """Run the official client with a command of InteropClient; return its lines as words."""
-    done = subprocess.run(
-        ["java", "-Xmx256m", "-Dfile.encoding=UTF-8", "-cp", jars, "InteropClient"]
-        + [str(a) for a in arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line.split(" ") for line in done.stdout.splitlines()]
 
 
 @dataclass

@@ -14,7 +14,8 @@ from kourou import (
     PushConsumer,
     PushConsumerConfig,
 )
-from tests.interop.peer import JavaServer, run_client
+from tests.interop.clients import Client
+from tests.interop.peer import JavaServer
 
 
 async def _send(namesrv_addr: str, topic: str, count: int) -> list[str]:
@@ -37,12 +38,12 @@ async def _send(namesrv_addr: str, topic: str, count: int) -> list[str]:
 
 
 def test_a_java_consumer_gets_what_kourou_sent_through_the_java_broker(
-    jars: str, java_server: JavaServer
+    java_client: Client, java_server: JavaServer
 ) -> None:
     asyncio.run(_send(java_server.namesrv_addr, "PyToJava", 24))
 
-    lines = run_client(
-        jars, "consume", java_server.namesrv_addr, "java-group", "PyToJava", "*", 24, 0, 60
+    lines = java_client.run(
+        "consume", java_server.namesrv_addr, "java-group", "PyToJava", "*", 24, 0, 60
     )
 
     assert ["done", "true"] in lines

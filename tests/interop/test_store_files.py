@@ -10,7 +10,8 @@ import pytest
 
 from kourou import Message, Producer
 from kourou.testing.process import Serving, run_command
-from tests.interop.peer import run_client, start_java
+from tests.interop.clients import Client
+from tests.interop.peer import start_java
 
 COUNT = 60
 KEYS = {f"key-{number}" for number in range(COUNT)}
@@ -26,7 +27,7 @@ async def _send(namesrv_addr: str, topic: str) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_java_reads_what_kourou_wrote_appends_and_kourou_goes_on(
-    jars: str, tmp_path: Path, end: signal.Signals
+    jars: str, java_client: Client, tmp_path: Path, end: signal.Signals
 ) -> None:
     store = tmp_path / "store"
     with Serving.start(store) as serving:
@@ -35,12 +36,10 @@ def test_java_reads_what_kourou_wrote_appends_and_kourou_goes_on(
 
     java = start_java(jars, tmp_path / "java", store=store)
     try:
-        lines = run_client(
-            jars, "consume", java.namesrv_addr, "mover", "Moved", "all", COUNT, 0, 60
-        )
+        lines = java_client.run("consume", java.namesrv_addr, "mover", "Moved", "all", COUNT, 0, 60)
         assert ["done", "true"] in lines
         assert {line[1] for line in lines if line[0] == "got"} == KEYS
-        sent = run_client(jars, "produce", java.namesrv_addr, "Moved", 20)
+        sent = java_client.run("produce", java.namesrv_addr, "Moved", 20)
         assert {line[1] for line in sent if line[0] == "sent"} == {"SEND_OK"}
     finally:
         java.stop()

@@ -1,5 +1,6 @@
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -19,6 +20,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * The official Java client, driven from the interop tests. One command a process; each line it
@@ -28,8 +30,12 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   send-error NAMESRV TOPIC KIND   sends one message that must be refused, prints what the client raised
  *   consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS
  *                                   push-consumes; each message's first FAILURES deliveries ask for a retry
+ *   broadcast NAMESRV GROUP TOPIC EXPECTED SECONDS
+ *                                   push-consumes as a member that gets every message
  *   pull NAMESRV GROUP TOPIC EXPECTED SECONDS
  *                                   consumes with the lite pull consumer
+ *   assign NAMESRV GROUP TOPIC EXPECTED SECONDS
+ *                                   the same, with every queue assigned by hand and sought to its beginning
  */
 public final class InteropClient {
     private InteropClient() { }
@@ -49,11 +55,17 @@ public final class InteropClient {
             case "produce": produce(args[1], args[2], Integer.parseInt(args[3])); break;
             case "send-error": sendError(args[1], args[2], args[3]); break;
             case "consume":
-                consume(args[1], args[2], args[3], args[4], Integer.parseInt(args[5]),
+                consume(args[1], args[2], args[3], args[4], "CLUSTERING", Integer.parseInt(args[5]),
                     Integer.parseInt(args[6]), Integer.parseInt(args[7]));
                 break;
+            case "broadcast":
+                consume(args[1], args[2], args[3], "*", "BROADCASTING", Integer.parseInt(args[4]),
+                    0, Integer.parseInt(args[5]));
+                break;
             case "pull":
-                pull(args[1], args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5]));
+            case "assign":
+                pull(args[1], args[2], args[3], args[0].equals("assign"), Integer.parseInt(args[4]),
+                    Integer.parseInt(args[5]));
                 break;
             default: throw new IllegalArgumentException(args[0]);
         }
@@ -120,7 +132,7 @@ public final class InteropClient {
         if (kind.equals("transaction")) {
             MessageAccessor.putProperty(message, "TRAN_MSG", "true");
         } else if (kind.equals("timer")) {
-            message.setDelayTimeMs(60000);
+            MessageAccessor.putProperty(message, "TIMER_DELAY_MS", "60000");
         }
         try {
             report(producer.send(message));
@@ -132,10 +144,16 @@ public final class InteropClient {
         producer.shutdown();
     }
 
-    private static void consume(String namesrv, String group, String topic, String tags,
+    private static void consume(String namesrv, String group, String topic, String tags, String model,
             int expected, int failures, int seconds) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        // Releases 4 and 5 keep this enumeration in different packages, so that it is not named here.
+        for (var known : consumer.getMessageModel().getDeclaringClass().getEnumConstants()) {
+            if (known.name().equals(model)) {
+                consumer.setMessageModel(known);
+            }
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, tags);
         CountDownLatch done = new CountDownLatch(expected);
@@ -155,12 +173,22 @@ public final class InteropClient {
         consumer.shutdown();
     }
 
-    private static void pull(String namesrv, String group, String topic, int expected, int seconds) throws Exception {
+    private static void pull(String namesrv, String group, String topic, boolean isAssigned, int expected, int seconds)
+            throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
+        if (!isAssigned) {
+            consumer.subscribe(topic, "*");
+        }
         consumer.start();
+        if (isAssigned) {
+            Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
+            consumer.assign(queues);
+            for (MessageQueue queue : queues) {
+                consumer.seekToBegin(queue);
+            }
+        }
         int seen = 0;
         long deadline = System.currentTimeMillis() + seconds * 1000L;
         while (seen < expected && System.currentTimeMillis() < deadline) {

@@ -1,0 +1,117 @@
+"""Clients that others wrote, as programs: fetched and built once below `var/interop`.
+
+Each prints a fact a line, its words divided by blanks; all print the same facts, which
+InteropClient.java lists.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+CACHE = ROOT / "var" / "interop"
+POMS = {"5.5.0": "pom.xml", "4.9.8": "pom-4.9.8.xml"}
+BUILD_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that speaks RocketMQ.
+
+    Attributes:
+        name: whose it is.
+        prefix: how the bodies of its messages begin.
+        command: the words before its arguments.
+    """
+
+    name: str
+    prefix: str
+    command: Sequence[str]
+
+    def run(self, *arguments: object, timeout_s: float = 180) -> list[list[str]]:
+        """Run it with `arguments` to its end; return its lines as words."""
+        return [line.split(" ") for line in self.text(*arguments, timeout_s=timeout_s).splitlines()]
+
+    def text(self, *arguments: object, timeout_s: float = 60) -> str:
+        """Run it with `arguments` to its end; return what it printed."""
+        done = subprocess.run(
+            [*self.command, *(str(argument) for argument in arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, "NAMESRV_ADDR": ""},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def jars(version: str) -> str:
+    """Return the class path of RocketMQ's jars of a release, fetching them once."""
+    _need("mvn", "Maven")
+    library = CACHE / f"lib-{version}"
+    if not (library / ".whole").exists():
+        _build(
+            *("mvn", "-q", "-B", "-f", str(HERE / "java" / POMS[version])),
+            *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
+            "-DincludeScope=runtime",
+        )
+        (library / ".whole").touch()
+    return f"{library}/*"
+
+
+def java_client(version: str) -> Client:
+    """Return the official Java client of a release, driven by InteropClient.java."""
+    _need("javac", "a JDK 17")
+    library, classes = jars(version), CACHE / f"classes-{version}"
+    classes.mkdir(parents=True, exist_ok=True)
+    source = str(HERE / "java" / "InteropClient.java")
+    _build("javac", "-nowarn", "-cp", library, "-d", str(classes), source)
+    main = (*_java(f"{classes}:{library}"), "InteropClient")
+    return Client(f"Java {version}", "java", main)
+
+
+def admin_tool() -> Client:
+    """Return `mqadmin` 5.5.0."""
+    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    return Client("mqadmin", "", (*_java(jars("5.5.0")), main))
+
+
+def go_client() -> Client:
+    """Return the official Go client, driven by go/main.go."""
+    _need("go", "Go 1.22")
+    program = CACHE / "go-client"
+    _build("go", "build", "-buildvcs=false", "-o", str(program), ".", directory=HERE / "go")
+    return Client("Go", "go", (str(program),))
+
+
+def node_client() -> Client:
+    """Return the Node client `ali-ons`, driven by node/interop.js."""
+    _need("npm", "Node 20")
+    home = CACHE / "node"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", "interop.js"):
+        shutil.copy(HERE / "node" / name, home)
+    _build("npm", "ci", "--silent", "--no-audit", "--no-fund", directory=home)
+    return Client("Node", "node", ("node", str(home / "interop.js")))
+
+
+def _java(class_path: str) -> Sequence[str]:
+    # Its log files and offsets belong below the cache, not into the home directory.
+    home = f"-Duser.home={CACHE / 'home'}"
+    return ("java", "-Xmx256m", "-Dfile.encoding=UTF-8", home, "-cp", class_path)
+
+
+def _need(program: str, what: str) -> None:
+    if shutil.which(program) is None:
+        raise RuntimeError(f"the interop tests need {what} ({program}) on the PATH")
+
+
+def _build(*command: str, directory: Path = ROOT) -> None:
+    subprocess.run(command, check=True, cwd=directory, timeout=BUILD_SECONDS)
