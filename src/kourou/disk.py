@@ -110,6 +110,9 @@ class Disk(Protocol):
     def free_bytes(self) -> int:
         """Return how many bytes the file system would still take."""
 
+    def space(self) -> tuple[int, int, int]:
+        """Return bytes of the file system: in all, free, and free for everybody."""
+
     def lock(self, name: str) -> Callable[[], None]:
         """Lock the file against other processes and other holders in this one.
 
@@ -272,8 +275,12 @@ class OsDisk:
         return Path(self._path(name)).stat().st_mtime_ns // 1_000_000
 
     def free_bytes(self) -> int:
+        return self.space()[2]
+
+    def space(self) -> tuple[int, int, int]:
         status = os.statvfs(self.root)
-        return status.f_bavail * status.f_frsize
+        size = status.f_frsize
+        return status.f_blocks * size, status.f_bfree * size, status.f_bavail * size
 
     def lock(self, name: str) -> Callable[[], None]:
         return _LOCKS.acquire(self._path(name))

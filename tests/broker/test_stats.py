@@ -200,13 +200,10 @@ def test_an_idle_item_of_a_deleted_topic_does_not_take_the_new_one_with_it() -> 
     assert minute(stats, "TOPIC_PUT_NUMS", "T") is not None
 
 
-def test_heartbeats_and_connections_are_counted() -> None:
+def test_connections_that_end_are_counted() -> None:
     stats = BrokerStats(CLUSTER, 0)
-    stats.on_registered("CONSUMER", 3)
-    stats.on_registered("CONSUMER", 1)
     stats.on_closed()
     sampled(stats)
-    assert minute(stats, "CONSUMER_REGISTER_TIME", CLUSTER) == (4, 4 / 60, 2.0)
     assert minute(stats, "CHANNEL_ACTIVITY", "CLOSE") == (1, 1 / 60, 1.0)
 
 

@@ -182,6 +182,11 @@ def test_there_is_some_free_space(disk: Disk) -> None:
     assert disk.free_bytes() > 0
 
 
+def test_space_is_told_in_all_and_free(disk: Disk) -> None:
+    total, free, available = disk.space()
+    assert total >= free >= available > 0
+
+
 def test_the_time_of_the_last_write_is_known(disk: Disk) -> None:
     disk.write("log", 0, [b"a"])
 

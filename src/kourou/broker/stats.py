@@ -13,7 +13,6 @@ somebody asks. Measured with CPython 3.11: 0.3 us a put, of about 30 us that a s
     GROUP_GET_LATENCY                       queueId@topic@group    gets, ms
     BROKER_PUT_NUMS, BROKER_GET_NUMS, ..    cluster                all of them
     SNDBCK_PUT_NUMS, SNDBCK2DLQ_TIMES       topic@group            messages given back
-    CONSUMER_REGISTER_TIME, PRODUCER_..     cluster                heartbeats
     CHANNEL_ACTIVITY                        CLOSE                  connections
 
 Messages are counted under the topic that they are stored in, as in Java: one that waits at a delay
@@ -187,10 +186,6 @@ class BrokerStats:
     def on_miss(self) -> None:
         """Count a read that found nothing."""
         self.store.missed += 1
-
-    def on_registered(self, role: str, took_ms: int) -> None:
-        """Count a heartbeat of a `CONSUMER` or `PRODUCER`."""
-        self.count(f"{role}_REGISTER_TIME", self._cluster_name, took_ms)
 
     def on_closed(self) -> None:
         """Count a connection that ended."""

@@ -311,6 +311,10 @@ class SimDisk:
         self._begin("free_bytes", "")
         return self.free
 
+    def space(self) -> tuple[int, int, int]:
+        used = self._tree.count_pages() * PAGE
+        return self.free + used, self.free, self.free
+
     def lock(self, name: str) -> Callable[[], None]:
         self._begin("lock", name)
         if name in self._locks:
