@@ -1,53 +1,36 @@
-"""One broker: puts the parts together, starts them in order, and stops them in order.
+"""One broker: starts its parts in order, and stops them in order.
 
     start   open and recover the store, load the tables, set back offsets beyond the log, listen,
             deliver what became due, register
     stop    leave the routes, take no more messages, answer those accepted, close the connections,
             save the tables, close the store
 
+`parts.py` says what it is made of, `wiring.py` what serves requests.
 Knows everyone and is known by none of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from kourou.broker.admin_groups import GroupAdminHandlers
-from kourou.broker.admin_topics import AdminTopicHandlers
-from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
-from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
-from kourou.broker.delay import FILE_NAME as DELAY_FILE
-from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.flusher import Flusher, ThreadFlusher
-from kourou.broker.group_commit import GroupCommit
-from kourou.broker.handlers import Handlers
-from kourou.broker.later import LaterReplies
 from kourou.broker.loops import Loops
-from kourou.broker.offset_handlers import OffsetHandlers
-from kourou.broker.pull import PullHandler
-from kourou.broker.query import QueryHandlers
+from kourou.broker.parts import Parts
 from kourou.broker.registration import Registration
-from kourou.broker.retry import SendBackHandler
-from kourou.broker.send import SendHandlers
-from kourou.broker.send_checks import SendChecks
-from kourou.broker.tables import Tables
+from kourou.broker.wiring import make_handlers
 from kourou.disk import Disk
 from kourou.errors import ClosedError
-from kourou.model.host import Host
 from kourou.remoting.connection import Connection
 from kourou.remoting.limits import ConnectionLimits
-from kourou.remoting.network import Address, format_address, parse_address
-from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.network import Address, format_address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
-from kourou.store.config_file import ConfigFile
-from kourou.store.message_store import Arrival, MessageStore
+from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +68,7 @@ class Broker:
         self._runtime = runtime
         self._flusher_factory = flusher_factory
         self._limits = limits or ConnectionLimits()
-        self._parts: _Parts | None = None
+        self._running: _Running | None = None
         self._address: Address | None = None
         self._is_ended = False
 
@@ -107,9 +90,9 @@ class Broker:
         Raises:
             ClosedError: it is not started.
         """
-        if self._parts is None:
+        if self._running is None:
             raise ClosedError("the broker is not started")
-        return self._parts.store
+        return self._running.store
 
     async def start(self) -> Address:
         """Recover the store, serve, register, and return the address.
@@ -133,7 +116,7 @@ class Broker:
         )
         flusher = self._flusher_factory(asyncio.get_running_loop())
         try:
-            parts = _Parts(
+            parts = Parts(
                 config=self._config,
                 disk=self._disk,
                 runtime=self._runtime,
@@ -141,12 +124,13 @@ class Broker:
                 store=store,
                 limits=self._limits,
             )
-            self._address = await parts.start()
+            running = _Running(parts, self._limits)
+            self._address = await running.start()
         except BaseException:
             flusher.close()
             store.close(clock.now_ms())
             raise
-        self._parts = parts  # from here on, `stop` ends it
+        self._running = running  # from here on, `stop` ends it
         log.info(
             "broker.started name=%s address=%s store=%s flush=%s",
             self._config.broker_name,
@@ -154,7 +138,7 @@ class Broker:
             self._disk.root,
             self._config.flush_disk_type.value,
         )
-        await parts.registered()
+        await running.registered()
         return self._address
 
     async def stop(self) -> None:
@@ -163,148 +147,43 @@ class Broker:
         Ends within about two seconds, however slow clients and name servers are; a disk that does
         not answer is waited for. Stopping twice is harmless.
         """
-        if self._parts is None or self._is_ended:
+        if self._running is None or self._is_ended:
             return
         self._is_ended = True
-        await self._parts.stop()
+        await self._running.stop()
         log.info("broker.stopped name=%s", self._config.broker_name)
 
     def abandon(self) -> None:
         """End as a killed process ends: nobody is told, and nothing more is written."""
-        if self._parts is None or self._is_ended:
+        if self._running is None or self._is_ended:
             return
         self._is_ended = True
-        self._parts.abandon()
+        self._running.abandon()
 
 
-class _Parts:
-    """The parts of a broker whose store is open."""
+class _Running:
+    """A broker whose store is open: starts and stops its parts in the order that loses nothing."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        disk: Disk,
-        runtime: Runtime,
-        flusher: Flusher,
-        store: MessageStore,
-        limits: ConnectionLimits,
-    ) -> None:
-        self.store = store
-        self._config = config
-        self._runtime = runtime
-        self._flusher = flusher
-        self._later = LaterReplies()
+    def __init__(self, parts: Parts, limits: ConnectionLimits) -> None:
+        self._parts = parts
+        self._handlers = make_handlers(parts)
         self._loops = Loops()
-        self._pool = ConnectionPool(runtime, {}, limits)
         self._registration: Registration | None = None
-        self._tables = Tables(config, disk, runtime, store)
-        self._clients = Clients(
-            ConsumerIdsNotifier(self._tables.groups),
-            clients_max=config.clients_max,
-            expiry_ms=config.channel_expired_timeout_ms,
-        )
-        self._commit = GroupCommit(
-            store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
-        )
-        self._make_services(disk)
         self._server = RemotingServer(
-            runtime, self._handlers().table(), limits, "broker", self._on_connection_closed
+            parts.runtime, self._handlers.table(), limits, "broker", self._on_connection_closed
         )
 
-    def _make_services(self, disk: Disk) -> None:
-        """Make what acts by itself: held pulls and delayed delivery."""
-        config, runtime = self._config, self._runtime
-        self._pulls = PullHandler(
-            config,
-            topics=self._tables.topics,
-            groups=self._tables.groups,
-            clients=self._clients,
-            offsets=self._tables.offsets,
-            store=self.store,
-            later=self._later,
-            offload=runtime.offload,
-        )
-        self._delay = DelayDelivery(
-            store=self.store,
-            commit=self._commit,
-            file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets),
-            offload=runtime.offload,
-            clock=runtime.clock,
-            delay_levels_ms=config.delay_levels_ms,
-        )
-
-    def _handlers(self) -> Handlers:
-        """Make what serves requests."""
-        tables, store, later = self._tables, self.store, self._later
-        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        self._client_handlers = ClientHandlers(self._clients, groups, topics)
-        return Handlers(
-            sends=self._sends(),
-            send_backs=self._send_backs(),
-            pulls=self._pulls,
-            clients=self._client_handlers,
-            offsets=OffsetHandlers(
-                groups=groups,
-                topics=topics,
-                offsets=offsets,
-                store=store,
-                resident_bytes=self._config.store.resident_bytes,
-            ),
-            queries=QueryHandlers(store, self._runtime.offload, later),
-            topics=AdminTopicHandlers(
-                config=self._config,
-                topics=topics,
-                offsets=offsets,
-                store=store,
-                commit=self._commit,
-                later=later,
-            ),
-            groups=GroupAdminHandlers(
-                broker_name=self._config.broker_name,
-                topics=topics,
-                groups=groups,
-                clients=self._clients,
-                offsets=offsets,
-                store=store,
-                later=later,
-            ),
-        )
-
-    def _sends(self) -> SendHandlers:
-        topics, groups = self._tables.topics, self._tables.groups
-        return SendHandlers(
-            config=self._config,
-            topics=topics,
-            checks=SendChecks(self._config, topics, groups),
-            commit=self._commit,
-            later=self._later,
-            clock=self._runtime.clock,
-            random=self._runtime.random,
-            store_host=_store_host(self._config),
-        )
-
-    def _send_backs(self) -> SendBackHandler:
-        return SendBackHandler(
-            config=self._config,
-            topics=self._tables.topics,
-            groups=self._tables.groups,
-            store=self.store,
-            commit=self._commit,
-            later=self._later,
-            offload=self._runtime.offload,
-            clock=self._runtime.clock,
-            random=self._runtime.random,
-            store_host=_store_host(self._config),
-        )
+    @property
+    def store(self) -> MessageStore:
+        return self._parts.store
 
     async def start(self) -> Address:
         """Listen, and begin everything that goes on by itself."""
-        config, topics = self._config, self._tables.topics
+        config, topics = self._parts.config, self._parts.tables.topics
         address = await self._server.start((config.listen, config.port))
-        self._delay.start()
+        self._parts.delay.start()
         self._start_loops()
-        self._registration = Registration(config, topics, self._pool, address)
+        self._registration = Registration(config, topics, self._parts.pool, address)
         topics.on_changed = self._registration.soon
         self._registration.start()
         return address
@@ -316,13 +195,17 @@ class _Parts:
             async with asyncio.timeout(FIRST_REGISTRATION_MS / 1000):
                 await self._registration.tried()
         except TimeoutError:
-            log.warning("registration.delayed namesrv=%s", ";".join(self._config.namesrv_addr))
+            log.warning(
+                "registration.delayed namesrv=%s", ";".join(self._parts.config.namesrv_addr)
+            )
 
     def _start_loops(self) -> None:
-        config, loops = self._config, self._loops
+        config, loops = self._parts.config, self._loops
         loops.start("flush", FLUSH_INTERVAL_MS, self._flush)
-        loops.start("save tables", config.consumer_offset_interval_ms, self._tables.persist)
-        loops.start("save delay offsets", config.delay_offset_interval_ms, self._delay.persist)
+        loops.start("save tables", config.consumer_offset_interval_ms, self._parts.tables.persist)
+        loops.start(
+            "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
+        )
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
 
     async def stop(self) -> None:
@@ -330,47 +213,45 @@ class _Parts:
         await self._loops.stop()
         if self._registration is not None:
             await self._registration.stop()
-        await self._pool.close()
-        await self._delay.stop()
-        self._pulls.close()
-        await self._commit.close()
+        await self._parts.pool.close()
+        await self._parts.delay.stop()
+        self._parts.pulls.close()
+        await self._parts.commit.close()
         await self._server.stop()
-        await self._later.close()
-        await _try("save tables", self._tables.persist)
-        await _try("save delay offsets", self._delay.persist)
+        await self._parts.later.close()
+        await _try("save tables", self._parts.tables.persist)
+        await _try("save delay offsets", self._parts.delay.persist)
         await _try("close store", self._close_store)
-        self._flusher.close()
+        self._parts.flusher.close()
 
     def abandon(self) -> None:
         """Stop as a killed process stops."""
         self._loops.abandon()
         if self._registration is not None:
             self._registration.abandon()
-        self._pulls.close()
-        self._delay.abandon()
-        self._later.abandon()
-        self._commit.abandon()
+        self._parts.pulls.close()
+        self._parts.delay.abandon()
+        self._parts.later.abandon()
+        self._parts.commit.abandon()
         self._server.abort()
-        self._pool.abort()
-        self._flusher.close()
-        self.store.abandon()
-
-    def _on_arrivals(self, arrivals: list[Arrival]) -> None:
-        self._pulls.on_arrivals(arrivals)
-        self._delay.on_arrivals(arrivals)
+        self._parts.pool.abort()
+        self._parts.flusher.close()
+        self._parts.store.abandon()
 
     def _on_connection_closed(self, connection: Connection) -> None:
-        self._pulls.on_connection_closed(connection)
-        self._clients.closed(connection)
+        self._parts.pulls.on_connection_closed(connection)
+        self._parts.clients.closed(connection)
 
     async def _flush(self) -> None:
-        self._commit.flush(self._runtime.clock.now_ms())
+        self._parts.commit.flush(self._parts.runtime.clock.now_ms())
 
     async def _expire_clients(self) -> None:
-        self._client_handlers.expire()
+        self._handlers.clients.expire()
 
     async def _close_store(self) -> None:
-        await self._runtime.offload(self.store.close, self._runtime.clock.now_ms())
+        await self._parts.runtime.offload(
+            self._parts.store.close, self._parts.runtime.clock.now_ms()
+        )
 
 
 async def _try(what: str, action: Callable[[], Awaitable[object]]) -> None:
@@ -379,15 +260,3 @@ async def _try(what: str, action: Callable[[], Awaitable[object]]) -> None:
         await action()
     except Exception:  # the steps after this one save more
         log.exception("broker.stop_failed step=%s", what)
-
-
-def _store_host(config: BrokerConfig) -> Host | None:
-    """Return the address in message ids, if it is known without asking a connection."""
-    if config.advertise is None:
-        return None
-    host, port = parse_address(config.advertise, config.port)
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return None  # a message id holds an address, not a name
-    return (host, port) if port else None

@@ -1,0 +1,108 @@
+"""The parts of a broker whose store is open, made and joined.
+
+Only what they are made of stands here: `wiring.py` joins the handlers of requests to them, and
+`server.py` starts and stops them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kourou.broker.client_handlers import ConsumerIdsNotifier
+from kourou.broker.clients import Clients
+from kourou.broker.config import BrokerConfig
+from kourou.broker.delay import FILE_NAME as DELAY_FILE
+from kourou.broker.delay import DelayDelivery, parse_delay_offsets
+from kourou.broker.flusher import Flusher
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.later import LaterReplies
+from kourou.broker.pull import PullHandler
+from kourou.broker.stats import BrokerStats
+from kourou.broker.steady_time import steady_ms
+from kourou.broker.tables import Tables
+from kourou.disk import Disk
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+from kourou.store.config_file import ConfigFile
+from kourou.store.message_store import Arrival, MessageStore
+
+
+class Parts:
+    """What a broker is made of, apart from its handlers and its server.
+
+    Attributes:
+        config, runtime, store, flusher: as they were given.
+        later: answers requests that wait.
+        pool: connections to name servers.
+        tables: topics, groups, offsets.
+        clients: who is connected.
+        stats: counts what the others do.
+        commit: the way into the log.
+        pulls: serves pulls, and holds those that wait for messages.
+        delay: delivers what became due.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        disk: Disk,
+        runtime: Runtime,
+        flusher: Flusher,
+        store: MessageStore,
+        limits: ConnectionLimits,
+    ) -> None:
+        """Make the parts; none acts before it is started.
+
+        Raises:
+            CorruptRecordError: a table's file and its backup do not parse.
+        """
+        self.config: Final = config
+        self.runtime: Final = runtime
+        self.store: Final = store
+        self.flusher: Final = flusher
+        self.later: Final = LaterReplies()
+        self.pool: Final = ConnectionPool(runtime, {}, limits)
+        self.tables: Final = Tables(config, disk, runtime, store)
+        self.clients: Final = Clients(
+            ConsumerIdsNotifier(self.tables.groups),
+            clients_max=config.clients_max,
+            expiry_ms=config.channel_expired_timeout_ms,
+        )
+        self.stats: Final = BrokerStats(config.cluster_name, steady_ms())
+        self.commit: Final = GroupCommit(
+            store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
+        )
+        self.pulls: Final = self._make_pulls()
+        self.delay: Final = self._make_delay(disk)
+
+    def _make_pulls(self) -> PullHandler:
+        return PullHandler(
+            self.config,
+            topics=self.tables.topics,
+            groups=self.tables.groups,
+            clients=self.clients,
+            offsets=self.tables.offsets,
+            store=self.store,
+            later=self.later,
+            stats=self.stats,
+            offload=self.runtime.offload,
+        )
+
+    def _make_delay(self, disk: Disk) -> DelayDelivery:
+        return DelayDelivery(
+            store=self.store,
+            commit=self.commit,
+            file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets),
+            stats=self.stats,
+            offload=self.runtime.offload,
+            clock=self.runtime.clock,
+            delay_levels_ms=self.config.delay_levels_ms,
+        )
+
+    def _on_arrivals(self, arrivals: list[Arrival]) -> None:
+        """Tell those who wait for messages which ones consumers can see from now on."""
+        self.pulls.on_arrivals(arrivals)
+        self.delay.on_arrivals(arrivals)

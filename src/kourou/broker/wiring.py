@@ -1,0 +1,106 @@
+"""Joins the handlers of all requests to the parts that they use."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from kourou.broker.admin_groups import GroupAdminHandlers
+from kourou.broker.admin_topics import AdminTopicHandlers
+from kourou.broker.client_handlers import ClientHandlers
+from kourou.broker.config import BrokerConfig
+from kourou.broker.handlers import Handlers
+from kourou.broker.offset_handlers import OffsetHandlers
+from kourou.broker.parts import Parts
+from kourou.broker.query import QueryHandlers
+from kourou.broker.retry import SendBackHandler
+from kourou.broker.send import SendHandlers
+from kourou.broker.send_checks import SendChecks
+from kourou.model.host import Host
+from kourou.remoting.network import parse_address
+
+
+def make_handlers(parts: Parts) -> Handlers:
+    """Return what serves requests."""
+    tables = parts.tables
+    return Handlers(
+        sends=_sends(parts),
+        send_backs=_send_backs(parts),
+        pulls=parts.pulls,
+        clients=ClientHandlers(parts.clients, tables.groups, tables.topics),
+        offsets=OffsetHandlers(
+            groups=tables.groups,
+            topics=tables.topics,
+            offsets=tables.offsets,
+            store=parts.store,
+            resident_bytes=parts.config.store.resident_bytes,
+        ),
+        queries=QueryHandlers(parts.store, parts.runtime.offload, parts.later),
+        topics=_admin_topics(parts),
+        groups=_admin_groups(parts),
+    )
+
+
+def _sends(parts: Parts) -> SendHandlers:
+    topics, groups = parts.tables.topics, parts.tables.groups
+    return SendHandlers(
+        config=parts.config,
+        topics=topics,
+        checks=SendChecks(parts.config, topics, groups),
+        commit=parts.commit,
+        later=parts.later,
+        stats=parts.stats,
+        clock=parts.runtime.clock,
+        random=parts.runtime.random,
+        store_host=_store_host(parts.config),
+    )
+
+
+def _send_backs(parts: Parts) -> SendBackHandler:
+    return SendBackHandler(
+        config=parts.config,
+        topics=parts.tables.topics,
+        groups=parts.tables.groups,
+        store=parts.store,
+        commit=parts.commit,
+        later=parts.later,
+        stats=parts.stats,
+        offload=parts.runtime.offload,
+        clock=parts.runtime.clock,
+        random=parts.runtime.random,
+        store_host=_store_host(parts.config),
+    )
+
+
+def _admin_topics(parts: Parts) -> AdminTopicHandlers:
+    return AdminTopicHandlers(
+        config=parts.config,
+        topics=parts.tables.topics,
+        offsets=parts.tables.offsets,
+        store=parts.store,
+        commit=parts.commit,
+        later=parts.later,
+    )
+
+
+def _admin_groups(parts: Parts) -> GroupAdminHandlers:
+    return GroupAdminHandlers(
+        broker_name=parts.config.broker_name,
+        topics=parts.tables.topics,
+        groups=parts.tables.groups,
+        clients=parts.clients,
+        offsets=parts.tables.offsets,
+        store=parts.store,
+        later=parts.later,
+    )
+
+
+def _store_host(config: BrokerConfig) -> Host | None:
+    """Return the address in message ids, if it is known without asking a connection."""
+    if config.advertise is None:
+        return None
+    host, port = parse_address(config.advertise, config.port)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return None  # a message id holds an address, not a name
+    return (host, port) if port else None
