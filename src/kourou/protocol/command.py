@@ -6,6 +6,7 @@ Source: RemotingCommand.java.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, TypeVar
 
 from kourou.errors import MalformedHeaderError
@@ -15,7 +16,21 @@ from kourou.protocol.fields import decode_fields, encode_fields
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
+BINARY_CODE_MAX: Final = 0x7FFF
+"""Largest code that a binary header holds, whose code is a signed 16-bit number."""
+
 HeaderT = TypeVar("HeaderT")
+
+
+class SerializeType(IntEnum):
+    """How a header is written; its number is in the frame."""
+
+    JSON = 0
+    ROCKETMQ = 1
+    """The binary form, see `header_binary`."""
+
+
+_JSON: Final = SerializeType.JSON  # an enum's member costs a look-up in its class
 
 
 @dataclass(slots=True)
@@ -30,6 +45,7 @@ class RemotingCommand:
         flag: FLAG_RESPONSE and FLAG_ONEWAY together; other bits are kept.
         version: the sender's, see `codes.VERSION`.
         remark: human text, mostly in responses.
+        serialize_type: how the header was, or is to be, written.
     """
 
     code: int
@@ -40,6 +56,7 @@ class RemotingCommand:
     language: LanguageCode = LanguageCode.PYTHON
     version: int = VERSION
     remark: str | None = None
+    serialize_type: SerializeType = _JSON
 
     @property
     def is_response(self) -> bool:
@@ -84,7 +101,7 @@ def response(
     header: object | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:
-    """Return the answer to the request `to`."""
+    """Return the answer to the request `to`, in the serialization that `to` came in."""
     return RemotingCommand(
         code,
         {} if header is None else encode_fields(header),
@@ -92,4 +109,10 @@ def response(
         opaque=to.opaque,
         flag=FLAG_RESPONSE,
         remark=remark,
+        serialize_type=to.serialize_type,
     )
+
+
+def serialize_type_for(code: int, wanted: SerializeType) -> SerializeType:
+    """Return `wanted` where a request of this code can be written so, else JSON."""
+    return wanted if code <= BINARY_CODE_MAX else _JSON

@@ -9,8 +9,9 @@ A frame on the wire, all integers big-endian:
     8       h     header
     8 + h   b     body            b = frame_size - 4 - h
 
-Cutting a stream into frames is the connection's: `frame_size` tells it how far to read. The
-answer to a request is written as JSON whatever the request's type was, as Java does.
+Cutting a stream into frames is the connection's: `frame_size` tells it how far to read. Both
+types are read from any peer, frame by frame. An answer is written in the type of its request,
+which is what a caller can read for sure; Java answers in the type that it was configured with.
 
 Source: RemotingCommand.encode and decode, NettyDecoder.java.
 """
@@ -24,8 +25,9 @@ import msgspec
 
 from kourou.errors import FrameTooLargeError, MalformedFrameError, MalformedHeaderError
 from kourou.protocol.codes import LanguageCode, language_of
-from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, SerializeType
 from kourou.protocol.fields import parse_int
+from kourou.protocol.header_binary import decode_header, encode_header
 
 FRAME_SIZE_MAX: Final = 16 * 1024 * 1024 - 4
 """Largest `frame_size` in bytes: Java's frameMaxLength, which counts the 4 bytes of the field."""
@@ -33,8 +35,8 @@ FRAME_SIZE_MAX: Final = 16 * 1024 * 1024 - 4
 FRAME_SIZE_MIN: Final = 4
 """A frame holds at least its type and header size."""
 
-_JSON: Final = 0
-_ROCKETMQ: Final = 1
+_JSON: Final = SerializeType.JSON
+_BINARY: Final = SerializeType.ROCKETMQ.value
 _HEADER_SIZE_MASK: Final = 0x00FF_FFFF
 _INT32_MIN: Final = -0x8000_0000
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -60,8 +62,8 @@ class _JsonHeader(msgspec.Struct):
     version: _Int32 = 0
 
 
-_encode_header: Final = msgspec.json.Encoder().encode
-_decode_header: Final = msgspec.json.Decoder(_JsonHeader).decode
+_encode_json: Final = msgspec.json.Encoder().encode
+_decode_typed: Final = msgspec.json.Decoder(_JsonHeader).decode
 _decode_json: Final = msgspec.json.Decoder().decode
 
 
@@ -85,12 +87,15 @@ def frame_size(
 
 
 def encode_frame(command: RemotingCommand) -> bytes:
-    """Return the whole frame, length field included, with a JSON header.
+    """Return the whole frame, length field included, in the command's serialization.
 
     Raises:
         FrameTooLargeError: header and body exceed `FRAME_SIZE_MAX`.
-        MalformedHeaderError: a text is not valid Unicode (a lone surrogate).
+        MalformedHeaderError: a text is not valid Unicode (a lone surrogate), or the command has
+            no binary form (see `header_binary`).
     """
+    if command.serialize_type is not _JSON:
+        return _join(_BINARY << 24, encode_header(command), command.body)
     # Java's clients read the fields of some answers, and its brokers those of some requests,
     # without asking whether there are any: so a request always has the member, even empty.
     has_fields = command.ext_fields or not command.flag & FLAG_RESPONSE
@@ -105,15 +110,20 @@ def encode_frame(command: RemotingCommand) -> bytes:
         command.version,
     )
     try:
-        header_bytes = _encode_header(header)
+        header_bytes = _encode_json(header)
     except UnicodeEncodeError as error:
         raise MalformedHeaderError(f"a header text is not valid Unicode: {error}") from None
-    header_size = len(header_bytes)
-    size = FRAME_SIZE_MIN + header_size + len(command.body)
+    return _join(0, header_bytes, command.body)
+
+
+def _join(tag: int, header: bytes, body: bytes) -> bytes:
+    """Return the frame; `tag` has the serialize type in its top byte."""
+    header_size = len(header)
+    size = FRAME_SIZE_MIN + header_size + len(body)
     # Also keeps the header within its 3 bytes: the limits differ by 4 and the frame has 4 more.
     if size > FRAME_SIZE_MAX:
         raise FrameTooLargeError(size, FRAME_SIZE_MAX)
-    return b"".join((_SIZES.pack(size, header_size), header_bytes, command.body))
+    return b"".join((_SIZES.pack(size, tag | header_size), header, body))
 
 
 def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
@@ -123,8 +133,8 @@ def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
 
     Raises:
         MalformedFrameError: the header size exceeds the data, or the type is unknown.
-        MalformedHeaderError: the header is not a JSON object of the known members' types, or it
-            is of the type ROCKETMQ, which is not served yet.
+        MalformedHeaderError: the header is not a JSON object of the known members' types, or no
+            binary header.
     """
     if len(data) < FRAME_SIZE_MIN:
         raise MalformedFrameError(f"a frame of {len(data)} bytes has no header size")
@@ -135,16 +145,14 @@ def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
             f"header of {header_end - FRAME_SIZE_MIN} bytes in a frame of {len(data)}"
         )
     serialize_type = tagged_size >> 24
-    if serialize_type == _ROCKETMQ:
-        raise MalformedHeaderError(
-            "binary headers (ROCKETMQ) are not served yet: set rocketmq.serialize.type to JSON"
-        )
-    if serialize_type != _JSON:
-        raise MalformedFrameError(f"serialize type {serialize_type} is unknown")
     header = memoryview(data)[FRAME_SIZE_MIN:header_end]
     body = bytes(data[header_end:])
+    if serialize_type:
+        if serialize_type != _BINARY:
+            raise MalformedFrameError(f"serialize type {serialize_type} is unknown")
+        return decode_header(bytes(header), body)
     try:
-        fields = _decode_header(header)
+        fields = _decode_typed(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The typed path is strict; what it refuses may still be what Java accepts.
         return _decode_tolerant(header, body)
@@ -209,7 +217,7 @@ def _text(value: object) -> str:
         return value
     if isinstance(value, dict | list):
         raise MalformedHeaderError(f"a header text is a JSON {type(value).__name__}")
-    return _encode_header(value).decode()
+    return _encode_json(value).decode()
 
 
 def _language(value: object) -> LanguageCode:
