@@ -125,7 +125,7 @@ def test_commands_are_read_and_written_as_java_does(case: dict[str, Any]) -> Non
     fields = {name: text for name, text in (expected["fields"] or {}).items() if text is not None}
     assert command.ext_fields == fields
     assert command.body == bytes.fromhex(expected["body_hex"] or "")
-    command.ext_fields = case["fields"]
+    command.ext_fields = case["fields"] or {}
     assert encode_frame(command) == frame
 
 
