@@ -33,6 +33,7 @@ from kourou.broker.due_record import due_draft
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.long_polling import Arrived
 from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.clock import Clock
 from kourou.errors import CorruptRecordError, MalformedMessageError
@@ -101,6 +102,7 @@ class DelayDelivery:
         store: MessageStore,
         commit: GroupCommit,
         file: SavedFile,
+        stats: BrokerStats,
         offload: Offload,
         clock: Clock,
         delay_levels_ms: Sequence[int],
@@ -111,6 +113,7 @@ class DelayDelivery:
             store: holds the messages that wait.
             commit: stores them again when they are due.
             file: read now; written by `persist`.
+            stats: counts what is delivered.
             offload: takes disk reads and the write of the file off the loop.
             clock: tells which messages are due.
             delay_levels_ms: how long each level waits, level 1 first.
@@ -120,6 +123,7 @@ class DelayDelivery:
         """
         self._store = store
         self._commit = commit
+        self._stats = stats
         self._offload = offload
         self._clock = clock
         self._saver = ConfigSaver(file, self._encode, offload, covered_by=store)
@@ -297,6 +301,11 @@ class DelayDelivery:
                 return BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS
             if result is not None and result.status is PutStatus.MESSAGE_ILLEGAL:
                 self._passed_over(level, result.reason)
+            if result is not None and result.appended:
+                stored, took_ms = result.appended[0], self._clock.now_ms() - now_ms
+                self._stats.on_delivered(
+                    level.number, stored.topic, stored.queue_id, stored.size, took_ms
+                )
             self._advance(level)
         return 0
 

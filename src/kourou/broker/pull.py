@@ -39,6 +39,7 @@ from kourou.broker.groups import Groups
 from kourou.broker.later import LaterReplies
 from kourou.broker.long_polling import Arrived, Held, LongPolling
 from kourou.broker.retry_topics import TopicTable
+from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.errors import FilterSyntaxError
 from kourou.filter.tags import matches_code, parse_tags
@@ -88,6 +89,7 @@ class PullHandler:
         offsets: ConsumerOffsets,
         store: MessageStore,
         later: LaterReplies,
+        stats: BrokerStats,
         offload: Offload,
     ) -> None:
         self._config = config
@@ -97,6 +99,7 @@ class PullHandler:
         self._offsets = offsets
         self._store = store
         self._later = later
+        self._stats = stats
         self._offload = offload
         self._held: LongPolling[_Pull] = LongPolling(held_max=config.held_pulls_max)
         self._timer: asyncio.TimerHandle | None = None
@@ -140,6 +143,7 @@ class PullHandler:
         self._offsets.note_pulled(*key, plan.next_offset)
         if plan.status is GetStatus.FOUND:
             return self._read(pull, plan)
+        self._stats.on_miss()
         code = _code(plan.status, header.queue_offset)
         if code is ResponseCode.PULL_NOT_FOUND and is_first and self._hold(pull):
             return None
@@ -161,18 +165,37 @@ class PullHandler:
         """Answer with the bytes of the plan, at once if they are in memory."""
         body = self._store.read_ranges(plan.ranges, may_block=False)
         if body is not None:
+            self._count(pull.header, plan.count, len(body))
             return _answer(pull, plan, ResponseCode.SUCCESS, body)
+        began_ms = steady_ms()
 
         async def read_from_disk() -> RemotingCommand:
             body = await self._offload(self._store.read_ranges, plan.ranges, may_block=True)
             if body is None:
                 # Its segment was deleted meanwhile: the client goes on behind it.
                 gone = plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING)
+                self._stats.on_miss()
                 return _answer(pull, gone, ResponseCode.PULL_RETRY_IMMEDIATELY)
+            self._count(pull.header, plan.count, len(body), steady_ms() - began_ms, is_cold=True)
             return _answer(pull, plan, ResponseCode.SUCCESS, body)
 
         self._later.answer(pull.request, read_from_disk)
         return None
+
+    def _count(
+        self,
+        header: PullMessageRequestHeader,
+        count: int,
+        size_bytes: int,
+        took_ms: int = 0,
+        *,
+        is_cold: bool = False,
+    ) -> None:
+        """Count messages that are handed out; what is in memory takes no time worth a clock."""
+        where = (header.consumer_group, header.topic, header.queue_id)
+        self._stats.on_get(*where, count, size_bytes, took_ms)
+        if is_cold:
+            self._stats.on_cold_get(*where, count, size_bytes)
 
     # Holding
 
@@ -349,6 +372,7 @@ def _answer(pull: _Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -
         opaque=pull.request.command.opaque,
         flag=FLAG_RESPONSE,
         remark=plan.status.name,
+        serialize_type=pull.request.command.serialize_type,
     )
 
 

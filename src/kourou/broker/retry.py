@@ -30,8 +30,9 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.groups import Groups
 from kourou.broker.later import LaterReplies
 from kourou.broker.placement import place
-from kourou.broker.put import PutStatus
+from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
+from kourou.broker.stats import BrokerStats
 from kourou.clock import Clock
 from kourou.errors import (
     GroupNotFoundError,
@@ -72,6 +73,7 @@ class SendBackHandler:
         store: MessageStore,
         commit: GroupCommit,
         later: LaterReplies,
+        stats: BrokerStats,
         offload: Offload,
         clock: Clock,
         random: Random,
@@ -86,6 +88,7 @@ class SendBackHandler:
             store: holds the messages that are given back.
             commit: stores them anew.
             later: runs the requests, which all wait for the disk.
+            stats: counts them.
             offload: takes the read of the message off the loop.
             clock: the store time.
             random: chooses among the retry queues.
@@ -98,6 +101,7 @@ class SendBackHandler:
         self._store = store
         self._commit = commit
         self._later = later
+        self._stats = stats
         self._offload = offload
         self._clock = clock
         self._random = random
@@ -137,9 +141,11 @@ class SendBackHandler:
         message = await self._message_at(header.offset)
         level = header.delay_level
         if level < 0 or message.reconsume_times >= _tries_max(command, header, group):
+            is_dead = True
             topic, level = ensure_dlq_topic(self._topics, group), _NOT_DELAYED
             log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
         else:
+            is_dead = False
             topic, level = retry_topic, level or _FIRST_LEVEL + message.reconsume_times
         if not self._topics.is_saved(topic.name):
             # Else a crash could leave a dead letter in a topic that nobody can read.
@@ -147,11 +153,34 @@ class SendBackHandler:
         now_ms = self._clock.now_ms()
         draft = self._draft(message, topic, level, request)
         result = await self._commit.put_and_wait([draft], now_ms)
+        self._count(result, group.group_name, message, now_ms, is_dead=is_dead)
         if result.status is PutStatus.OK:
             return response(command)
         # The client sends the message by itself then, so that it may come twice, but is not lost.
         text = f"{result.status.name}: {result.reason}"
         return response(command, ResponseCode.SYSTEM_ERROR, text)
+
+    def _count(
+        self,
+        result: PutResult,
+        group: str,
+        message: MessageExt,
+        began_ms: int,
+        *,
+        is_dead: bool,
+    ) -> None:
+        """Count what became of a message that was given back."""
+        if not result.appended:
+            self._stats.on_put_failed()
+            return
+        stored = result.appended[0]
+        self._stats.on_sent_back(
+            group,
+            message.properties.get(names.RETRY_TOPIC, message.topic),
+            (stored.topic, stored.queue_id, stored.size),
+            is_dead=is_dead,
+            took_ms=self._clock.now_ms() - began_ms,
+        )
 
     async def _message_at(self, physical_offset: int) -> MessageExt:
         """Return the message whose record begins at a byte of the log.

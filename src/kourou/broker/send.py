@@ -26,6 +26,7 @@ from typing import Final
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.later import LaterReplies
+from kourou.broker.message_type import message_type
 from kourou.broker.placement import Placement, place
 from kourou.broker.retry_topics import ensure_dlq_topic
 from kourou.broker.send_checks import (
@@ -35,6 +36,7 @@ from kourou.broker.send_checks import (
     check_served,
     is_dead,
 )
+from kourou.broker.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.clock import Clock
 from kourou.errors import (
@@ -101,6 +103,7 @@ class SendHandlers:
         checks: SendChecks,
         commit: GroupCommit,
         later: LaterReplies,
+        stats: BrokerStats,
         clock: Clock,
         random: Random,
         store_host: Host | None,
@@ -113,6 +116,7 @@ class SendHandlers:
             checks: what is refused.
             commit: stores and answers.
             later: runs the few sends that wait for a new topic to be saved.
+            stats: counts them.
             clock: the store time.
             random: chooses a queue where the client did not, and makes ids unique.
             store_host: the broker's address in message ids; None takes the one that the producer
@@ -123,6 +127,7 @@ class SendHandlers:
         self._checks = checks
         self._commit = commit
         self._later = later
+        self._stats = stats
         self._clock = clock
         self._random = random
         self._store_host = store_host
@@ -227,7 +232,9 @@ class SendHandlers:
                 is_synced = waits and result.status is PutStatus.OK
                 answer.ext_fields[DURABILITY_FIELD] = "DISK" if is_synced else "MEMORY"
                 reply(answer)
+                self._count(result, message_type(send.properties), self._clock.now_ms() - now_ms)
                 return
+            self._stats.on_put_failed()
             is_busy = result.status is PutStatus.BUSY
             remark = _BUSY_REMARK + result.reason if is_busy else result.reason
             reply(self._answer(command, _CODES[result.status], remark))
@@ -253,6 +260,15 @@ class SendHandlers:
         if len(text) > PROPERTIES_SIZE_MAX:
             raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
         return [draft(placement, flag=send.header.flag, body=request.command.body, properties=text)]
+
+    def _count(self, result: PutResult, kind: str, took_ms: int) -> None:
+        """Count what was stored, where it was stored: all of it lies in one queue."""
+        first = result.appended[0]
+        count, size_bytes = 1, first.size
+        if len(result.appended) > 1:
+            count = len(result.appended)
+            size_bytes = sum(appended.size for appended in result.appended)
+        self._stats.on_put(first.topic, first.queue_id, kind, count, size_bytes, took_ms)
 
     def _add_unique_key(self, properties: dict[str, str]) -> None:
         if names.UNIQ_KEY not in properties:

@@ -23,6 +23,8 @@ from kourou.broker.placement import place
 from kourou.broker.pull import PullHandler
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry import SendBackHandler
+from kourou.broker.stats import BrokerStats
+from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
@@ -133,6 +135,7 @@ class BrokerParts:
         self.flusher = SimFlusher(loop, seed)
         self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
         self.later = LaterReplies()
+        self.stats = BrokerStats(config.cluster_name, steady_ms())
         self.tables = Tables(config, disk, runtime, self.store)
         self.topics = self.tables.topics
         self.groups = self.tables.groups
@@ -172,6 +175,7 @@ class BrokerParts:
             offsets=self.offsets,
             store=self.store,
             later=self.later,
+            stats=self.stats,
             offload=runtime.offload,
         )
         self.send_backs = SendBackHandler(
@@ -181,6 +185,7 @@ class BrokerParts:
             store=self.store,
             commit=self.commit,
             later=self.later,
+            stats=self.stats,
             offload=runtime.offload,
             clock=self.clock,
             random=runtime.random,
@@ -190,6 +195,7 @@ class BrokerParts:
             store=self.store,
             commit=self.commit,
             file=ConfigFile(self.disk, DELAY_FILE, parse_delay_offsets),
+            stats=self.stats,
             offload=runtime.offload,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,

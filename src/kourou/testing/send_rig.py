@@ -36,6 +36,7 @@ class SendRig:
             checks=SendChecks(parts.config, parts.topics, parts.groups),
             commit=parts.commit,
             later=parts.later,
+            stats=parts.stats,
             clock=parts.clock,
             random=Random(1),
             store_host=STORE_HOST,
