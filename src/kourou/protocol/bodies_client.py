@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, TypeVar
 
 from kourou.errors import MalformedBodyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
@@ -20,14 +18,13 @@ from kourou.protocol.json_values import (
     as_integer,
     as_object,
     get_boolean,
+    get_enum,
     get_integer,
     get_list,
     get_object,
     get_text,
     get_texts,
 )
-
-EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +187,9 @@ def _consumer_to_json(consumer: ConsumerData) -> dict[str, object]:
 def _consumer_from_json(data: Json) -> ConsumerData:
     return ConsumerData(
         _required_text(data, "groupName"),
-        _enum(data, "consumeType", ConsumeType.PASSIVELY),
-        _enum(data, "messageModel", MessageModel.CLUSTERING),
-        _enum(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
+        get_enum(data, "consumeType", ConsumeType.PASSIVELY),
+        get_enum(data, "messageModel", MessageModel.CLUSTERING),
+        get_enum(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
         tuple(
             subscription_from_json(as_object(one, "subscriptionDataSet"))
             for one in get_list(data, "subscriptionDataSet")
@@ -206,18 +203,3 @@ def _required_text(data: Json, name: str) -> str:
     if not text:
         raise MalformedBodyError(f"{name} is missing")
     return text
-
-
-def _enum(data: Json, name: str, default: EnumT) -> EnumT:
-    """Return the member by its name or its ordinal, both of which fastjson reads."""
-    value: Any = data.get(name)
-    if value is None:
-        return default
-    kinds = type(default)
-    members = list(kinds)
-    if type(value) is int and 0 <= value < len(members):
-        return members[value]
-    try:
-        return kinds(value)
-    except ValueError:
-        raise MalformedBodyError(f"{name} {str(value)[:60]!r} is unknown") from None

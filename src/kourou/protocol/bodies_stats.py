@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies_queues import items_by_queue
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.json_values import (
@@ -19,7 +20,6 @@ from kourou.protocol.json_values import (
     get_integer,
     get_number,
     get_object,
-    get_text,
 )
 
 
@@ -106,31 +106,28 @@ def decode_topic_stats(body: bytes) -> TopicStatsTable:
     )
 
 
-def encode_consume_stats(stats: ConsumeStats) -> bytes:
-    """Return the body that answers GET_CONSUME_STATS (208)."""
-    return dumps(
-        {
-            "consumeTps": float(stats.consume_tps),
-            "offsetTable": {
-                queue: {
-                    "brokerOffset": offset.broker_offset,
-                    "consumerOffset": offset.consumer_offset,
-                    "lastTimestamp": offset.last_timestamp,
-                    "pullOffset": offset.pull_offset,
-                }
-                for queue, offset in stats.offsets.items()
-            },
-        }
-    )
+def consume_stats_to_json(stats: ConsumeStats) -> dict[str, object]:
+    """Return the JSON object of a group's statistics."""
+    return {
+        "consumeTps": float(stats.consume_tps),
+        "offsetTable": {
+            queue: {
+                "brokerOffset": offset.broker_offset,
+                "consumerOffset": offset.consumer_offset,
+                "lastTimestamp": offset.last_timestamp,
+                "pullOffset": offset.pull_offset,
+            }
+            for queue, offset in stats.offsets.items()
+        },
+    }
 
 
-def decode_consume_stats(body: bytes) -> ConsumeStats:
-    """Return the statistics of a body.
+def consume_stats_from_json(data: Json) -> ConsumeStats:
+    """Return the statistics of a JSON object.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: a member has another type.
     """
-    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume stats")
     return ConsumeStats(
         {
             queue: ConsumeOffset(
@@ -145,16 +142,22 @@ def decode_consume_stats(body: bytes) -> ConsumeStats:
     )
 
 
+def encode_consume_stats(stats: ConsumeStats) -> bytes:
+    """Return the body that answers GET_CONSUME_STATS (208)."""
+    return dumps(consume_stats_to_json(stats))
+
+
+def decode_consume_stats(body: bytes) -> ConsumeStats:
+    """Return the statistics of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX)
+    return consume_stats_from_json(as_object(data, "consume stats"))
+
+
 def _by_queue(data: Json) -> Iterator[tuple[MessageQueue, Json]]:
     """Yield the queues and values of the member offsetTable."""
-    for key, value in get_object(data, "offsetTable").items():
-        # `loads` gives an object key as its JSON text.
-        queue = as_object(loads(key), "a queue")
-        yield (
-            MessageQueue(
-                get_text(queue, "topic"),
-                get_text(queue, "brokerName"),
-                get_integer(queue, "queueId"),
-            ),
-            as_object(value, "offsetTable"),
-        )
+    for queue, value in items_by_queue(get_object(data, "offsetTable")):
+        yield queue, as_object(value, "offsetTable")

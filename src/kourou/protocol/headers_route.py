@@ -1,9 +1,11 @@
-"""Headers of the name server: codes 103, 104, 105, 216, 224, 322 and 904.
+"""Headers of the name server: codes 103 to 105, 205, 216, 217, 224, 322, 327, 901 and 904.
 
 Source: RegisterBrokerRequestHeader.java, RegisterBrokerResponseHeader.java,
 UnRegisterBrokerRequestHeader.java, GetRouteInfoRequestHeader.java,
 QueryDataVersionRequestHeader.java, BrokerHeartbeatRequestHeader.java,
-DeleteTopicFromNamesrvRequestHeader.java, GetTopicsByClusterRequestHeader.java.
+DeleteTopicFromNamesrvRequestHeader.java, GetTopicsByClusterRequestHeader.java,
+RegisterTopicRequestHeader.java, WipeWritePermOfBrokerRequestHeader.java and ResponseHeader,
+AddWritePermOfBrokerRequestHeader.java and ResponseHeader, GetBrokerMemberGroupRequestHeader.java.
 """
 
 from __future__ import annotations
@@ -115,3 +117,46 @@ class BrokerHeartbeatRequestHeader:
     # The wire's own spelling.
     heartbeat_timeout_mills: Long | None = None
     election_priority: Int | None = None
+
+
+@dataclass(slots=True)
+class WipeWritePermOfBrokerRequestHeader:
+    """WIPE_WRITE_PERM_OF_BROKER (205): let nobody write to the broker's topics."""
+
+    broker_name: str
+
+
+@dataclass(slots=True)
+class WipeWritePermOfBrokerResponseHeader:
+    """How many topics the broker has here."""
+
+    wipe_topic_count: Int
+
+
+@dataclass(slots=True)
+class AddWritePermOfBrokerRequestHeader:
+    """ADD_WRITE_PERM_OF_BROKER (327): let producers write to the broker's topics again."""
+
+    broker_name: str
+
+
+@dataclass(slots=True)
+class AddWritePermOfBrokerResponseHeader:
+    """How many topics the broker has here."""
+
+    add_topic_count: Int
+
+
+@dataclass(slots=True)
+class RegisterTopicRequestHeader(TopicHeader):
+    """REGISTER_TOPIC_IN_NAMESRV (217); the body is the topic's route."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class GetBrokerMemberGroupRequestHeader:
+    """GET_BROKER_MEMBER_GROUP (901): the addresses of one broker's replicas; a body answers."""
+
+    cluster_name: str
+    broker_name: str

@@ -7,10 +7,13 @@ boolean may be written as text, unknown members do not matter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from kourou.errors import MalformedBodyError
 from kourou.protocol.fields import parse_long
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
 
 Json = Mapping[str, Any]
 """A parsed JSON object."""
@@ -147,6 +150,25 @@ def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
     if value in ("true", "false"):
         return bool(value == "true")
     raise _type_error(name, value, "a boolean")
+
+
+def get_enum(parent: Json, name: str, default: EnumT) -> EnumT:
+    """Return the member of the enum of `default`, by its value or its ordinal; fastjson reads both.
+
+    Raises:
+        MalformedBodyError: the enum has no such member.
+    """
+    value = parent.get(name)
+    if value is None:
+        return default
+    kinds = type(default)
+    members = list(kinds)
+    if type(value) is int and 0 <= value < len(members):
+        return members[value]
+    try:
+        return kinds(value)
+    except ValueError:
+        raise MalformedBodyError(f"{name} {str(value)[:60]!r} is unknown") from None
 
 
 def _type_error(what: str, value: object, wanted: str) -> MalformedBodyError:

@@ -1,0 +1,245 @@
+"""JSON bodies of who is connected: consumers, producers, and the groups of a topic.
+
+Source: ConsumerConnection.java, ProducerConnection.java, ProducerTableInfo.java, Connection.java,
+ProducerInfo.java, GroupList.java, QuerySubscriptionResponseBody.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies_client import subscription_from_json, subscription_to_json
+from kourou.protocol.codes import LanguageCode, language_of
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import (
+    Json,
+    as_list,
+    as_object,
+    get_enum,
+    get_integer,
+    get_list,
+    get_object,
+    get_text,
+    get_texts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One client that is connected.
+
+    Attributes:
+        client_addr: `host:port` of its socket.
+        version: its ordinal, see `kourou.protocol.codes.VERSION`.
+    """
+
+    client_id: str
+    client_addr: str
+    language: LanguageCode = LanguageCode.OTHER
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConnection:
+    """The connected members of a consumer group, and what they want.
+
+    Attributes:
+        subscriptions: by topic.
+    """
+
+    connections: Sequence[Connection] = ()
+    consume_type: ConsumeType = ConsumeType.PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """One producer that is connected.
+
+    Attributes:
+        remote_ip: its socket's address as Java writes it, `/host:port`.
+        last_update_timestamp: epoch milliseconds of its last heartbeat.
+    """
+
+    client_id: str
+    remote_ip: str
+    language: LanguageCode = LanguageCode.OTHER
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubscription:
+    """What a group wants of a topic; None if it is not connected or does not want it."""
+
+    group: str
+    topic: str | None = None
+    subscription: SubscriptionData | None = None
+
+
+def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
+    """Return the body that answers GET_CONSUMER_CONNECTION_LIST (203)."""
+    return dumps(
+        {
+            "connectionSet": [_connection_to_json(one) for one in connection.connections],
+            "consumeFromWhere": connection.consume_from_where.value,
+            "consumeType": connection.consume_type.value,
+            "messageModel": connection.message_model.value,
+            "subscriptionTable": {
+                topic: subscription_to_json(subscription)
+                for topic, subscription in connection.subscriptions.items()
+            },
+        }
+    )
+
+
+def decode_consumer_connection(body: bytes) -> ConsumerConnection:
+    """Return the members of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "consumer connection")
+    return ConsumerConnection(
+        _connections(data),
+        get_enum(data, "consumeType", ConsumeType.PASSIVELY),
+        get_enum(data, "messageModel", MessageModel.CLUSTERING),
+        get_enum(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
+        {
+            topic: subscription_from_json(as_object(one, "subscriptionTable"))
+            for topic, one in get_object(data, "subscriptionTable").items()
+        },
+    )
+
+
+def encode_producer_connection(connections: Sequence[Connection]) -> bytes:
+    """Return the body that answers GET_PRODUCER_CONNECTION_LIST (204)."""
+    return dumps({"connectionSet": [_connection_to_json(one) for one in connections]})
+
+
+def decode_producer_connection(body: bytes) -> list[Connection]:
+    """Return the producers of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    return _connections(as_object(loads(body), "producer connection"))
+
+
+def encode_producer_table(producers: Mapping[str, Sequence[ProducerInfo]]) -> bytes:
+    """Return the body that answers GET_ALL_PRODUCER_INFO (328): producers by their group."""
+    return dumps(
+        {
+            "data": {
+                group: [
+                    {
+                        "clientId": one.client_id,
+                        "language": one.language.name,
+                        "lastUpdateTimestamp": one.last_update_timestamp,
+                        "remoteIP": one.remote_ip,
+                        "version": one.version,
+                    }
+                    for one in members
+                ]
+                for group, members in producers.items()
+            }
+        }
+    )
+
+
+def decode_producer_table(body: bytes) -> dict[str, list[ProducerInfo]]:
+    """Return the producers of a body, by their group.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "producer table")
+    return {
+        group: [_producer_from_json(as_object(one, "data")) for one in as_list(members, "data")]
+        for group, members in get_object(data, "data").items()
+    }
+
+
+def encode_group_list(groups: Sequence[str]) -> bytes:
+    """Return the body that answers QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    return dumps({"groupList": list(groups)})
+
+
+def decode_group_list(body: bytes) -> list[str]:
+    """Return the groups of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object with an array of texts.
+    """
+    return get_texts(as_object(loads(body), "group list"), "groupList")
+
+
+def encode_group_subscription(subscription: GroupSubscription) -> bytes:
+    """Return the body that answers QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
+    wanted = subscription.subscription
+    return dumps(
+        {
+            "group": subscription.group,
+            "subscriptionData": None if wanted is None else subscription_to_json(wanted),
+            "topic": subscription.topic,
+        }
+    )
+
+
+def decode_group_subscription(body: bytes) -> GroupSubscription:
+    """Return the subscription of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "group subscription")
+    wanted = data.get("subscriptionData")
+    return GroupSubscription(
+        get_text(data, "group"),
+        get_text(data, "topic") or None,
+        None if wanted is None else subscription_from_json(as_object(wanted, "subscriptionData")),
+    )
+
+
+def _connection_to_json(connection: Connection) -> dict[str, object]:
+    return {
+        "clientAddr": connection.client_addr,
+        "clientId": connection.client_id,
+        "language": connection.language.name,
+        "version": connection.version,
+    }
+
+
+def _connections(data: Json) -> list[Connection]:
+    """Return the clients of the member connectionSet."""
+    members = [as_object(one, "connectionSet") for one in get_list(data, "connectionSet")]
+    return [
+        Connection(
+            get_text(one, "clientId"),
+            get_text(one, "clientAddr"),
+            _language(one),
+            get_integer(one, "version"),
+        )
+        for one in members
+    ]
+
+
+def _producer_from_json(data: Json) -> ProducerInfo:
+    return ProducerInfo(
+        get_text(data, "clientId"),
+        get_text(data, "remoteIP"),
+        _language(data),
+        get_integer(data, "version"),
+        get_integer(data, "lastUpdateTimestamp"),
+    )
+
+
+def _language(data: Json) -> LanguageCode:
+    """Return the member language, a name or an ordinal; OTHER for anything else."""
+    value = data.get("language")
+    return language_of(value) if isinstance(value, str | int) else LanguageCode.OTHER

@@ -1,0 +1,236 @@
+"""JSON of offsets: resets, what consumers hold, and a broker's tables of committed offsets.
+
+Source: ResetOffsetBody.java, ResetOffsetBodyForC.java, GetConsumerStatusBody.java,
+QueryCorrectionOffsetBody.java, ConsumerOffsetManager.java, DelayOffsetSerializeWrapper.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies_queues import (
+    offsets_by_queue,
+    queue_from_json,
+    queue_to_json,
+)
+from kourou.protocol.bodies_topics import (
+    DataVersion,
+    data_version_from_json,
+    data_version_to_json,
+)
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_values import (
+    Json,
+    as_integer,
+    as_object,
+    get_integer,
+    get_object,
+    get_texts,
+)
+
+QueueOffsets = Mapping[int, int]
+"""Queue id, or delay level, to queue offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """How far clients have come, in queue offsets.
+
+    Attributes:
+        offsets: of the client that answers 221.
+        clients: of each client id, where a broker answers 223 for several.
+    """
+
+    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[MessageQueue, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsetTable:
+    """What all groups committed on a broker: the answer to 43 and the file consumerOffset.json.
+
+    Attributes:
+        offsets: `topic@group` to the next queue offset to consume of each queue.
+        group_topics: group to the topics it has offsets in.
+        pulled: as `offsets`, the next queue offset to read; written by brokers that keep it.
+        light_queues: `queue@group` to the next queue offset; None unless light queues are on.
+    """
+
+    offsets: Mapping[str, QueueOffsets] = field(default_factory=dict)
+    data_version: DataVersion | None = None
+    group_topics: Mapping[str, Sequence[str]] | None = None
+    pulled: Mapping[str, QueueOffsets] | None = None
+    light_queues: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOffsetTable:
+    """How far each delay level has come: the answer to 45 and the file delayOffset.json.
+
+    Attributes:
+        offsets: delay level, from 1, to the next queue offset to deliver.
+    """
+
+    offsets: QueueOffsets = field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+def encode_reset_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Return the body of RESET_CONSUMER_CLIENT_OFFSET (220) and of the answer to 222."""
+    return dumps({"offsetTable": dict(offsets)})
+
+
+def encode_reset_offsets_for_c(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Return the body of 220 to a client whose language is CPP: a list in place of the map."""
+    return dumps(
+        {
+            "offsetTable": [
+                queue_to_json(queue) | {"offset": offset} for queue, offset in offsets.items()
+            ]
+        }
+    )
+
+
+def decode_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
+    """Return the queue offsets of a body, in either form.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "offset reset")
+    table = data.get("offsetTable")
+    if isinstance(table, list):
+        return {
+            queue_from_json(one): get_integer(as_object(one, "offsetTable"), "offset")
+            for one in table
+        }
+    return offsets_by_queue(table, "offsetTable")
+
+
+def encode_consumer_status(status: ConsumerStatus) -> bytes:
+    """Return the body that answers 221 and 223."""
+    return dumps(
+        {
+            "consumerTable": {client: dict(table) for client, table in status.clients.items()},
+            "messageQueueTable": dict(status.offsets),
+        }
+    )
+
+
+def decode_consumer_status(body: bytes) -> ConsumerStatus:
+    """Return the status of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consumer status")
+    return ConsumerStatus(
+        offsets_by_queue(data.get("messageQueueTable"), "messageQueueTable"),
+        {
+            client: offsets_by_queue(table, "consumerTable")
+            for client, table in get_object(data, "consumerTable").items()
+        },
+    )
+
+
+def encode_correction_offsets(offsets: QueueOffsets) -> bytes:
+    """Return the body that answers QUERY_CORRECTION_OFFSET (308): offsets by queue id."""
+    return dumps({"correctionOffsets": dict(offsets)})
+
+
+def decode_correction_offsets(body: bytes) -> dict[int, int]:
+    """Return the queue offsets of a body, by queue id.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object of integers.
+    """
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "correction offsets")
+    return _by_integer(data.get("correctionOffsets"), "correctionOffsets")
+
+
+def encode_consumer_offset_table(table: ConsumerOffsetTable, *, pretty: bool = False) -> bytes:
+    """Return the body that answers GET_ALL_CONSUMER_OFFSET (43), or, pretty, the file."""
+    return dumps(
+        {
+            "dataVersion": _version(table.data_version),
+            "groupTopicMap": None
+            if table.group_topics is None
+            else {group: list(topics) for group, topics in table.group_topics.items()},
+            "lmqOffsetTable": None if table.light_queues is None else dict(table.light_queues),
+            "offsetTable": _tables(table.offsets),
+            "pullOffsetTable": None if table.pulled is None else _tables(table.pulled),
+        },
+        pretty=pretty,
+    )
+
+
+def decode_consumer_offset_table(body: bytes) -> ConsumerOffsetTable:
+    """Return the table of a body or of the file.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body, bare_keys_bytes_max=max(FRAME_SIZE_MAX, len(body))), "offsets")
+    topics = _optional(data, "groupTopicMap")
+    pulled = _optional(data, "pullOffsetTable")
+    light = _optional(data, "lmqOffsetTable")
+    return ConsumerOffsetTable(
+        _tables_from_json(get_object(data, "offsetTable"), "offsetTable"),
+        _version_from_json(data),
+        None if topics is None else {group: get_texts(topics, group) for group in topics},
+        None if pulled is None else _tables_from_json(pulled, "pullOffsetTable"),
+        None
+        if light is None
+        else {key: as_integer(offset, "lmqOffsetTable") for key, offset in light.items()},
+    )
+
+
+def encode_delay_offset_table(table: DelayOffsetTable, *, pretty: bool = False) -> bytes:
+    """Return the body that answers GET_ALL_DELAY_OFFSET (45), or, pretty, the file."""
+    return dumps(
+        {"dataVersion": _version(table.data_version), "offsetTable": dict(table.offsets)},
+        pretty=pretty,
+    )
+
+
+def decode_delay_offset_table(body: bytes) -> DelayOffsetTable:
+    """Return the table of a body or of the file.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "delay offsets")
+    return DelayOffsetTable(
+        _by_integer(data.get("offsetTable"), "offsetTable"), _version_from_json(data)
+    )
+
+
+def _by_integer(value: object, what: str) -> dict[int, int]:
+    """Return a map of integers; `loads` gives its bare keys as texts."""
+    return {
+        as_integer(key, what): as_integer(one, what) for key, one in as_object(value, what).items()
+    }
+
+
+def _tables(tables: Mapping[str, QueueOffsets]) -> dict[str, dict[int, int]]:
+    return {key: dict(offsets) for key, offsets in tables.items()}
+
+
+def _tables_from_json(tables: Json, what: str) -> dict[str, dict[int, int]]:
+    return {key: _by_integer(offsets, what) for key, offsets in tables.items()}
+
+
+def _optional(data: Json, name: str) -> Json | None:
+    return None if data.get(name) is None else get_object(data, name)
+
+
+def _version(version: DataVersion | None) -> dict[str, object] | None:
+    return None if version is None else data_version_to_json(version)
+
+
+def _version_from_json(data: Json) -> DataVersion | None:
+    version = _optional(data, "dataVersion")
+    return None if version is None else data_version_from_json(version)

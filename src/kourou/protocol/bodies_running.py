@@ -1,0 +1,276 @@
+"""JSON bodies that a consumer answers with: how it runs, and what its listener said.
+
+Source: ConsumerRunningInfo.java, ProcessQueueInfo.java, PopProcessQueueInfo.java,
+ConsumeStatus.java, ConsumeMessageDirectlyResult.java, CMResult.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies_client import subscription_from_json, subscription_to_json
+from kourou.protocol.bodies_queues import items_by_queue
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_values import (
+    Json,
+    as_object,
+    get_boolean,
+    get_enum,
+    get_integer,
+    get_list,
+    get_number,
+    get_object,
+    get_optional_text,
+    get_text_map,
+)
+
+
+class ConsumeResult(StrEnum):
+    """What came of handing one message to a listener; values are the wire's, in its order."""
+
+    SUCCESS = "CR_SUCCESS"
+    LATER = "CR_LATER"
+    ROLLBACK = "CR_ROLLBACK"
+    COMMIT = "CR_COMMIT"
+    THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+    RETURN_NULL = "CR_RETURN_NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessQueueInfo:
+    """What a consumer holds of one queue; offsets are queue offsets, times epoch milliseconds.
+
+    Attributes:
+        commit_offset: the next message to be consumed.
+        cached_msg_min_offset: of the messages read and not consumed; 0 if there are none.
+        transaction_msg_count: messages handed to an ordered listener now.
+        locked: the broker gave the queue to this consumer alone.
+        dropped: the queue is somebody else's now.
+    """
+
+    commit_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = 0
+    transaction_msg_min_offset: int = 0
+    transaction_msg_max_offset: int = 0
+    transaction_msg_count: int = 0
+    locked: bool = False
+    try_unlock_times: int = 0
+    last_lock_timestamp: int = 0
+    dropped: bool = False
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PopProcessQueueInfo:
+    """What a consumer that pops holds of one queue."""
+
+    wait_ack_count: int = 0
+    dropped: bool = False
+    last_pop_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatus:
+    """How a topic is consumed: times in milliseconds, rates a second, over the last minutes."""
+
+    pull_rt: float = 0.0
+    pull_tps: float = 0.0
+    consume_rt: float = 0.0
+    consume_ok_tps: float = 0.0
+    consume_failed_tps: float = 0.0
+    consume_failed_msgs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRunningInfo:
+    """How a consumer runs.
+
+    Attributes:
+        properties: such as `PROP_CONSUME_TYPE`, and its configuration.
+        subscriptions: sorted by topic and expression, as Java's set of them is.
+        statuses: by topic.
+        user_info: whatever the program adds.
+        jstack: the stacks of its threads, if asked for.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscriptions: Sequence[SubscriptionData] = ()
+    queues: Mapping[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
+    pop_queues: Mapping[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
+    statuses: Mapping[str, ConsumeStatus] = field(default_factory=dict)
+    user_info: Mapping[str, str] = field(default_factory=dict)
+    jstack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeMessageDirectlyResult:
+    """What came of handing one message to a listener.
+
+    Attributes:
+        order: the listener consumes in order; `auto_commit` then tells how it commits.
+        spent_time_ms: how long it took.
+    """
+
+    consume_result: ConsumeResult = ConsumeResult.SUCCESS
+    order: bool = False
+    auto_commit: bool = True
+    remark: str | None = None
+    spent_time_ms: int = 0
+
+
+def encode_consumer_running_info(info: ConsumerRunningInfo) -> bytes:
+    """Return the body that answers GET_CONSUMER_RUNNING_INFO (307)."""
+    return dumps(
+        {
+            "jstack": info.jstack,
+            "mqPopTable": {
+                queue: {
+                    "droped": one.dropped,
+                    "lastPopTimestamp": one.last_pop_timestamp,
+                    "waitAckCount": one.wait_ack_count,
+                }
+                for queue, one in info.pop_queues.items()
+            },
+            "mqTable": {queue: _process_queue(one) for queue, one in info.queues.items()},
+            "properties": dict(info.properties),
+            "statusTable": {topic: _status(one) for topic, one in info.statuses.items()},
+            "subscriptionSet": [subscription_to_json(one) for one in info.subscriptions],
+            "userConsumerInfo": dict(info.user_info),
+        }
+    )
+
+
+def decode_consumer_running_info(body: bytes) -> ConsumerRunningInfo:
+    """Return how a consumer runs, of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "running info")
+    return ConsumerRunningInfo(
+        get_text_map(data, "properties"),
+        tuple(
+            subscription_from_json(as_object(one, "subscriptionSet"))
+            for one in get_list(data, "subscriptionSet")
+        ),
+        {
+            queue: _process_queue_from_json(as_object(one, "mqTable"))
+            for queue, one in items_by_queue(get_object(data, "mqTable"))
+        },
+        {
+            queue: _pop_process_queue_from_json(as_object(one, "mqPopTable"))
+            for queue, one in items_by_queue(get_object(data, "mqPopTable"))
+        },
+        {
+            topic: _status_from_json(as_object(one, "statusTable"))
+            for topic, one in get_object(data, "statusTable").items()
+        },
+        get_text_map(data, "userConsumerInfo"),
+        get_optional_text(data, "jstack"),
+    )
+
+
+def encode_consume_directly_result(result: ConsumeMessageDirectlyResult) -> bytes:
+    """Return the body that answers CONSUME_MESSAGE_DIRECTLY (309)."""
+    return dumps(
+        {
+            "autoCommit": result.auto_commit,
+            "consumeResult": result.consume_result.value,
+            "order": result.order,
+            "remark": result.remark,
+            "spentTimeMills": result.spent_time_ms,
+        }
+    )
+
+
+def decode_consume_directly_result(body: bytes) -> ConsumeMessageDirectlyResult:
+    """Return what came of it, of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body), "result of consuming")
+    return ConsumeMessageDirectlyResult(
+        get_enum(data, "consumeResult", ConsumeResult.SUCCESS),
+        get_boolean(data, "order"),
+        get_boolean(data, "autoCommit", default=True),
+        get_optional_text(data, "remark"),
+        get_integer(data, "spentTimeMills"),
+    )
+
+
+def _process_queue(info: ProcessQueueInfo) -> dict[str, object]:
+    return {
+        "cachedMsgCount": info.cached_msg_count,
+        "cachedMsgMaxOffset": info.cached_msg_max_offset,
+        "cachedMsgMinOffset": info.cached_msg_min_offset,
+        "cachedMsgSizeInMiB": info.cached_msg_size_in_mib,
+        "commitOffset": info.commit_offset,
+        "droped": info.dropped,
+        "lastConsumeTimestamp": info.last_consume_timestamp,
+        "lastLockTimestamp": info.last_lock_timestamp,
+        "lastPullTimestamp": info.last_pull_timestamp,
+        "locked": info.locked,
+        "transactionMsgCount": info.transaction_msg_count,
+        "transactionMsgMaxOffset": info.transaction_msg_max_offset,
+        "transactionMsgMinOffset": info.transaction_msg_min_offset,
+        "tryUnlockTimes": info.try_unlock_times,
+    }
+
+
+def _process_queue_from_json(data: Json) -> ProcessQueueInfo:
+    return ProcessQueueInfo(
+        get_integer(data, "commitOffset"),
+        get_integer(data, "cachedMsgMinOffset"),
+        get_integer(data, "cachedMsgMaxOffset"),
+        get_integer(data, "cachedMsgCount"),
+        get_integer(data, "cachedMsgSizeInMiB"),
+        get_integer(data, "transactionMsgMinOffset"),
+        get_integer(data, "transactionMsgMaxOffset"),
+        get_integer(data, "transactionMsgCount"),
+        get_boolean(data, "locked"),
+        get_integer(data, "tryUnlockTimes"),
+        get_integer(data, "lastLockTimestamp"),
+        get_boolean(data, "droped"),
+        get_integer(data, "lastPullTimestamp"),
+        get_integer(data, "lastConsumeTimestamp"),
+    )
+
+
+def _pop_process_queue_from_json(data: Json) -> PopProcessQueueInfo:
+    return PopProcessQueueInfo(
+        get_integer(data, "waitAckCount"),
+        get_boolean(data, "droped"),
+        get_integer(data, "lastPopTimestamp"),
+    )
+
+
+def _status(status: ConsumeStatus) -> dict[str, object]:
+    return {
+        "consumeFailedMsgs": status.consume_failed_msgs,
+        "consumeFailedTPS": float(status.consume_failed_tps),
+        "consumeOKTPS": float(status.consume_ok_tps),
+        "consumeRT": float(status.consume_rt),
+        "pullRT": float(status.pull_rt),
+        "pullTPS": float(status.pull_tps),
+    }
+
+
+def _status_from_json(data: Json) -> ConsumeStatus:
+    return ConsumeStatus(
+        get_number(data, "pullRT"),
+        get_number(data, "pullTPS"),
+        get_number(data, "consumeRT"),
+        get_number(data, "consumeOKTPS"),
+        get_number(data, "consumeFailedTPS"),
+        get_integer(data, "consumeFailedMsgs"),
+    )
