@@ -86,6 +86,10 @@ class ClosedError(UsageError):
     """An operation on something that was closed or never started."""
 
 
+class ForkedError(UsageError):
+    """A client was used in a process forked from the one that made it."""
+
+
 class JavaNotFoundError(UsageError):
     """Spark was asked for on a machine without a Java that it runs on."""
 

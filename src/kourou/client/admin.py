@@ -178,7 +178,7 @@ class AdminClient(CallingClient):
         _check_own_topic(topic)
         for server in (await self._topic_masters(topic)).values():
             await calls_admin.delete_topic(server, topic)
-        for address in self._instance.namesrv_addresses:
+        for address in await self._instance.name_servers.all():
             try:
                 await calls_admin.forget_topic(self._server(address), topic)
             except (RequestNotSupportedError, TransportError):

@@ -10,7 +10,9 @@ from typing import Final
 
 from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.host import pack_address
+from kourou.protocol.command import SerializeType
 from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.tls import TlsClientConfig
 
 MIB: Final = 1024 * 1024
 
@@ -41,6 +43,9 @@ class ClientConfig:
     )
     """Time in ms between two looks at the routes of all topics in use."""
 
+    namesrv_lookup_interval_ms: int = 120_000
+    """Time in ms between two looks at the web address that tells the name servers, if one does."""
+
     heartbeat_interval_ms: int = field(default=30_000, metadata={"key": "heartbeatBrokerInterval"})
     """Time in ms between heartbeats; brokers forget a client after 120 s without one."""
 
@@ -56,8 +61,23 @@ class ClientConfig:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     """Bounds of each connection."""
 
+    tls: TlsClientConfig | None = field(default=None, metadata={"key": "useTLS"})
+    """How to speak TLS with name servers and brokers; `TlsClientConfig()` trusts what the system
+    trusts. None: plain connections."""
+
+    serialize_type: SerializeType | None = field(
+        default=None, metadata={"key": "rocketmq.serialize.type"}
+    )
+    """How headers are written: JSON, or ROCKETMQ's binary form, which is smaller. Every server
+    reads both. None: what the environment's ROCKETMQ_SERIALIZE_TYPE names, else JSON."""
+
     def __post_init__(self) -> None:
-        for name in ("request_timeout_ms", "route_refresh_interval_ms", "heartbeat_interval_ms"):
+        for name in (
+            "request_timeout_ms",
+            "route_refresh_interval_ms",
+            "namesrv_lookup_interval_ms",
+            "heartbeat_interval_ms",
+        ):
             check_range(self, name, 1, 3_600_000)
         check_range(self, "retry_backoff_min_ms", 1, 60_000)
         check_range(self, "retry_backoff_max_ms", self.retry_backoff_min_ms, 600_000)

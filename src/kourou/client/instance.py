@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Final, TypeVar
@@ -18,16 +17,20 @@ from weakref import WeakValueDictionary
 
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
+from kourou.client.client_pool import ClientPool, serialize_type_of_environment
 from kourou.client.config import ClientConfig
+from kourou.client.name_servers import NameServers
+from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
+from kourou.client.namesrv_lookup import NamesrvLookup
+from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
-from kourou.client.routes import NameServers, Routes, parse_namesrv_addr
+from kourou.client.routes import Routes
 from kourou.errors import ClosedError, InvalidGroupError, KourouError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.protocol.bodies import ConsumerData, HeartbeatData
 from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 
 T = TypeVar("T")
@@ -38,11 +41,6 @@ FIRST_HEARTBEAT_MS: Final = 1_000
 
 UNREGISTER_TIMEOUT_MS: Final = 1_000
 """For telling all brokers at once that the client leaves; they would notice by themselves."""
-
-_ELSEWHERE: Final = (
-    "192.0.2.1",
-    9,
-)  # an address for documentation: nobody is there, nothing is sent
 
 
 class _State(Enum):
@@ -57,7 +55,7 @@ class ClientInstance:
     """Connections, routes and heartbeats of one client.
 
     Args:
-        namesrv_addr: `host:port`, or several joined by `;`.
+        namesrv_addr: `host:port`, or several joined by `;`, or a web address that tells them.
         config: its intervals and limits.
         runtime: the outside world; None for the real one.
         kind: what the client is, for error texts, such as "producer".
@@ -71,7 +69,7 @@ class ClientInstance:
             a connection.
 
     Raises:
-        ConfigError: `namesrv_addr` does not parse.
+        ConfigError: `namesrv_addr` does not parse, or the environment names no form of headers.
     """
 
     def __init__(
@@ -88,14 +86,24 @@ class ClientInstance:
         on_route_changed: Callable[[str], None] | None = None,
         on_registered: Callable[[str], None] | None = None,
     ) -> None:
-        self.namesrv_addresses = parse_namesrv_addr(namesrv_addr)
+        self._namesrv_url = find_url(namesrv_addr)
+        # What tells one set of name servers from another; a web address stands for what it tells.
+        self.namesrv_addresses = (
+            (self._namesrv_url,) if self._namesrv_url else parse_namesrv_addr(namesrv_addr)
+        )
         self.runtime = runtime or Runtime.system()
-        self.ip = config.client_ip or _local_ip()
+        self.ip = config.client_ip or local_ip()
         unique = f"{os.getpid()}#{self.runtime.random.getrandbits(48):012x}"
         self.client_id = f"{self.ip}@{config.instance_name or unique}"
         self.backoff = Backoff(
             config.retry_backoff_min_ms, config.retry_backoff_max_ms, self.runtime.random
         )
+        self._serialize_type = (
+            serialize_type_of_environment()
+            if config.serialize_type is None
+            else config.serialize_type
+        )
+        self._guard = ProcessGuard()
         self._config = config
         self._kind = kind
         self._producer_group = producer_group
@@ -124,7 +132,9 @@ class ClientInstance:
 
         Raises:
             ClosedError: it is closed, or was never started.
+            ForkedError: it belongs to the process from which this one was forked.
         """
+        self._guard.check(self._kind)
         if self._state is _State.NEW:
             raise ClosedError(
                 f"the {self._kind} is not started: use `async with`, or start() first"
@@ -174,16 +184,24 @@ class ClientInstance:
 
         Raises:
             ClosedError: it was started before.
+            ForkedError: as `check_open`.
+            ConfigError: a file that `tls` names cannot be used.
         """
+        self._guard.check(self._kind)
         if self._state is not _State.NEW:
             raise ClosedError(f"the {self._kind} was started before; make a new one")
-        self._state = _State.OPEN
         config = self._config
-        self.tasks = BackgroundTasks()
-        self.pool = ConnectionPool(
-            self.runtime, self._handlers, config.limits, on_connected=self._on_connected
+        self.pool = ClientPool(
+            self.runtime,
+            self._handlers,
+            config.limits,
+            self._on_connected,
+            tls=config.tls,
+            serialize_type=self._serialize_type,
         )
-        self.name_servers = NameServers(self.pool, self.namesrv_addresses, self.runtime.random)
+        self._state = _State.OPEN
+        self.tasks = BackgroundTasks()
+        self.name_servers = self._make_name_servers()
         self.routes = Routes(
             self.name_servers,
             config.request_timeout_ms,
@@ -191,6 +209,12 @@ class ClientInstance:
             self._auto_create_queue_nums,
             self._on_route_changed,
         )
+        if self._namesrv_url is not None:
+            self.tasks.start_periodic(
+                self.name_servers.refresh,
+                config.namesrv_lookup_interval_ms,
+                "look-up of name servers",
+            )
         self.tasks.start_periodic(
             self.routes.refresh_all, config.route_refresh_interval_ms, "route refresh"
         )
@@ -206,14 +230,20 @@ class ClientInstance:
         """Refuse what users ask from now on; return False unless it was open.
 
         Who gets True finishes what is under way and calls `close`; others call `wait_ended`.
+        A forked child's copy is never open.
         """
-        if self._state is not _State.OPEN:
+        if self._state is not _State.OPEN or self._guard.is_forked:
             return False
         self._state = _State.STOPPED
         return True
 
     async def wait_ended(self) -> None:
-        """Wait for the `close` that another caller has begun; end what was never started."""
+        """Wait for the `close` that another caller has begun; end what was never started.
+
+        Returns at once in a forked child, where nobody closes anything.
+        """
+        if self._guard.is_forked:
+            return
         if self._state is _State.NEW:
             await self.close()
         await self._ended.wait()
@@ -224,7 +254,7 @@ class ClientInstance:
         Takes at most a second when brokers do not answer. Closing twice is harmless, and so is
         closing what was never started: it cannot be started then.
         """
-        if self._state is _State.CLOSED:
+        if self._state is _State.CLOSED or self._guard.is_forked:
             return
         was_started = self._state is not _State.NEW
         self._state = _State.CLOSED
@@ -235,6 +265,7 @@ class ClientInstance:
             await self.tasks.close()
             await asyncio.gather(*map(self._unregister, self._registered))
         finally:
+            self.name_servers.close()
             self.routes.close()
             try:
                 await self.pool.close()
@@ -246,6 +277,7 @@ class ClientInstance:
         if self._state in (_State.OPEN, _State.STOPPED):
             self._state = _State.CLOSED
             self.tasks.cancel()
+            self.name_servers.close()
             self.routes.close()
             self.pool.abort()
             self._ended.set()
@@ -287,6 +319,13 @@ class ClientInstance:
             if self._on_registered is not None:
                 self._on_registered(address)
         return True
+
+    def _make_name_servers(self) -> NameServers:
+        random = self.runtime.random
+        if self._namesrv_url is None:
+            return NameServers(self.pool, self.namesrv_addresses, random)
+        lookup = NamesrvLookup(self._namesrv_url, self.runtime.offload, self.request_timeout_s)
+        return NameServers(self.pool, (), random, lookup)
 
     def _on_connected(self, address: str, _: Connection) -> None:
         """Register at once on a new connection to a broker: to it, this client is a new one."""
@@ -356,13 +395,3 @@ class ConsumerGroups:
 
 consumer_groups: Final = ConsumerGroups()
 """The one table of this process."""
-
-
-def _local_ip() -> str:
-    """Return the address of the interface with the default route; 127.0.0.1 if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_ELSEWHERE)
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""Where topics are: name servers with failover, and the routes they gave.
+"""Where topics are: the routes that name servers gave.
 
 A route that was known once is kept while no name server knows better: a broker that restarts
 vanishes from the name servers for a moment, and producers should meet it again, not give up.
@@ -8,86 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
+from kourou.client.name_servers import NameServers
 from kourou.errors import (
-    ConfigError,
     ConnectFailedError,
     KourouError,
     NoRouteError,
     RequestTimeoutError,
     TopicNotFoundError,
-    TransportError,
 )
 from kourou.model.route import MASTER_ID, QueueData, TopicRoute
 from kourou.model.topic import AUTO_CREATE_TOPIC
 from kourou.protocol.bodies import decode_topic_route
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.command import request
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader
-from kourou.remoting.check import raise_for_response
-from kourou.remoting.network import format_address, parse_address
-from kourou.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
-
-NAMESRV_PORT = 9876
-
-
-def parse_namesrv_addr(text: str) -> tuple[str, ...]:
-    """Return the addresses of `host:port;host:port`; the port may be left out.
-
-    Raises:
-        ConfigError: there is none, or one does not parse.
-    """
-    parts = [part.strip() for part in text.split(";") if part.strip()]
-    if not parts:
-        raise ConfigError("namesrv_addr is empty: expected host:port, or several joined by ';'")
-    return tuple(format_address(parse_address(part, NAMESRV_PORT)) for part in parts)
-
-
-class NameServers:
-    """The name servers of one client: one is used until it fails, then the next.
-
-    All of them know the same, so any may be asked; the first is chosen by chance, to spread load.
-    """
-
-    def __init__(
-        self, pool: ConnectionPool, addresses: tuple[str, ...], rng: random.Random
-    ) -> None:
-        self.addresses = addresses
-        self._pool = pool
-        self._current = rng.randrange(len(addresses))
-
-    async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Return the first answer that is a success.
-
-        Raises:
-            ConnectFailedError: none answered within `timeout_s`; the text names them all.
-            RemoteError: one answered with another code.
-        """
-        failures = []
-        loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + timeout_s
-        first, count = self._current, len(self.addresses)
-        for tried in range(count):
-            # Counted from here: requests that fail together would push `_current` past who lives.
-            index = (first + tried) % count
-            # A silent one must leave time for the others.
-            share_s = max(0.0, ends_at_s - loop.time()) / (count - tried)
-            try:
-                answer = await self._pool.request(self.addresses[index], command, share_s)
-            except TransportError as error:
-                failures.append(str(error))
-            else:
-                self._current = index
-                raise_for_response(answer)
-                return answer
-        raise ConnectFailedError(
-            f"no name server answered ({'; '.join(failures)}): start one (kourou serve), "
-            f"or correct the address {';'.join(self.addresses)}"
-        )
 
 
 class Routes:
@@ -145,7 +83,7 @@ class Routes:
         done, _ = await asyncio.wait({lookup}, timeout=timeout_s)
         if not done:
             raise RequestTimeoutError(
-                f"the name servers {';'.join(self._name_servers.addresses)} did not tell the "
+                f"the name servers {self._name_servers.text} did not tell the "
                 f"route of {topic} within {timeout_s:.3g} s"
             )
         if lookup.cancelled():
@@ -262,7 +200,7 @@ class Routes:
             else:
                 return _with_queue_nums(route, self._auto_create_queue_nums)
         raise NoRouteError(
-            f"no name server of {';'.join(self._name_servers.addresses)} knows the topic {topic}: "
+            f"no name server of {self._name_servers.text} knows the topic {topic}: "
             f"create it (kourou topic create {topic}), or let brokers create topics "
             "(autoCreateTopicEnable)"
         )

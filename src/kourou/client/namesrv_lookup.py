@@ -1,0 +1,68 @@
+"""Name servers that a web address tells, as `http://host/path`.
+
+The answer is one line, `host:port;host:port`. Whoever moves name servers changes it there, and
+clients follow. Reading it blocks, so it is done off the event loop.
+
+Source: DefaultTopAddressing.java.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import urllib.request
+from typing import Final
+
+from kourou.client.namesrv_addr import parse_namesrv_addr
+from kourou.errors import ConfigError, ConnectFailedError
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+_TEXT_BYTES_MAX: Final = 64 * 1024
+"""Some thousand addresses; what is longer is no list of name servers."""
+
+
+class NamesrvLookup:
+    """Asks a web address for the name servers.
+
+    Args:
+        url: `http://` or `https://`.
+        offload: how to leave the loop.
+        timeout_s: for one answer.
+    """
+
+    def __init__(self, url: str, offload: Offload, timeout_s: float) -> None:
+        self.url = url
+        self._offload = offload
+        self._timeout_s = timeout_s
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Return the addresses that are named now.
+
+        Raises:
+            ConnectFailedError: no answer, or one that names none; the text has the web address.
+        """
+        text = await self._offload(fetch_text, self.url, self._timeout_s)
+        line = (text.splitlines() or [""])[0]
+        try:
+            return parse_namesrv_addr(line)
+        except ConfigError as error:
+            raise ConnectFailedError(f"{self.url} names no name servers: {error}") from None
+
+
+def fetch_text(url: str, timeout_s: float) -> str:
+    """Return what a web address answers. Blocks, each read at most `timeout_s`.
+
+    Raises:
+        ConnectFailedError: no answer, a refusal, or one that is too long or no text.
+    """
+    try:
+        # Redirects lead to http, https or ftp only, and the caller has checked the first address.
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310
+            body: bytes = answer.read(_TEXT_BYTES_MAX + 1)
+        if len(body) > _TEXT_BYTES_MAX:
+            raise ConnectFailedError(f"{url} answered more than {_TEXT_BYTES_MAX} bytes")
+        return body.decode()
+    except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+        raise ConnectFailedError(f"{url} does not tell the name servers: {error}") from error
