@@ -90,6 +90,22 @@ class ForkedError(UsageError):
     """A client was used in a process forked from the one that made it."""
 
 
+class CodecMissingError(UsageError):
+    """A message body needs a codec whose package is not installed.
+
+    Attributes:
+        package: what is missing.
+    """
+
+    def __init__(self, package: str) -> None:
+        super().__init__(f"a message body needs the package {package}: pip install 'kourou[fast]'")
+        self.package = package
+
+
+class DuplicateInProgressError(UsageError):
+    """A message arrived again while its first delivery is being handled; it will come again."""
+
+
 class JavaNotFoundError(UsageError):
     """Spark was asked for on a machine without a Java that it runs on."""
 
