@@ -40,8 +40,9 @@ class Connection(asyncio.BufferedProtocol):
     """Either side of a connection. Made by `Connections.make`, not by hand.
 
     Attributes:
-        remote_address: the peer's.
+        remote_address: the peer's; behind a load balancer that is trusted, the one it speaks for.
         local_address: the one the peer reached us by.
+        forwarded_for: what a load balancer said; set before the connection begins.
         on_closed: called once with this connection when it has ended, in order.
     """
 
@@ -57,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         is_accepted: bool,
     ) -> None:
         self.remote_address = self.local_address = _NOWHERE
+        self.forwarded_for: Address | None = None
         self.on_closed: list[Callable[[Connection], None]] = []
         self._loop = asyncio.get_running_loop()
         self._dispatch = dispatch
@@ -191,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.output_pause_bytes)
-        self.remote_address = _address(transport.get_extra_info("peername"))
+        self.remote_address = self.forwarded_for or _address(transport.get_extra_info("peername"))
         self.local_address = _address(transport.get_extra_info("sockname"))
         self._on_made(self)
 

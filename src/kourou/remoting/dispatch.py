@@ -3,6 +3,7 @@
 What the peer is told:
 
     what happened               answer
+    the server is leaving       1500, `please go away`, where the peer knows it and waits for one
     no handler for the code     3, ` request type N not supported`
     RemoteError                 its code and remark
     ProtocolError, UsageError   1 and its text: the peer's fault
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from kourou.errors import ProtocolError, RemoteError, UsageError
 from kourou.protocol.codes import ResponseCode
@@ -28,14 +30,26 @@ It runs on the event loop and must not block.
 """
 
 
+_VERSION_GO_AWAY: Final = 475
+"""V5_3_1: what is newer takes the answer GO_AWAY for what it means."""
+
+
 class Dispatcher:
-    """Calls the handler of each request."""
+    """Calls the handler of each request.
+
+    Attributes:
+        is_leaving: whether peers are to take their requests elsewhere.
+    """
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers = handlers
+        self.is_leaving = False
 
     def __call__(self, request: Request) -> None:
         command = request.command
+        if self.is_leaving and command.version > _VERSION_GO_AWAY and not command.is_oneway:
+            request.reply(response(command, ResponseCode.GO_AWAY, "please go away"))
+            return
         handler = self._handlers.get(command.code)
         if handler is None:
             text = f" request type {command.code} not supported"

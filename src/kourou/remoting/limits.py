@@ -60,6 +60,9 @@ class ConnectionLimits:
     connect_timeout_ms: int = 3_000
     """Time in ms for a connection to be made; RocketMQ's connectTimeoutMillis."""
 
+    handshake_timeout_ms: int = 10_000
+    """Time in ms that a client's TLS handshake may take at a server; Netty's default."""
+
     drain_timeout_ms: int = 1_000
     """Time in ms that output already queued has to leave when we close a connection."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
+from kourou.remoting.entrance import Entrance, EntranceListener
 from kourou.remoting.tls import TlsContext
 
 Address = tuple[str, int]
@@ -42,10 +43,13 @@ class Listener(Protocol):
 class Network(Protocol):
     """How bytes get from one address to another."""
 
-    async def listen(self, address: Address, factory: ProtocolFactory) -> Listener:
+    async def listen(
+        self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
+    ) -> Listener:
         """Accept connections, each served by a protocol that `factory` makes.
 
-        Port 0 asks for any free port.
+        Port 0 asks for any free port. `entrance` says what may come before the protocol's own
+        bytes, TLS for one; None: nothing.
 
         Raises:
             AddressInUseError: somebody listens there already.
@@ -74,13 +78,22 @@ class Network(Protocol):
 class TcpNetwork:
     """TCP, through the running event loop. asyncio and uvloop set TCP_NODELAY by themselves."""
 
-    async def listen(self, address: Address, factory: ProtocolFactory) -> Listener:
+    async def listen(
+        self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
+    ) -> Listener:
         loop = asyncio.get_running_loop()
         host, port = address
         try:
             server = await loop.create_server(
-                factory, host, port, backlog=BACKLOG, reuse_address=True
+                factory,
+                host,
+                port,
+                backlog=BACKLOG,
+                reuse_address=True,
+                start_serving=entrance is None,
             )
+            if entrance is not None:
+                return EntranceListener(_take_sockets(server), factory, entrance)
         except OSError as error:
             name = format_address(address)
             if error.errno == errno.EADDRINUSE:
@@ -126,6 +139,21 @@ class _TcpListener:
 
     def close(self) -> None:
         self._server.close()
+
+
+def _take_sockets(server: asyncio.Server) -> list[socket.socket]:
+    """Return the sockets that `server` has bound, listening; `server` itself is closed."""
+    # Duplicates: those of the server are the loop's own, which never lets go of them.
+    taken = [socket.socket(fileno=os.dup(bound.fileno())) for bound in server.sockets]
+    server.close()
+    try:
+        for bound in taken:
+            bound.listen(BACKLOG)
+    except OSError:
+        for bound in taken:
+            bound.close()
+        raise
+    return taken
 
 
 def parse_address(text: str, default_port: int | None = None) -> Address:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from kourou.remoting.connection import Connection
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
+from kourou.remoting.entrance import Entrance
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, Listener, format_address
 from kourou.remoting.runtime import Runtime
@@ -24,6 +25,7 @@ class RemotingServer:
         limits: bounds of its connections.
         name: what it is, for the log.
         on_connection_closed: called with each connection that has ended.
+        entrance: what may come before the first frame, TLS for one; None: nothing.
     """
 
     def __init__(
@@ -33,12 +35,16 @@ class RemotingServer:
         limits: ConnectionLimits,
         name: str,
         on_connection_closed: Callable[[Connection], None] | None = None,
+        *,
+        entrance: Entrance | None = None,
     ) -> None:
         self._network = runtime.network
         self._name = name
         self._listener: Listener | None = None
+        self._entrance = entrance
+        self._dispatcher = Dispatcher(handlers)
         self.connections = Connections(
-            Dispatcher(handlers), limits, is_accepting=True, on_closed=on_connection_closed
+            self._dispatcher, limits, is_accepting=True, on_closed=on_connection_closed
         )
 
     async def start(self, address: Address) -> Address:
@@ -48,10 +54,25 @@ class RemotingServer:
             AddressInUseError: somebody listens there already.
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
-        self._listener = await self._network.listen(address, self.connections.make)
+        self._listener = await self._network.listen(
+            address, self.connections.make, entrance=self._entrance
+        )
         address = self._listener.address
         log.info("server.started name=%s address=%s", self._name, format_address(address))
         return address
+
+    def go_away(self) -> None:
+        """Accept no more connections, and send those who can be told so to other servers.
+
+        Requests that come from now on are answered GO_AWAY and not served, unless they are oneway
+        or their sender is too old to know that answer. Those already served are answered still.
+
+        Source: NettyRemotingAbstract.processRequestCommand, isShuttingDown.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        self._dispatcher.is_leaving = True
+        log.info("server.left name=%s connections=%d", self._name, len(self.connections))
 
     async def stop(self) -> None:
         """Accept no more, let queued output leave for `drain_timeout_ms`, close all connections.

@@ -19,6 +19,7 @@ import random
 from typing import Final
 
 from kourou.errors import AddressInUseError, ConnectFailedError
+from kourou.remoting.entrance import Entrance
 from kourou.remoting.network import Address, Listener, ProtocolFactory, format_address
 from kourou.remoting.tls import TlsContext
 from kourou.testing.memory_transport import MemoryTransport, Pipe
@@ -50,7 +51,13 @@ class MemoryNetwork:
         self._next_listen_port = _LISTEN_PORTS_FROM
         self._next_client_port = _CLIENT_PORTS_FROM
 
-    async def listen(self, address: Address, factory: ProtocolFactory) -> Listener:
+    async def listen(
+        self,
+        address: Address,
+        factory: ProtocolFactory,
+        *,
+        entrance: Entrance | None = None,  # noqa: ARG002 - all that comes is the protocol's own
+    ) -> Listener:
         host, port = _numeric(address)
         if port == 0:
             port = self._next_listen_port

@@ -1,0 +1,126 @@
+r"""The PROXY preamble: how a load balancer tells a server whose connection it passes on.
+
+    version   form
+    1         `PROXY TCP4 192.0.2.7 10.0.0.1 51234 10911\r\n`, at most 107 bytes
+    2         12 bytes of signature, version and command, family, length (2 bytes), addresses, TLVs
+
+It stands before everything else, TLS included. Anybody can write it, so that it is read only from
+those who are trusted; Java reads it from everybody. What version 2 may add in TLVs is not kept.
+
+Source: the PROXY protocol's specification of HAProxy; ProtocolDetectionHandler in Netty's codec.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from kourou.errors import ConfigError, MalformedFrameError
+
+_V1: Final = b"PROXY "
+_V1_BYTES_MAX: Final = 107
+_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+_V2_FIXED: Final = struct.Struct(">12sBBH")
+_TCP4: Final = 0x11
+_TCP6: Final = 0x21
+_LOCAL: Final = 0x20
+_PROXIED: Final = 0x21
+_V1_WORDS: Final = 6
+
+FIRST_BYTES: Final = (_V1[0], _V2[0])
+"""How a preamble begins. No frame does: its length would be above 200 MB; nor does TLS."""
+
+
+class TrustedProxies:
+    """Those whose preambles are believed.
+
+    Args:
+        texts: addresses and networks, as `10.0.0.7` or `10.0.0.0/24` or `fd00::/8`.
+
+    Raises:
+        ConfigError: a text is neither.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        import ipaddress  # noqa: PLC0415 - milliseconds, which most processes need not spend
+
+        try:
+            self._networks = [ipaddress.ip_network(text, strict=False) for text in texts]
+        except ValueError as error:
+            raise ConfigError(f"proxy_protocol_trusted: {error}") from None
+        self._parse = ipaddress.ip_address
+
+    def trusts(self, host: str) -> bool:
+        """Return whether connections from this address may begin with a preamble."""
+        address = self._parse(host.partition("%")[0])  # a link-local one names its interface
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        return any(mapped in network for network in self._networks)
+
+
+def preamble_bytes(head: bytes) -> int | None:
+    """Return the size of the preamble that `head` begins with; None: that takes more bytes.
+
+    Raises:
+        MalformedFrameError: it begins with none.
+    """
+    if head[:1] == _V1[:1]:
+        if head[: len(_V1)] != _V1[: len(head)]:
+            raise MalformedFrameError("begins like a PROXY preamble of version 1, and is none")
+        end = head.find(b"\r\n", 0, _V1_BYTES_MAX)
+        if end < 0 and len(head) >= _V1_BYTES_MAX:
+            raise MalformedFrameError(f"a PROXY preamble without an end in {_V1_BYTES_MAX} bytes")
+        return None if end < 0 else end + 2
+    if head[: len(_V2)] != _V2[: len(head)]:
+        raise MalformedFrameError("begins like a PROXY preamble of version 2, and is none")
+    if len(head) < _V2_FIXED.size:
+        return None
+    length: int = _V2_FIXED.unpack_from(head)[3]
+    return _V2_FIXED.size + length
+
+
+def claimed_source(preamble: bytes) -> tuple[str, int] | None:
+    """Return the address whose connection this is; None: the proxy's own, or not one of TCP.
+
+    Args:
+        preamble: the whole of it.
+
+    Raises:
+        MalformedFrameError: it is not what its version prescribes.
+    """
+    return _source_v1(preamble) if preamble.startswith(_V1) else _source_v2(preamble)
+
+
+def _source_v1(preamble: bytes) -> tuple[str, int] | None:
+    words = preamble[:-2].decode("latin-1").split(" ")
+    if words[1] == "UNKNOWN":
+        return None
+    family = {"TCP4": socket.AF_INET, "TCP6": socket.AF_INET6}.get(words[1])
+    if family is None or len(words) != _V1_WORDS:
+        raise MalformedFrameError("a PROXY preamble of version 1 without its six words")
+    host, port = words[2], words[4]
+    try:
+        socket.inet_pton(family, host)
+    except (OSError, ValueError):
+        raise MalformedFrameError(f"a PROXY preamble names {host!r}, no {words[1]} host") from None
+    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise MalformedFrameError(f"a PROXY preamble names {port!r}, no port")
+    return host, int(port)
+
+
+def _source_v2(preamble: bytes) -> tuple[str, int] | None:
+    _, command, family, length = _V2_FIXED.unpack_from(preamble)
+    if command == _LOCAL:
+        return None  # a health check of the proxy itself
+    if command != _PROXIED:
+        raise MalformedFrameError(f"a PROXY preamble of version and command 0x{command:02x}")
+    if family not in (_TCP4, _TCP6):
+        return None
+    kind, host_bytes = (socket.AF_INET, 4) if family == _TCP4 else (socket.AF_INET6, 16)
+    if length < 2 * host_bytes + 4:
+        raise MalformedFrameError(f"a PROXY preamble with {length} bytes for its addresses")
+    at = _V2_FIXED.size
+    host = socket.inet_ntop(kind, preamble[at : at + host_bytes])
+    (port,) = struct.unpack_from(">H", preamble, at + 2 * host_bytes)
+    return host, port
