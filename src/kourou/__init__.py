@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from kourou.client.admin import AdminClient
     from kourou.client.config import AdminConfig, ProducerConfig
     from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
+    from kourou.client.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.producer import Producer
     from kourou.client.pull_consumer import PullConsumer
     from kourou.client.pull_result import PullResult, PullStatus
     from kourou.client.push_consumer import PushConsumer
+    from kourou.client.seen_store import SeenInMemory, SeenInSqlite
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.model.group import ConsumeFromWhere
     from kourou.model.message import Message, MessageExt
@@ -34,6 +36,7 @@ __all__ = [
     "AdminConfig",
     "ConsumeFromWhere",
     "Durability",
+    "Idempotent",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -45,9 +48,13 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerConfig",
+    "SeenInMemory",
+    "SeenInSqlite",
     "SendReceipt",
     "SendStatus",
     "__version__",
+    "by_key",
+    "by_unique_id",
     "errors",
 ]
 
@@ -57,6 +64,7 @@ _HOMES: Final = MappingProxyType(
         "AdminConfig": "kourou.client.config",
         "ConsumeFromWhere": "kourou.model.group",
         "Durability": "kourou.client.send_receipt",
+        "Idempotent": "kourou.client.idempotent",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
         "MessageQueue": "kourou.model.queue",
@@ -68,8 +76,12 @@ _HOMES: Final = MappingProxyType(
         "PullStatus": "kourou.client.pull_result",
         "PushConsumer": "kourou.client.push_consumer",
         "PushConsumerConfig": "kourou.client.consumer_config",
+        "SeenInMemory": "kourou.client.seen_store",
+        "SeenInSqlite": "kourou.client.seen_store",
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",
+        "by_key": "kourou.client.idempotent",
+        "by_unique_id": "kourou.client.idempotent",
     }
 )
 
