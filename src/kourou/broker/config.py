@@ -31,7 +31,7 @@ class FlushDiskType(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """What a broker is told at start. Nothing here changes while it runs.
+    """What a broker is told at start. Fields marked `live` can be changed while it runs (25).
 
     Raises:
         ConfigError: a value is out of its range, or does not fit another one.
@@ -70,13 +70,13 @@ class BrokerConfig:
     sync_flush_timeout_ms: int = field(default=5 * _SECOND_MS, metadata={"key": "syncFlushTimeout"})
     """How long a send waits for its sync, before it is answered FLUSH_DISK_TIMEOUT."""
 
-    auto_create_topic_enable: bool = True
+    auto_create_topic_enable: bool = field(default=True, metadata={"live": True})
     """Whether a send to an unknown topic makes it, after the pattern of `TBW102`."""
     default_topic_queue_nums: int = 8
     """Queues of `TBW102`, and so the most that an automatically made topic gets."""
-    auto_create_subscription_group: bool = True
+    auto_create_subscription_group: bool = field(default=True, metadata={"live": True})
     """Whether a heartbeat or pull of an unknown consumer group makes it."""
-    broker_permission: int = PERM_READ | PERM_WRITE
+    broker_permission: int = field(default=PERM_READ | PERM_WRITE, metadata={"live": True})
     """What routes announce: 2 write, 4 read, 6 both; it narrows each topic's own. Pulls of a broker
     that is not readable are refused; so are sends to ordered topics of one that is not writable."""
     region_id: str = "DefaultRegion"
@@ -87,7 +87,9 @@ class BrokerConfig:
     """The delay of each level from 1, as `1s 5s 10s`: numbers with s, m, h or d. Changing it on a
     store that holds delayed messages changes when they are delivered."""
 
-    max_message_size_bytes: int = field(default=4 * _MIB, metadata={"key": "maxMessageSize"})
+    max_message_size_bytes: int = field(
+        default=4 * _MIB, metadata={"key": "maxMessageSize", "live": True}
+    )
     """Largest body of one message, as sent; of a batch, of all its messages together."""
     pending_bytes_max: int = 256 * _MIB
     """Bytes appended and not yet synced, from all connections. Beyond it sends are answered
@@ -97,20 +99,20 @@ class BrokerConfig:
     pending_requests_max: int = 100_000
     """Sends of all connections that wait for their acknowledgement."""
 
-    long_polling_enable: bool = True
+    long_polling_enable: bool = field(default=True, metadata={"live": True})
     """Whether a pull that finds nothing is held until a message comes or its time is over."""
     short_polling_time_ms: int = field(
-        default=1 * _SECOND_MS, metadata={"key": "shortPollingTimeMills"}
+        default=1 * _SECOND_MS, metadata={"key": "shortPollingTimeMills", "live": True}
     )
     """How long such a pull is held when `long_polling_enable` is off."""
     held_pulls_max: int = 100_000
     """Pulls held at once; one more is answered at once, as if its time were over."""
     pull_bytes_max: int = field(
-        default=256 * _KIB, metadata={"key": "maxTransferBytesOnMessageInMemory"}
+        default=256 * _KIB, metadata={"key": "maxTransferBytesOnMessageInMemory", "live": True}
     )
     """Most bytes of one pull's answer; a single larger message is still handed out."""
     pull_messages_max: int = field(
-        default=32, metadata={"key": "maxTransferCountOnMessageInMemory"}
+        default=32, metadata={"key": "maxTransferCountOnMessageInMemory", "live": True}
     )
     """Most messages of one pull's answer."""
 
@@ -120,6 +122,10 @@ class BrokerConfig:
     """A client that sent no heartbeat for so long has left its groups."""
     clients_max: int = 100_000
     """Clients known by their heartbeats, over all groups."""
+    use_server_side_reset_offset: bool = True
+    """Whether a group whose offset is reset learns of it by its next pull, connected or not. If
+    not, its connected members are told, as by brokers before 5.0, and one that is not connected
+    cannot be reset."""
     consumer_offset_interval_ms: int = field(
         default=5 * _SECOND_MS, metadata={"key": "flushConsumerOffsetInterval"}
     )

@@ -10,6 +10,11 @@ The file, in Java's text (integer keys unquoted, tab indent):
 An offset is whatever was committed last: it may go back, by an operator's hand or a second member
 of the group that started from an older one.
 
+An operator's reset holds against clients that do not know of it yet: until the group's next pull of
+the queue has told it, what they commit does not count (`take_reset`). That is held in memory: after
+a crash before that pull, the offset is the operator's, and a client that is ahead may commit over
+it.
+
 Source: ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
 """
 
@@ -21,8 +26,9 @@ from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile
 from kourou.clock import Clock
-from kourou.protocol.bodies import DataVersion, data_version_from_json, data_version_to_json
-from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.bodies import DataVersion, data_version_from_json
+from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
+from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
 from kourou.remoting.runtime import Offload
 from kourou.store.config_file import BARE_KEYS_BYTES_MAX
@@ -64,6 +70,7 @@ class ConsumerOffsets:
         self._version = DataVersion()
         self._committed: Table = {}
         self._pulled: Table = {}
+        self._resets: Table = {}
         text = file.load()
         if text is not None:
             self._version, self._committed, self._pulled = parse_consumer_offsets(text)
@@ -86,6 +93,34 @@ class ConsumerOffsets:
         """Return where the group goes on in the queue; None when it never committed there."""
         return self._committed.get((group, topic), {}).get(queue_id)
 
+    def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Let the group go on at the offset, whatever its members commit until they learn of it."""
+        self.commit(group, topic, queue_id, queue_offset)
+        self._resets.setdefault((group, topic), {})[queue_id] = queue_offset
+        log.info(
+            "consumer_offset.reset group=%s topic=%s queue_id=%d to=%d",
+            group, topic, queue_id, queue_offset,
+        )  # fmt: skip
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether an offset was reset and the group's members do not know of it yet."""
+        return bool(self._resets) and queue_id in self._resets.get((group, topic), ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset that was reset, for whom pulls the queue now; None if none was.
+
+        From now on the group's members know of it, and their commits count again.
+        """
+        if not self._resets:
+            return None
+        resets = self._resets.get((group, topic))
+        if resets is None:
+            return None
+        queue_offset = resets.pop(queue_id, None)
+        if not resets:
+            del self._resets[group, topic]
+        return queue_offset
+
     def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note where the group will read next; nothing but statistics depends on it."""
         offsets = self._pulled.setdefault((group, topic), {})
@@ -100,6 +135,36 @@ class ConsumerOffsets:
     def topics_of(self, group: str) -> list[str]:
         """Return the topics in which the group has committed, sorted."""
         return sorted(topic for owner, topic in self._committed if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have committed in the topic, sorted."""
+        return sorted(group for group, name in self._committed if name == topic)
+
+    def of_topic(self, group: str, topic: str) -> dict[int, int]:
+        """Return the group's committed offsets in the topic, by queue id."""
+        return dict(self._committed.get((group, topic), {}))
+
+    def clone(self, source: str, destination: str, topic: str) -> bool:
+        """Give one group the offsets of another in the topic, in place of its own.
+
+        Returns:
+            Whether the source has any; if not, nothing changed.
+        """
+        offsets = self._committed.get((source, topic))
+        if not offsets:
+            return False
+        self._committed[destination, topic] = dict(offsets)
+        self._saver.changed()
+        return True
+
+    def table(self) -> ConsumerOffsetTable:
+        """Return all offsets as they are now, in the form of the file."""
+        topics: dict[str, list[str]] = {}
+        for group, topic in sorted(self._committed):
+            topics.setdefault(group, []).append(topic)
+        return ConsumerOffsetTable(
+            _by_key(self._committed), self._version, topics, _by_key(self._pulled)
+        )
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of the group."""
@@ -143,23 +208,14 @@ class ConsumerOffsets:
         return await self._saver.save()
 
     def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
-        for table in (self._committed, self._pulled):
+        for table in (self._committed, self._pulled, self._resets):
             for key in [key for key in table if is_gone(key)]:
                 del table[key]
                 self._saver.changed()
 
     def _encode(self) -> bytes:
         self._version = self._version.next(self._clock.now_ms())
-        topics: dict[str, list[str]] = {}
-        for group, topic in sorted(self._committed):
-            topics.setdefault(group, []).append(topic)
-        content = {
-            "dataVersion": data_version_to_json(self._version),
-            "groupTopicMap": topics,
-            "offsetTable": _json_of(self._committed),
-            "pullOffsetTable": _json_of(self._pulled),
-        }
-        return dumps(content, pretty=True)
+        return encode_consumer_offset_table(self.table(), pretty=True)
 
 
 def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
@@ -189,5 +245,5 @@ def _table_of(content: Json, name: str) -> Table:
     return table
 
 
-def _json_of(table: Table) -> dict[str, dict[int, int]]:
+def _by_key(table: Table) -> dict[str, dict[int, int]]:
     return {f"{topic}{_SEPARATOR}{group}": dict(at) for (group, topic), at in table.items()}

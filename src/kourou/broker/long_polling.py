@@ -135,6 +135,14 @@ class LongPolling(Generic[PullT]):
             self._forget(held)
         return woken
 
+    def of_queue(self, topic: str, queue_id: int) -> list[Held[PullT]]:
+        """Return the pulls that wait for messages of the queue."""
+        return list(self._by_queue.get((topic, queue_id), ()))
+
+    def taken(self, held: Held[PullT]) -> None:
+        """Take out a pull that is held."""
+        self._forget(held)
+
     def expired(self, now_ms: int) -> list[Held[PullT]]:
         """Take out and return the pulls whose deadline has passed, up to a tick late."""
         due = [tick for tick in self._by_tick if tick * TICK_MS <= now_ms]

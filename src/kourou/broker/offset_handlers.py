@@ -79,7 +79,10 @@ class OffsetHandlers:
         return response(command, header=QueryConsumerOffsetResponseHeader(committed))
 
     def on_update_consumer_offset(self, request: Request) -> RemotingCommand:
-        """Commit an offset, further on or further back; it is durable after the next save."""
+        """Commit an offset, further on or further back; it is durable after the next save.
+
+        While a reset waits for the group's next pull, the commit is answered and does not count.
+        """
         command = request.command
         if "commitOffset" not in command.ext_fields or "queueId" not in command.ext_fields:
             text = "queueId and commitOffset must both be given"
@@ -100,9 +103,11 @@ class OffsetHandlers:
                 f"has {queue_nums} queues, and offsets begin at 0"
             )
             return response(command, ResponseCode.INVALID_PARAMETER, text)
-        self._offsets.commit(
-            header.consumer_group, topic.name, header.queue_id, header.commit_offset
-        )
+        where = (header.consumer_group, topic.name, header.queue_id)
+        if self._offsets.is_reset(*where):
+            # Of a client that does not know yet: it learns by its next pull.
+            return response(command, remark="Offset has been previously reset")
+        self._offsets.commit(*where, header.commit_offset)
         return response(command)
 
     def _is_young(self, topic: str, queue_id: int) -> bool:

@@ -17,7 +17,9 @@ from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.flusher import Flusher
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.later import LaterReplies
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
+from kourou.broker.pull_checks import PullChecks
 from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
@@ -33,7 +35,8 @@ class Parts:
     """What a broker is made of, apart from its handlers and its server.
 
     Attributes:
-        config, runtime, store, flusher: as they were given.
+        config, disk, runtime, store, flusher: as they were given.
+        live: the options as they are now, of those that can change.
         later: answers requests that wait.
         pool: connections to name servers.
         tables: topics, groups, offsets.
@@ -60,6 +63,8 @@ class Parts:
             CorruptRecordError: a table's file and its backup do not parse.
         """
         self.config: Final = config
+        self.live: Final = LiveConfig(config, runtime.clock.now_ms())
+        self.disk: Final = disk
         self.runtime: Final = runtime
         self.store: Final = store
         self.flusher: Final = flusher
@@ -75,15 +80,14 @@ class Parts:
         self.commit: Final = GroupCommit(
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
         )
+        self.live.on_changed.append(self._on_config_changed)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
 
     def _make_pulls(self) -> PullHandler:
         return PullHandler(
-            self.config,
-            topics=self.tables.topics,
-            groups=self.tables.groups,
-            clients=self.clients,
+            self.live,
+            checks=PullChecks(self.live, self.tables.topics, self.tables.groups, self.clients),
             offsets=self.tables.offsets,
             store=self.store,
             later=self.later,
@@ -101,6 +105,11 @@ class Parts:
             clock=self.runtime.clock,
             delay_levels_ms=self.config.delay_levels_ms,
         )
+
+    def _on_config_changed(self, config: BrokerConfig) -> None:
+        """Hand on the options that tables keep for themselves."""
+        self.tables.topics.auto_create = config.auto_create_topic_enable
+        self.tables.groups.auto_create = config.auto_create_subscription_group
 
     def _on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Tell those who wait for messages which ones consumers can see from now on."""

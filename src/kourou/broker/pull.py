@@ -1,23 +1,14 @@
 """PULL_MESSAGE (11): hand out the messages of one queue, or hold the request until there are some.
 
-The checks come in Java's order, each with Java's code:
-
-    16  the broker is not readable (forbiddenType 1)
-    26  the group does not exist and may not be made
-    16  the group may not consume (2)
-    17  the topic does not exist
-    16  the topic is not readable (3)
-    29  the queue does not exist
-    23  with its own subscription: it does not parse
-    24  without: no member of the group is connected, or it did not subscribe to the topic
-    16  the group reads as broadcast, which it may not (4), or may not read this topic (5)
-    25  the subscription known here is older than the client's
-    1   the subscription is no tag expression
+Who may pull what is decided in `pull_checks.py`.
 
 What is found is sent as the ranges of stored bytes that it is, no object made of a message. A range
 that is not in memory is read off the loop. A request that finds nothing new is held when it asks
 for that: it then costs an entry in a table (`long_polling.py`), until a message arrives, its time
 is over, or its connection closes; and is then served again, not held again.
+
+The first pull of a group after its offset was reset (`admin_offsets.py`) is answered 21 with the
+offset to go on at, whatever it asked for; one that is held then is answered at once.
 
 Source: PullMessageProcessor.java, PullRequestHoldService.java, apache/rocketmq 5.5.0.
 """
@@ -27,32 +18,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kourou.broker.clients import Clients
-from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
-from kourou.broker.expressions import is_tag_expression, not_served
-from kourou.broker.groups import Groups
 from kourou.broker.later import LaterReplies
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.long_polling import Arrived, Held, LongPolling
-from kourou.broker.retry_topics import TopicTable
+from kourou.broker.pull_checks import Pull, PullChecks
 from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
-from kourou.errors import FilterSyntaxError
-from kourou.filter.tags import matches_code, parse_tags
-from kourou.model.group import MessageModel, SubscriptionGroup
-from kourou.model.subscription import SubscriptionData
-from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from kourou.model.topic import TopicConfig
+from kourou.filter.tags import matches_code
+from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
-from kourou.remoting.network import format_address
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import GetPlan, GetStatus, MessageStore
 
@@ -65,27 +47,14 @@ connection that hears nothing for 120 s is closed."""
 _MASTER: Final = "0"
 
 
-@dataclass(slots=True)
-class _Pull:
-    """A pull that may be served: the request, and what it is about."""
-
-    request: Request
-    header: PullMessageRequestHeader
-    topic: TopicConfig
-    group: SubscriptionGroup
-    subscription: SubscriptionData
-
-
 class PullHandler:
     """Serves pulls, at once or when there is something to read."""
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: LiveConfig,
         *,
-        topics: TopicTable,
-        groups: Groups,
-        clients: Clients,
+        checks: PullChecks,
         offsets: ConsumerOffsets,
         store: MessageStore,
         later: LaterReplies,
@@ -93,15 +62,13 @@ class PullHandler:
         offload: Offload,
     ) -> None:
         self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+        self._checks = checks
         self._offsets = offsets
         self._store = store
         self._later = later
         self._stats = stats
         self._offload = offload
-        self._held: LongPolling[_Pull] = LongPolling(held_max=config.held_pulls_max)
+        self._held: LongPolling[Pull] = LongPolling(held_max=config.now.held_pulls_max)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -119,6 +86,13 @@ class PullHandler:
         for held in self._held.woken(arrivals):
             self._serve_again(held)
 
+    def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """Answer the held pulls of the group, whose offset in the queue was reset."""
+        for held in self._held.of_queue(topic, queue_id):
+            if held.pull.header.consumer_group == group:
+                self._held.taken(held)
+                self._serve_again(held)
+
     def on_connection_closed(self, connection: Connection) -> None:
         """Forget the held pulls of a connection that has ended."""
         self._held.dropped(connection)
@@ -133,11 +107,15 @@ class PullHandler:
         self, request: Request, header: PullMessageRequestHeader, *, is_first: bool
     ) -> RemotingCommand | None:
         """Check and read. Only a request that was not held yet commits, and may be held."""
-        pull = self._check(request, header)
+        pull = self._checks.check(request, header)
         if isinstance(pull, RemotingCommand):
             return pull
-        plan = self._plan(pull)
         key = (header.consumer_group, header.topic, header.queue_id)
+        reset_to = self._offsets.take_reset(*key)
+        if reset_to is not None:
+            # What the pull commits is of before the reset, and does not count.
+            return self._answer_reset(pull, reset_to)
+        plan = self._plan(pull)
         if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(*key, header.commit_offset)
         self._offsets.note_pulled(*key, plan.next_offset)
@@ -149,19 +127,27 @@ class PullHandler:
             return None
         return _answer(pull, plan, code)
 
-    def _plan(self, pull: _Pull) -> GetPlan:
+    def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
+        """Tell the client to go on at the offset that an operator set for its group."""
+        key = (pull.header.topic, pull.header.queue_id)
+        bounds = (self._store.min_offset(*key), self._store.max_offset(*key))
+        self._offsets.note_pulled(pull.header.consumer_group, *key, reset_to)
+        plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
+        return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
+
+    def _plan(self, pull: Pull) -> GetPlan:
         header, subscription = pull.header, pull.subscription
         return self._store.plan_get(
             header.topic,
             header.queue_id,
             header.queue_offset,
             # One message at least, as Java does, so that a group that asks for none moves on.
-            max(1, min(header.max_msg_nums, self._config.pull_messages_max)),
-            self._config.pull_bytes_max,
+            max(1, min(header.max_msg_nums, self._config.now.pull_messages_max)),
+            self._config.now.pull_bytes_max,
             partial(matches_code, subscription) if subscription.code_set else None,
         )
 
-    def _read(self, pull: _Pull, plan: GetPlan) -> RemotingCommand | None:
+    def _read(self, pull: Pull, plan: GetPlan) -> RemotingCommand | None:
         """Answer with the bytes of the plan, at once if they are in memory."""
         body = self._store.read_ranges(plan.ranges, may_block=False)
         if body is not None:
@@ -199,14 +185,14 @@ class PullHandler:
 
     # Holding
 
-    def _hold(self, pull: _Pull) -> bool:
+    def _hold(self, pull: Pull) -> bool:
         """Hold the request if it asks for that and there is room, and return whether it is held."""
         header = pull.header
         if not header.sys_flag & PULL_SUSPEND or pull.request.is_oneway:
             return False
         timeout_ms = min(header.suspend_timeout_millis, SUSPEND_MAX_MS)
-        if not self._config.long_polling_enable:
-            timeout_ms = min(timeout_ms, self._config.short_polling_time_ms)
+        if not self._config.now.long_polling_enable:
+            timeout_ms = min(timeout_ms, self._config.now.short_polling_time_ms)
         if timeout_ms <= 0:
             return False
         held = Held(
@@ -243,7 +229,7 @@ class PullHandler:
             self._serve_again(held)
         self._set_timer()
 
-    def _serve_again(self, held: Held[_Pull]) -> None:
+    def _serve_again(self, held: Held[Pull]) -> None:
         """Answer a pull that was held; whatever happens to it, the next one is served too."""
         request = held.pull.request
         try:
@@ -253,88 +239,6 @@ class PullHandler:
             return
         if answer is not None:
             request.reply(answer)
-
-    # Checks
-
-    def _check(self, request: Request, header: PullMessageRequestHeader) -> _Pull | RemotingCommand:
-        """Return the pull, or why it is refused."""
-        command = request.command
-        if not self._config.is_readable:
-            return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
-        group = self._groups.get_or_create(header.consumer_group)
-        if group is None:
-            text = f"consumer group {header.consumer_group} does not exist"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-        if not group.consume_enable:
-            text = f"consumer group {group.group_name} may not consume"
-            return _refuse(command, ResponseCode.NO_PERMISSION, text, 2)
-        topic = self._topics.get(header.topic)
-        if topic is None:
-            text = f"topic {header.topic} does not exist"
-            return _refuse(command, ResponseCode.TOPIC_NOT_EXIST, text)
-        if not topic.is_readable:
-            text = f"topic {topic.name} may not be read"
-            return _refuse(command, ResponseCode.NO_PERMISSION, text, 3)
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            text = (
-                f"queue {header.queue_id} of topic {topic.name} does not exist: it has "
-                f"{topic.read_queue_nums} queues to read, asked by "
-                f"{format_address(request.remote_address)}"
-            )
-            return _refuse(command, ResponseCode.INVALID_PARAMETER, text)
-        subscription = self._subscription(command, header, group)
-        if isinstance(subscription, RemotingCommand):
-            return subscription
-        if not is_tag_expression(subscription.expression_type):
-            text = not_served(subscription.expression_type)
-            return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
-        return _Pull(request, header, topic, group, subscription)
-
-    def _subscription(
-        self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup
-    ) -> SubscriptionData | RemotingCommand:
-        """Return what the group wants of the topic, or why the pull is refused."""
-        if header.sys_flag & PULL_SUBSCRIPTION:
-            return _own_subscription(command, header)
-        name = group.group_name
-        live = self._clients.consumer_group(name)
-        if live is None:
-            text = f"no consumer of group {name} is connected"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
-            text = f"consumer group {name} may not consume as broadcast"
-            return _refuse(command, ResponseCode.NO_PERMISSION, text, 4)
-        if self._groups.is_read_forbidden(name, header.topic):
-            text = f"consumer group {name} may not read topic {header.topic}"
-            return _refuse(command, ResponseCode.NO_PERMISSION, text, 5)
-        subscription = live.subscriptions.get(header.topic)
-        if subscription is None:
-            text = f"consumer group {name} did not subscribe to topic {header.topic}"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if subscription.sub_version < header.sub_version:
-            text = (
-                f"the subscription of group {name} known here is of version "
-                f"{subscription.sub_version}, older than the client's {header.sub_version}"
-            )
-            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        return subscription
-
-
-def _own_subscription(
-    command: RemotingCommand, header: PullMessageRequestHeader
-) -> SubscriptionData | RemotingCommand:
-    """Return the subscription that the request carries, or why it is refused."""
-    if not is_tag_expression(header.expression_type):
-        if not header.subscription:
-            text = f"the {header.expression_type} expression is empty"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
-        return SubscriptionData(
-            header.topic, header.subscription, expression_type=str(header.expression_type)
-        )
-    try:
-        return parse_tags(header.topic, header.subscription, header.sub_version)
-    except FilterSyntaxError as error:
-        return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
 
 
 def _code(status: GetStatus, queue_offset: int) -> ResponseCode:
@@ -355,7 +259,7 @@ _CODES: Final = {
 }
 
 
-def _answer(pull: _Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -> RemotingCommand:
+def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -> RemotingCommand:
     """Return the answer with its header, which clients read with each of the four codes."""
     fields = {
         "suggestWhichBrokerId": _MASTER,
@@ -374,13 +278,3 @@ def _answer(pull: _Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -
         remark=plan.status.name,
         serialize_type=pull.request.command.serialize_type,
     )
-
-
-def _refuse(
-    command: RemotingCommand, code: ResponseCode, text: str, forbidden_type: int | None = None
-) -> RemotingCommand:
-    """Return a refusal; `forbidden_type` tells who forbids it, with code 16."""
-    refusal = response(command, code, text)
-    if forbidden_type is not None:
-        refusal.ext_fields["forbiddenType"] = str(forbidden_type)
-    return refusal

@@ -37,6 +37,8 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
+    OFFSET_RESET = auto()
+    """Of a broker only, which need not read to tell where a group goes on."""
 
 
 class GetPlan(NamedTuple):

@@ -18,9 +18,11 @@ from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.later import LaterReplies
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.placement import place
 from kourou.broker.pull import PullHandler
+from kourou.broker.pull_checks import PullChecks
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.stats import BrokerStats
@@ -126,6 +128,7 @@ class BrokerParts:
             later_ms: wall-clock time since `EPOCH_MS`, for a broker that starts again.
         """
         self.config = config = config or small_config()
+        self.live = LiveConfig(config, EPOCH_MS)
         self.disk = disk
         self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
         self.clock = runtime.clock
@@ -168,10 +171,8 @@ class BrokerParts:
     def _make_what_reads_the_log(self) -> None:
         config, runtime = self.config, self.runtime
         self.pulls = PullHandler(
-            config,
-            topics=self.topics,
-            groups=self.groups,
-            clients=self.clients,
+            self.live,
+            checks=PullChecks(self.live, self.topics, self.groups, self.clients),
             offsets=self.offsets,
             store=self.store,
             later=self.later,
@@ -179,7 +180,7 @@ class BrokerParts:
             offload=runtime.offload,
         )
         self.send_backs = SendBackHandler(
-            config=config,
+            config=self.live,
             topics=self.topics,
             groups=self.groups,
             store=self.store,
