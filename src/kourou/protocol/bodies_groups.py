@@ -2,12 +2,13 @@
 
 The table is the body that answers 201 and the file config/subscriptionGroup.json.
 
-Source: SubscriptionGroupConfig.java, SubscriptionGroupWrapper.java.
+Source: SubscriptionGroupConfig.java, SubscriptionGroupWrapper.java, SubscriptionGroupList.java,
+GroupForbidden.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kourou.errors import MalformedBodyError
@@ -18,6 +19,7 @@ from kourou.protocol.bodies_topics import (
     data_version_to_json,
 )
 from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_records import decode_record, encode_record
 from kourou.protocol.json_values import (
     Json,
     as_integer,
@@ -43,6 +45,15 @@ class SubscriptionGroupTable:
     groups: Mapping[str, SubscriptionGroup] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForbidden:
+    """Whether a group may read a topic: answers UPDATE_AND_GET_GROUP_FORBIDDEN (353)."""
+
+    group: str
+    topic: str
+    readable: bool = True
 
 
 def subscription_group_to_json(group: SubscriptionGroup) -> dict[str, object]:
@@ -118,6 +129,31 @@ def decode_subscription_group(body: bytes) -> SubscriptionGroup:
         MalformedBodyError: as `subscription_group_from_json`, or it is not a JSON object.
     """
     return subscription_group_from_json(as_object(loads(body), "subscription group"))
+
+
+def encode_subscription_group_list(groups: Sequence[SubscriptionGroup]) -> bytes:
+    """Return the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+    return dumps({"groupConfigList": [subscription_group_to_json(group) for group in groups]})
+
+
+def decode_subscription_group_list(body: bytes) -> list[SubscriptionGroup]:
+    """Return the groups of a body.
+
+    Raises:
+        MalformedBodyError: as `subscription_group_from_json`, or it is not a JSON object.
+    """
+    groups = get_list(as_object(loads(body), "subscription group list"), "groupConfigList")
+    return [subscription_group_from_json(as_object(one, "groupConfigList")) for one in groups]
+
+
+def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:
+    """Return the body that answers 353."""
+    return encode_record(forbidden)
+
+
+def decode_group_forbidden(body: bytes) -> GroupForbidden:
+    """Return the answer of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(GroupForbidden, body)
 
 
 def encode_subscription_group_table(

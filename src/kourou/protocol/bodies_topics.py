@@ -27,6 +27,7 @@ from kourou.protocol.json_values import (
     as_text,
     get_boolean,
     get_integer,
+    get_list,
     get_object,
     get_text,
     get_text_map,
@@ -173,6 +174,21 @@ def decode_topic_config(body: bytes) -> TopicConfig:
         MalformedBodyError: as `topic_config_from_json`, or it is not a JSON object.
     """
     return topic_config_from_json(as_object(loads(body), "topic config"))
+
+
+def encode_topic_config_list(configs: Sequence[TopicConfig]) -> bytes:
+    """Return the body of UPDATE_AND_CREATE_TOPIC_LIST (18)."""
+    return dumps({"topicConfigList": [topic_config_to_json(config) for config in configs]})
+
+
+def decode_topic_config_list(body: bytes) -> list[TopicConfig]:
+    """Return the topic configs of a body.
+
+    Raises:
+        MalformedBodyError: as `topic_config_from_json`, or it is not a JSON object.
+    """
+    configs = get_list(as_object(loads(body), "topic list"), "topicConfigList")
+    return [topic_config_from_json(as_object(one, "topicConfigList")) for one in configs]
 
 
 def encode_topic_config_table(table: TopicConfigTable, *, pretty: bool = False) -> bytes:

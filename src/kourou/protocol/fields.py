@@ -89,7 +89,7 @@ def _make_plan(header_class: type) -> tuple[_Field, ...]:
     return tuple(
         _Field(
             field.name,
-            field.metadata.get("wire") or _camel_case(field.name),
+            field.metadata.get("wire") or camel_case(field.name),
             _parser(hints[field.name]),
             field.default is dataclasses.MISSING,
         )
@@ -97,7 +97,8 @@ def _make_plan(header_class: type) -> tuple[_Field, ...]:
     )
 
 
-def _camel_case(name: str) -> str:
+def camel_case(name: str) -> str:
+    """Return Java's spelling of a name: `queue_id` is `queueId`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 

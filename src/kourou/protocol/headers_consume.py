@@ -1,4 +1,4 @@
-"""Headers of consuming: codes 11, 14, 15, 29 to 35, 38 and 40.
+"""Headers of consuming: codes 11, 12, 14, 15, 29 to 35, 38 and 40 to 42.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -214,3 +214,42 @@ class NotifyConsumerIdsChangedRequestHeader(RpcHeader):
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client: share the queues out anew."""
 
     consumer_group: str
+
+
+@dataclass(slots=True)
+class LockBatchMqRequestHeader(RpcHeader):
+    """LOCK_BATCH_MQ (41): what counts is in the body."""
+
+
+@dataclass(slots=True)
+class UnlockBatchMqRequestHeader(RpcHeader):
+    """UNLOCK_BATCH_MQ (42): what counts is in the body."""
+
+
+@dataclass(slots=True)
+class QueryMessageRequestHeader(TopicHeader):
+    """QUERY_MESSAGE (12): the messages of a key; a body answers.
+
+    Attributes:
+        begin_timestamp: epoch milliseconds of the storing, to `end_timestamp`.
+        index_type: what `key` is: K a key, U a unique id, T a tag; None is K.
+        last_key: where a page of tags goes on.
+        is_unique_key: forces U.
+    """
+
+    topic: str
+    key: str
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
+    index_type: str | None = None
+    last_key: str | None = None
+    is_unique_key: bool | None = field(default=None, metadata={"wire": "_UNIQUE_KEY_QUERY"})
+
+
+@dataclass(slots=True)
+class QueryMessageResponseHeader:
+    """How far the index is: epoch milliseconds, and a physical offset."""
+
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long

@@ -1,11 +1,12 @@
-"""Headers of sending: codes 10, 310, 320 and the send back 36.
+"""Headers of sending: codes 10, 310, 320, 324 to 326, 370 and the send back 36.
 
 The three send requests say the same; 310 and 320 write one-letter names. All headers of requests
 that go through a proxy also carry the fields of `RpcHeader` and `TopicHeader`.
 
 Source: SendMessageRequestHeader.java, SendMessageRequestHeaderV2.java,
 SendMessageResponseHeader.java, ConsumerSendMsgBackRequestHeader.java, RpcRequestHeader.java,
-TopicRequestHeader.java.
+TopicRequestHeader.java, ReplyMessageRequestHeader.java, RecallMessageRequestHeader.java and
+ResponseHeader.
 """
 
 from __future__ import annotations
@@ -128,3 +129,49 @@ class ConsumerSendMsgBackRequestHeader(RpcHeader):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int | None = None
+
+
+@dataclass(slots=True)
+class ReplyMessageRequestHeader(TopicHeader):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client: the reply to a request of its own.
+
+    Attributes:
+        born_host: `host:port` of who replied; `store_host`, of the broker.
+        store_timestamp: epoch milliseconds; the others are as in `SendMessageRequestHeader`.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool = False
+
+
+@dataclass(slots=True)
+class RecallMessageRequestHeader(TopicHeader):
+    """RECALL_MESSAGE (370): take back a delayed message that is not delivered yet.
+
+    Attributes:
+        recall_handle: from the answer to its send.
+    """
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@dataclass(slots=True)
+class RecallMessageResponseHeader:
+    """The unique id of the message that will not come."""
+
+    msg_id: str
+    region: str | None = field(default=None, metadata={"wire": "MSG_REGION"})

@@ -1,0 +1,83 @@
+"""JSON body of a look into a consume queue (321).
+
+Source: QueryConsumeQueueResponseBody.java, ConsumeQueueData.java.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies_client import subscription_from_json, subscription_to_json
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_records import from_json, to_json
+from kourou.protocol.json_values import as_object, get_integer, get_list, get_optional_text
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueData:
+    """One entry.
+
+    Attributes:
+        physic_offset: the message's physical offset; `physic_size`, its size in bytes.
+        extend_data_json: of the entry's extension, which only filters by bit map have.
+        eval: the filter lets the entry pass.
+        msg: why the message could not be read for the filter.
+    """
+
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConsumeQueueResponse:
+    """Entries of a consume queue.
+
+    Attributes:
+        min_queue_index: the least queue offset there is; `max_queue_index`, the next to come.
+        subscription: of the group that was named, if it is connected.
+        filter_data: its filter as text, or why there is none.
+    """
+
+    queue_data: tuple[ConsumeQueueData, ...] = ()
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+    subscription: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+def encode_consume_queue(answer: QueryConsumeQueueResponse) -> bytes:
+    """Return the body that answers QUERY_CONSUME_QUEUE (321)."""
+    wanted = answer.subscription
+    return dumps(
+        {
+            "filterData": answer.filter_data,
+            "maxQueueIndex": answer.max_queue_index,
+            "minQueueIndex": answer.min_queue_index,
+            "queueData": to_json(answer.queue_data),
+            "subscriptionData": None if wanted is None else subscription_to_json(wanted),
+        }
+    )
+
+
+def decode_consume_queue(body: bytes) -> QueryConsumeQueueResponse:
+    """Return the entries of a body.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object or a member has another type.
+    """
+    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume queue")
+    wanted = data.get("subscriptionData")
+    return QueryConsumeQueueResponse(
+        tuple(from_json(ConsumeQueueData, one, "queueData") for one in get_list(data, "queueData")),
+        get_integer(data, "maxQueueIndex"),
+        get_integer(data, "minQueueIndex"),
+        None if wanted is None else subscription_from_json(as_object(wanted, "subscriptionData")),
+        get_optional_text(data, "filterData"),
+    )

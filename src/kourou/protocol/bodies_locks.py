@@ -1,0 +1,159 @@
+"""JSON bodies of sharing queues out on the broker: locks, assignments, and pull or pop.
+
+Source: LockBatchRequestBody.java, UnlockBatchRequestBody.java, LockBatchResponseBody.java,
+QueryAssignmentRequestBody.java and ResponseBody, SetMessageRequestModeRequestBody.java,
+MessageRequestModeSerializeWrapper.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kourou.model.group import MessageModel
+from kourou.model.queue import MessageQueue
+from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_records import decode_record, encode_record
+
+
+class MessageRequestMode(StrEnum):
+    """How a group reads a topic; values are the wire's, in its order."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatch:
+    """The body of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
+
+    Attributes:
+        only_this_broker: the broker does not ask its replicas.
+    """
+
+    consumer_group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...] = field(default=(), metadata={"wire": "mqSet"})
+    only_this_broker: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LockedQueues:
+    """The queues of a request 41 that are the client's now."""
+
+    queues: tuple[MessageQueue, ...] = field(default=(), metadata={"wire": "lockOKMQSet"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAssignment:
+    """The body of QUERY_ASSIGNMENT (400).
+
+    Attributes:
+        strategy_name: such as AVG.
+    """
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str | None = None
+    message_model: MessageModel = MessageModel.CLUSTERING
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQueueAssignment:
+    """A queue that is the client's; with queue id -1, all of the broker's."""
+
+    message_queue: MessageQueue
+    mode: MessageRequestMode = MessageRequestMode.PULL
+    attachments: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """The client's queues; None where there is nothing to say, such as of an unknown topic."""
+
+    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetMessageRequestMode:
+    """The body of SET_MESSAGE_REQUEST_MODE (401).
+
+    Attributes:
+        pop_share_queue_num: how many clients may pop one queue; 0 is any number.
+    """
+
+    topic: str
+    consumer_group: str
+    mode: MessageRequestMode = MessageRequestMode.PULL
+    pop_share_queue_num: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequestModes:
+    """How all groups read: topic to group to the request 401 that said so."""
+
+    message_request_mode_map: Mapping[str, Mapping[str, SetMessageRequestMode]] = field(
+        default_factory=dict
+    )
+
+
+def encode_lock_batch(request: LockBatch) -> bytes:
+    """Return the body of 41 and 42."""
+    return encode_record(request)
+
+
+def decode_lock_batch(body: bytes) -> LockBatch:
+    """Return the request of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(LockBatch, body)
+
+
+def encode_locked_queues(queues: LockedQueues) -> bytes:
+    """Return the body that answers 41."""
+    return encode_record(queues)
+
+
+def decode_locked_queues(body: bytes) -> LockedQueues:
+    """Return the queues of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(LockedQueues, body)
+
+
+def encode_query_assignment(request: QueryAssignment) -> bytes:
+    """Return the body of 400."""
+    return encode_record(request)
+
+
+def decode_query_assignment(body: bytes) -> QueryAssignment:
+    """Return the request of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(QueryAssignment, body)
+
+
+def encode_assignments(assignments: Assignments) -> bytes:
+    """Return the body that answers 400."""
+    return encode_record(assignments)
+
+
+def decode_assignments(body: bytes) -> Assignments:
+    """Return the queues of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(Assignments, body)
+
+
+def encode_message_request_mode(request: SetMessageRequestMode) -> bytes:
+    """Return the body of 401."""
+    return encode_record(request)
+
+
+def decode_message_request_mode(body: bytes) -> SetMessageRequestMode:
+    """Return the request of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(SetMessageRequestMode, body)
+
+
+def encode_message_request_modes(modes: MessageRequestModes) -> bytes:
+    """Return the body that answers GET_ALL_MESSAGE_REQUEST_MODE (402)."""
+    return encode_record(modes)
+
+
+def decode_message_request_modes(body: bytes) -> MessageRequestModes:
+    """Return the modes of a body. Raises MalformedBodyError, as `json_records` does."""
+    return decode_record(MessageRequestModes, body, bare_keys_bytes_max=FRAME_SIZE_MAX)

@@ -1,0 +1,37 @@
+"""JSON body of BATCH_ACK_MESSAGE (200151).
+
+Source: BatchAckMessageRequestBody.java, BatchAck.java.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """Messages of one pop that are done; see `kourou.protocol.headers_pop`.
+
+    Attributes:
+        retry: which topic they are in: "0" the topic, "1" and "2" forms of the retry topic.
+        bits: little-endian bits, one for each queue offset from `start_offset` on.
+        pop_time: epoch milliseconds; `invisible_time` is milliseconds.
+    """
+
+    consumer_group: str = field(metadata={"wire": "c", "also": "consumerGroup"})
+    topic: str = field(metadata={"wire": "t", "also": "topic"})
+    retry: str = field(default="0", metadata={"wire": "r", "also": "retry"})
+    start_offset: int = field(default=0, metadata={"wire": "so", "also": "startOffset"})
+    queue_id: int = field(default=0, metadata={"wire": "q", "also": "queueId"})
+    revive_queue_id: int = field(default=0, metadata={"wire": "rq", "also": "reviveQueueId"})
+    pop_time: int = field(default=0, metadata={"wire": "pt", "also": "popTime"})
+    invisible_time: int = field(default=0, metadata={"wire": "it", "also": "invisibleTime"})
+    bits: bytes = field(default=b"", metadata={"wire": "b", "also": "bitSet"})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAckMessages:
+    """The body of 200151."""
+
+    broker_name: str | None = None
+    acks: tuple[BatchAck, ...] = ()

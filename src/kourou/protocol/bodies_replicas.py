@@ -1,0 +1,138 @@
+"""JSON bodies about a broker's replicas: their addresses, replication, who is in sync, epochs.
+
+Source: BrokerMemberGroup.java, GetBrokerMemberGroupResponseBody.java, HARuntimeInfo.java,
+SyncStateSet.java, ElectMasterResponseBody.java, BrokerReplicasInfo.java, EpochEntryCache.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMemberGroup:
+    """The replicas of one broker.
+
+    Attributes:
+        broker_addrs: broker id to address; 0 is the master's.
+    """
+
+    cluster: str | None = None
+    broker_name: str | None = None
+    broker_addrs: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GetBrokerMemberGroupResponse:
+    """The body that answers GET_BROKER_MEMBER_GROUP (901)."""
+
+    broker_member_group: BrokerMemberGroup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HAClientRuntimeInfo:
+    """How a replica reads from its master; times are epoch milliseconds, offsets physical."""
+
+    master_addr: str | None = None
+    transferred_byte_in_second: int = 0
+    max_offset: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HAConnectionRuntimeInfo:
+    """How a master writes to one replica.
+
+    Attributes:
+        diff: bytes that the replica is behind.
+    """
+
+    addr: str | None = None
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HARuntimeInfo:
+    """The body that answers GET_BROKER_HA_STATUS (907)."""
+
+    master: bool = False
+    master_commit_log_max_offset: int = 0
+    in_sync_slave_nums: int = 0
+    ha_connection_info: tuple[HAConnectionRuntimeInfo, ...] = ()
+    ha_client_runtime_info: HAClientRuntimeInfo = HAClientRuntimeInfo()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateSet:
+    """The broker ids that are in sync, of an epoch: the body of 1001, 1003, 1004 and 1008."""
+
+    sync_state_set: tuple[int, ...] | None = None
+    sync_state_set_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ElectMasterResponse:
+    """The body that answers CONTROLLER_ELECT_MASTER (1002)."""
+
+    broker_member_group: BrokerMemberGroup | None = None
+    sync_state_set: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaIdentity:
+    """One replica that a controller knows."""
+
+    broker_name: str | None = None
+    broker_id: int | None = None
+    broker_address: str | None = None
+    alive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasInfo:
+    """The replicas of one broker that a controller knows."""
+
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int | None = None
+    sync_state_set_epoch: int | None = None
+    in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
+    not_in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReplicasInfo:
+    """The body that answers CONTROLLER_GET_SYNC_STATE_DATA (1006), by broker name."""
+
+    replicas_info_table: Mapping[str, ReplicasInfo] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """Where one master's log begins and ends, in physical offsets.
+
+    Attributes:
+        end_offset: the greatest 64-bit integer while the epoch lasts.
+    """
+
+    epoch: int = 0
+    start_offset: int = 0
+    end_offset: int = 0x7FFF_FFFF_FFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntryCache:
+    """The body that answers GET_BROKER_EPOCH_CACHE (1007)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    broker_id: int = 0
+    epoch_list: tuple[EpochEntry, ...] = ()
+    max_offset: int = 0

@@ -1,0 +1,195 @@
+"""Dataclasses that are JSON objects: the plain bodies, said once as a class.
+
+A field's name on the wire is its own in camelCase, or `field(metadata={"wire": "q"})`, and
+`{"also": "queueId"}` names one more that is read. Its type is one of
+
+    str, bool, int, float       a number may be written as text; an int has 64 bits
+    a StrEnum                   its value; fastjson also reads an ordinal
+    bytes                       base64
+    MessageQueue                an object; as a key of a map, an object too
+    a dataclass                 an object
+    tuple[X, ...]               an array
+    Mapping[K, X]               an object; K is str, int (written bare) or MessageQueue
+
+or one of these with `| None`. A member that is missing or null takes the field's default; without
+a default it is required. None is left out. Unknown members are ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from kourou.errors import MalformedBodyError
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies_queues import items_by_queue, queue_from_json, queue_to_json
+from kourou.protocol.fastjson import BARE_KEYS_BYTES_MAX, dumps, loads
+from kourou.protocol.fields import camel_case
+from kourou.protocol.json_values import (
+    as_integer,
+    as_list,
+    as_object,
+    as_text,
+    get_boolean,
+    get_enum,
+    get_number,
+)
+
+RecordT = TypeVar("RecordT")
+Reader = Callable[[object, str], Any]
+
+
+class _Field(NamedTuple):
+    name: str
+    wire: str
+    also: str | None
+    read: Reader
+    is_required: bool
+
+
+def encode_record(record: object) -> bytes:
+    """Return the body of a record.
+
+    Raises:
+        ValueError: a number is not finite, or a text not valid Unicode.
+    """
+    return dumps(to_json(record))
+
+
+def encode_records(records: tuple[object, ...] | list[Any]) -> bytes:
+    """Return the body that is an array of records. Raises as `encode_record`."""
+    return dumps([to_json(record) for record in records])
+
+
+def decode_record(
+    record_class: type[RecordT], body: bytes, *, bare_keys_bytes_max: int = BARE_KEYS_BYTES_MAX
+) -> RecordT:
+    """Return the record of a body; `bare_keys_bytes_max` as of `fastjson.loads`.
+
+    Raises:
+        MalformedBodyError: it is not a JSON object, or a member is missing or of another type.
+    """
+    data = loads(body, bare_keys_bytes_max=bare_keys_bytes_max)
+    return from_json(record_class, data, record_class.__name__)
+
+
+def decode_records(record_class: type[RecordT], body: bytes) -> list[RecordT]:
+    """Return the records of a body that is an array of them. Raises as `decode_record`."""
+    name = record_class.__name__
+    return [from_json(record_class, one, name) for one in as_list(loads(body), name)]
+
+
+def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the JSON value of a record, or of a value that a record may have."""
+    if isinstance(value, MessageQueue):
+        return queue_to_json(value)
+    if dataclasses.is_dataclass(value):
+        plan = _plan(type(value))
+        return {wire: to_json(getattr(value, name)) for name, wire, *_ in plan}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: to_json(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(one) for one in value]
+    return value
+
+
+def from_json(record_class: type[RecordT], value: object, what: str) -> RecordT:
+    """Return the record of a JSON object; `what` names it in errors. Raises as `decode_record`."""
+    data = as_object(value, what)
+    values: dict[str, Any] = {}
+    for name, wire, also, read, is_required in _plan(record_class):
+        member = data.get(wire)
+        if member is None and also is not None:
+            member = data.get(also)
+        if member is not None:
+            values[name] = read(member, wire)
+        elif is_required:
+            raise MalformedBodyError(f"{wire} is missing")
+    return record_class(**values)
+
+
+def _plan(record_class: type) -> tuple[_Field, ...]:
+    """Return how to read and write each field; found out once a class."""
+    plan = _PLANS.get(record_class)
+    if plan is None:
+        plan = _PLANS[record_class] = _make_plan(record_class)
+    return plan
+
+
+def _make_plan(record_class: type) -> tuple[_Field, ...]:
+    hints = get_type_hints(record_class)
+    missing = dataclasses.MISSING
+    return tuple(
+        _Field(
+            field.name,
+            field.metadata.get("wire") or camel_case(field.name),
+            field.metadata.get("also"),
+            _reader(hints[field.name]),
+            field.default is missing and field.default_factory is missing,
+        )
+        for field in dataclasses.fields(record_class)
+    )
+
+
+def _reader(hint: Any) -> Reader:  # noqa: ANN401 - a type, of which there are many kinds
+    """Return what reads values of a type."""
+    if hint in _READERS:
+        return _READERS[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _reader(next(one for one in arguments if one is not NoneType))
+    if origin is tuple:
+        return _array_reader(_reader(arguments[0]))
+    if origin is Mapping:
+        return _map_reader(arguments[0], _reader(arguments[1]))
+    if dataclasses.is_dataclass(hint):
+        return lambda value, what: from_json(hint, value, what)
+    assert issubclass(hint, StrEnum), f"{hint} is no type of a record's field"
+    return lambda value, what: get_enum({what: value}, what, next(iter(hint)))
+
+
+def _array_reader(read: Reader) -> Reader:
+    def read_array(value: object, what: str) -> tuple[Any, ...]:
+        return tuple(read(one, what) for one in as_list(value, what))
+
+    return read_array
+
+
+def _map_reader(key: type, read: Reader) -> Reader:
+    def read_map(value: object, what: str) -> dict[Any, Any]:
+        members = as_object(value, what)
+        if key is MessageQueue:
+            return {queue: read(one, what) for queue, one in items_by_queue(members)}
+        if key is int:
+            return {as_integer(name, what): read(one, what) for name, one in members.items()}
+        return {name: read(one, what) for name, one in members.items()}
+
+    return read_map
+
+
+def _read_bytes(value: object, what: str) -> bytes:
+    try:
+        return base64.b64decode(as_text(value, what), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedBodyError(f"{what} is base64: {error}") from None
+
+
+_READERS: Final[dict[Any, Reader]] = {
+    str: as_text,
+    bool: lambda value, what: get_boolean({what: value}, what),
+    int: as_integer,
+    float: lambda value, what: get_number({what: value}, what),
+    bytes: _read_bytes,
+    MessageQueue: lambda value, _: queue_from_json(value),
+}
+
+_PLANS: Final[dict[type, tuple[_Field, ...]]] = {}
