@@ -2,7 +2,7 @@
 
 Every source names a field in its own way; `flush_disk_type` with the key `flushDiskType` is
 
-    file, .toml         flush_disk_type = "SYNC_FLUSH", or flushDiskType
+    file, .toml         flush_disk_type = "SYNC_FLUSH", or flushDiskType; a table's key: `table.key`
     file, any other     flushDiskType=SYNC_FLUSH, or flush_disk_type   (java.util.Properties)
     environment         KOUROU_BROKER_FLUSH_DISK_TYPE=SYNC_FLUSH       (prefix KOUROU_BROKER_)
     flags               {"flush_disk_type": "SYNC_FLUSH"}              (None: not given)
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import logging
 import re
 import tomllib
@@ -48,6 +49,7 @@ class _Slot:
     """Field names from the outermost dataclass inwards."""
     kind: Any
     key: str
+    is_live: bool
 
     @property
     def name(self) -> str:
@@ -111,6 +113,17 @@ def load(
 def wire_keys(cls: type[Any]) -> dict[str, str]:
     """Return RocketMQ's key -> field name, for every field of `cls` and the configs inside it."""
     return {slot.key: slot.name for slot in _slots(cls, ())}
+
+
+def live_keys(cls: type[Any]) -> frozenset[str]:
+    """Return RocketMQ's keys of the fields that may change while a server runs."""
+    return frozenset(slot.key for slot in _slots(cls, ()) if slot.is_live)
+
+
+def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401  # any config dataclass
+    """Return field name -> value, those of the configs inside it too."""
+    slots = _slots(type(config), ())
+    return {slot.name: functools.reduce(getattr, slot.path, config) for slot in slots}
 
 
 def camel_case(name: str) -> str:
@@ -177,7 +190,9 @@ def _slots(cls: type[Any], above: tuple[str, ...]) -> Iterator[_Slot]:
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             yield from _slots(kind, path)
         elif field.init:
-            yield _Slot(path, kind, field.metadata.get("key") or camel_case(field.name))
+            meta = field.metadata
+            key = meta.get("key") or camel_case(field.name)
+            yield _Slot(path, kind, key, is_live=bool(meta.get("live")))
 
 
 def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> T:
@@ -266,11 +281,20 @@ def _read(path: Path) -> str:
 
 
 def _parse_toml(text: str, source: str) -> dict[str, object]:
-    """Return the top-level keys of a TOML text."""
+    """Return the keys of a TOML text; those of a table with its name and a dot before them."""
     try:
-        return tomllib.loads(text)
+        return dict(_flattened(tomllib.loads(text), ""))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not TOML: {error}") from error
+
+
+def _flattened(table: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:
+    """Yield what a table holds; `tls.enable` is a table to TOML, and RocketMQ's key to us."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{above}{key}.")
+        else:
+            yield above + key, value
 
 
 def _unknown(key: str, source: str, known: list[str]) -> str:

@@ -1,0 +1,175 @@
+"""A load balancer's preamble names whose connection it is, if it is trusted and says it right."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kourou.errors import ConfigError, MalformedFrameError
+from kourou.protocol.command import RemotingCommand, request, response
+from kourou.protocol.frame import encode_frame
+from kourou.remoting.connection import Request
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import Address
+from kourou.remoting.proxy_protocol import TrustedProxies, claimed_source, preamble_bytes
+from kourou.remoting.runtime import Runtime
+from kourou.remoting.server import RemotingServer
+from kourou.remoting.transport_config import TransportConfig
+from kourou.testing.raw_client import RawClient
+
+WHO = 10
+SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+
+
+def version_2(command: int, family: int, addresses: bytes, tlvs: bytes = b"") -> bytes:
+    body = addresses + tlvs
+    return SIGNATURE + struct.pack(">BBH", command, family, len(body)) + body
+
+
+V4 = socket.inet_aton("192.0.2.7") + socket.inet_aton("10.0.0.1") + struct.pack(">HH", 51234, 10911)
+V6 = (
+    socket.inet_pton(socket.AF_INET6, "2001:db8::7")
+    + socket.inet_pton(socket.AF_INET6, "2001:db8::1")
+    + struct.pack(">HH", 51234, 10911)
+)
+
+GOOD: list[tuple[bytes, Address | None]] = [
+    (b"PROXY TCP4 192.0.2.7 10.0.0.1 51234 10911\r\n", ("192.0.2.7", 51234)),
+    (b"PROXY TCP6 2001:db8::7 2001:db8::1 51234 10911\r\n", ("2001:db8::7", 51234)),
+    (b"PROXY UNKNOWN\r\n", None),
+    (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", None),
+    (version_2(0x21, 0x11, V4), ("192.0.2.7", 51234)),
+    (version_2(0x21, 0x11, V4, b"\x04\x00\x01x"), ("192.0.2.7", 51234)),
+    (version_2(0x21, 0x21, V6), ("2001:db8::7", 51234)),
+    (version_2(0x20, 0x00, b""), None),
+    (version_2(0x21, 0x31, bytes(216)), None),
+]
+
+BAD = [
+    b"PROXI TCP4 192.0.2.7 10.0.0.1 51234 10911\r\n",
+    b"PROXY " + b"x" * 110,
+    b"PROXY TCP5 192.0.2.7 10.0.0.1 51234 10911\r\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 51234\r\n",
+    b"PROXY TCP4 192.0.2 10.0.0.1 51234 10911\r\n",
+    b"PROXY TCP4 192.0.2.7 10.0.0.1 65536 10911\r\n",
+    b"PROXY TCP6 192.0.2.7 10.0.0.1 -1 10911\r\n",
+    b"\r\n\r\n\x00\r\nQUIX\n" + bytes(4),
+    version_2(0x22, 0x11, V4),
+    version_2(0x11, 0x11, V4),
+    version_2(0x21, 0x11, V4[:-1]),
+]
+
+
+@pytest.mark.parametrize(("preamble", "source"), GOOD)
+def test_a_preamble_names_the_source(preamble: bytes, source: Address | None) -> None:
+    assert preamble_bytes(preamble + b"\x00\x00\x01\x00rest") == len(preamble)
+    assert claimed_source(preamble) == source
+
+
+@pytest.mark.parametrize(("preamble", "_source"), GOOD)
+def test_a_part_of_a_preamble_asks_for_more(preamble: bytes, _source: object) -> None:
+    for end in range(1, len(preamble)):
+        assert preamble_bytes(preamble[:end]) in (None, len(preamble))
+
+
+@pytest.mark.parametrize("preamble", BAD)
+def test_what_is_no_preamble_is_refused(preamble: bytes) -> None:
+    with pytest.raises(MalformedFrameError):
+        claimed_source(preamble[: preamble_bytes(preamble)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([b"PROXY ", b"PROXY TCP4 ", SIGNATURE, b""]), st.binary(max_size=120))
+def test_any_bytes_are_read_or_refused(start: bytes, rest: bytes) -> None:
+    data = start + rest
+    try:
+        size = preamble_bytes(data)
+        if size is not None and size <= len(data):
+            claimed_source(data[:size])
+    except MalformedFrameError:
+        pass
+
+
+def test_addresses_and_networks_are_trusted() -> None:
+    proxies = TrustedProxies(["10.0.0.7", "192.168.0.0/16", "fd00::/8"])
+    assert all(map(proxies.trusts, ["10.0.0.7", "::ffff:10.0.0.7", "192.168.9.9", "fd00::1%eth0"]))
+    assert not any(map(proxies.trusts, ["10.0.0.8", "::1", "192.169.0.1"]))
+    with pytest.raises(ConfigError, match="proxy_protocol_trusted: 'load-balancer'"):
+        TrustedProxies(["load-balancer"])
+
+
+def _who(asked: Request) -> RemotingCommand:
+    return response(asked.command, remark=f"{asked.remote_address}")
+
+
+async def served(trusted: str, test: Callable[[RawClient], Coroutine[Any, Any, None]]) -> None:
+    """Run `test` with a client of a server that says where requests come from."""
+    runtime = Runtime.system()
+    limits = ConnectionLimits()
+    entrance = TransportConfig(proxy_protocol_trusted=(trusted,)).entrance(limits)
+    server = RemotingServer(runtime, {WHO: _who}, limits, "test", entrance=entrance)
+    address = await server.start(("127.0.0.1", 0))
+    client = await RawClient.connect(runtime.network, address)
+    await test(client)
+    assert client.transport is not None
+    client.transport.abort()
+    await server.stop()
+
+
+@pytest.mark.parametrize(("preamble", "source"), GOOD)
+def test_requests_come_from_where_a_trusted_proxy_says(
+    preamble: bytes, source: Address | None
+) -> None:
+    async def test(client: RawClient) -> None:
+        assert client.transport is not None
+        client.write(preamble + encode_frame(request(WHO)))
+        (answer,) = await client.take(1)
+        assert answer.remark == str(source or client.transport.get_extra_info("sockname"))
+
+    asyncio.run(served("127.0.0.0/8", test))
+
+
+def test_a_preamble_may_come_byte_by_byte() -> None:
+    async def test(client: RawClient) -> None:
+        for byte in GOOD[0][0] + encode_frame(request(WHO)):
+            client.write(bytes([byte]))
+            await asyncio.sleep(0)  # let each be a packet of its own
+        (answer,) = await client.take(1)
+        assert answer.remark == "('192.0.2.7', 51234)"
+
+    asyncio.run(served("127.0.0.1", test))
+
+
+def test_a_trusted_proxy_need_not_send_a_preamble() -> None:
+    async def test(client: RawClient) -> None:
+        client.write(encode_frame(request(WHO)))
+        (answer,) = await client.take(1)
+        assert "127.0.0.1" in str(answer.remark)
+
+    asyncio.run(served("127.0.0.1", test))
+
+
+@pytest.mark.parametrize("preamble", BAD)
+def test_a_proxy_that_says_it_wrong_is_closed(preamble: bytes) -> None:
+    async def test(client: RawClient) -> None:
+        client.write(preamble + encode_frame(request(WHO)))
+        await client.closed()
+        assert not client.received
+
+    asyncio.run(served("127.0.0.1", test))
+
+
+def test_those_who_are_not_trusted_cannot_claim_an_address() -> None:
+    async def test(client: RawClient) -> None:
+        client.write(GOOD[0][0] + encode_frame(request(WHO)))
+        await client.closed()
+        assert not client.received
+
+    asyncio.run(served("10.0.0.1", test))
