@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import pytest
 
 from kourou.broker.message_type import DELAY, FIFO, NORMAL, message_type
-from kourou.broker.stats import BrokerStats, StatsValues
+from kourou.broker.stats import BrokerStats
 from kourou.broker.stats_samples import Window
 from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.bodies_broker import BrokerStatsItem
+from kourou.store.message_store import Appended
 
 CLUSTER = "DefaultCluster"
+
+
+def stored(topic: str, queue_id: int) -> Appended:
+    return Appended(0, 0, 150, topic, queue_id, 0, 0)
 
 
 def sampled(stats: BrokerStats, seconds: int = 60) -> BrokerStats:
@@ -19,8 +27,10 @@ def sampled(stats: BrokerStats, seconds: int = 60) -> BrokerStats:
     return stats
 
 
-def minute(stats: BrokerStats, stats_name: str, key: str) -> StatsValues | None:
-    return stats.values(stats_name, key, Window.MINUTE)
+def minute(stats: BrokerStats, stats_name: str, key: str) -> tuple[float, ...] | None:
+    """Return sum, sum a second, and sum a call of the last minute."""
+    values = stats.values(stats_name, key, Window.MINUTE)
+    return astuple(values) if values is not None else None
 
 
 def test_puts_are_counted_by_topic_and_by_queue() -> None:
@@ -96,8 +106,8 @@ def test_before_the_first_sample_values_are_zero() -> None:
 
 def test_a_message_given_back_counts_for_its_first_topic_and_where_it_waits() -> None:
     stats = BrokerStats(CLUSTER, 0)
-    stats.on_sent_back("g", "T", (SCHEDULE_TOPIC, 2, 150), is_dead=False, took_ms=1)
-    stats.on_sent_back("g", "T", ("%DLQ%g", 0, 150), is_dead=True, took_ms=1)
+    stats.on_sent_back("g", "T", stored(SCHEDULE_TOPIC, 2), is_dead=False, took_ms=1)
+    stats.on_sent_back("g", "T", stored("%DLQ%g", 0), is_dead=True, took_ms=1)
     sampled(stats)
     assert minute(stats, "SNDBCK_PUT_NUMS", "T@g") == (2, 2 / 60, 1.0)
     assert minute(stats, "SNDBCK2DLQ_TIMES", "T@g") == (1, 1 / 60, 1.0)
@@ -107,7 +117,7 @@ def test_a_message_given_back_counts_for_its_first_topic_and_where_it_waits() ->
 
 def test_a_delivery_is_a_get_of_its_level_and_a_put_of_its_topic() -> None:
     stats = BrokerStats(CLUSTER, 0)
-    stats.on_delivered(3, "T", 1, 200, 0)
+    stats.on_delivered(3, stored("T", 1), 0)
     sampled(stats)
     key = f"{SCHEDULE_TOPIC}@2@SCHEDULE_CONSUMER"
     assert minute(stats, "QUEUE_GET_NUMS", key) == (1, 1 / 60, 1.0)
@@ -134,7 +144,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
     for topic in ("T", "U"):
         stats.on_put(topic, 0, NORMAL, 1, 100, 0)
         stats.on_get("g", topic, 0, 1, 100, 0)
-        stats.on_sent_back("g", topic, (SCHEDULE_TOPIC, 2, 150), is_dead=False, took_ms=1)
+        stats.on_sent_back("g", topic, stored(SCHEDULE_TOPIC, 2), is_dead=False, took_ms=1)
     stats.on_topic_deleted("T")
     sampled(stats)
     for stats_name, key in (
@@ -151,7 +161,7 @@ def test_a_deleted_group_is_forgotten() -> None:
     for group in ("g", "h"):
         stats.on_get(group, "T", 0, 1, 100, 0)
         stats.on_cold_get(group, "T", 0, 1, 100)
-        stats.on_sent_back(group, "T", (SCHEDULE_TOPIC, 2, 150), is_dead=False, took_ms=1)
+        stats.on_sent_back(group, "T", stored(SCHEDULE_TOPIC, 2), is_dead=False, took_ms=1)
     stats.on_group_deleted("g")
     for stats_name in ("GROUP_GET_NUMS", "GROUP_GET_FROM_DISK_NUMS", "SNDBCK_PUT_NUMS"):
         assert minute(stats, stats_name, "T@g") is None
@@ -186,7 +196,7 @@ def test_an_idle_item_makes_room_and_is_counted_anew_later() -> None:
         assert minute(stats, stats_name, key) is None
     stats.on_put("T", 0, NORMAL, 2, 100, 0)
     stats.sample(30 * 3_600_000)
-    assert stats.values("TOPIC_PUT_NUMS", "T", Window.DAY) == (2, 2 / 3600, 2.0)
+    assert stats.values("TOPIC_PUT_NUMS", "T", Window.DAY) == BrokerStatsItem(2, 2 / 3600, 2.0)
 
 
 def test_an_idle_item_of_a_deleted_topic_does_not_take_the_new_one_with_it() -> None:

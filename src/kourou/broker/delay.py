@@ -94,7 +94,11 @@ class _Level:
 
 
 class DelayDelivery:
-    """Delivers the delayed messages of one store."""
+    """Delivers the delayed messages of one store.
+
+    Attributes:
+        offsets: level -> queue offset of its first message that was not delivered.
+    """
 
     def __init__(
         self,
@@ -127,9 +131,9 @@ class DelayDelivery:
         self._offload = offload
         self._clock = clock
         self._saver = ConfigSaver(file, self._encode, offload, covered_by=store)
-        self._version, self._offsets = _load(file)
+        self._version, self.offsets = _load(file)
         self._levels = [
-            _Level(number, delay_ms, self._offsets.get(number, 0))
+            _Level(number, delay_ms, self.offsets.get(number, 0))
             for number, delay_ms in enumerate(delay_levels_ms, 1)
         ]
         self._running: set[asyncio.Task[None]] = set()
@@ -302,10 +306,8 @@ class DelayDelivery:
             if result is not None and result.status is PutStatus.MESSAGE_ILLEGAL:
                 self._passed_over(level, result.reason)
             if result is not None and result.appended:
-                stored, took_ms = result.appended[0], self._clock.now_ms() - now_ms
-                self._stats.on_delivered(
-                    level.number, stored.topic, stored.queue_id, stored.size, took_ms
-                )
+                took_ms = self._clock.now_ms() - now_ms
+                self._stats.on_delivered(level.number, result.appended[0], took_ms)
             self._advance(level)
         return 0
 
@@ -345,7 +347,7 @@ class DelayDelivery:
 
     def _advance(self, level: _Level) -> None:
         level.queue_offset += 1
-        self._offsets[level.number] = level.queue_offset
+        self.offsets[level.number] = level.queue_offset
         self._saver.changed()
 
     def _clamp(self, level: _Level) -> bool:
@@ -359,7 +361,7 @@ class DelayDelivery:
             "delay_offset.clamped level=%d from=%d to=%d",
             level.number, level.queue_offset, queue_offset,
         )  # fmt: skip
-        level.queue_offset = self._offsets[level.number] = queue_offset
+        level.queue_offset = self.offsets[level.number] = queue_offset
         self._saver.changed()
         return True
 
@@ -367,7 +369,7 @@ class DelayDelivery:
         self._version = self._version.next(self._clock.now_ms())
         content = {
             "dataVersion": data_version_to_json(self._version),
-            "offsetTable": dict(self._offsets),
+            "offsetTable": dict(self.offsets),
         }
         return dumps(content, pretty=True)
 

@@ -85,6 +85,11 @@ class GroupCommit:
         """Bytes appended and not yet synced (with ASYNC_FLUSH: not yet written)."""
         return self._pending.size
 
+    @property
+    def pending_puts(self) -> tuple[int, int]:
+        """How many puts are not answered yet, and how many may be."""
+        return len(self._pending), self._config.pending_requests_max
+
     def put(
         self,
         drafts: Sequence[RecordDraft],

@@ -41,7 +41,11 @@ GROUPS_MAX: Final = 100_000
 
 
 class Groups:
-    """All known consumer groups. In memory; `persist` makes changes durable."""
+    """All known consumer groups. In memory; `persist` makes changes durable.
+
+    Attributes:
+        auto_create: whether `get_or_create` makes an unknown group; may change at any time.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Groups:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._saver = ConfigSaver(file, self._encode, offload)
         text = file.load()
         table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
@@ -102,7 +106,7 @@ class Groups:
         known = self._groups.get(name)
         if known is not None:
             return known
-        if not self._auto_create and not is_system_group(name):
+        if not self.auto_create and not is_system_group(name):
             return None
         group = SubscriptionGroup(name)
         try:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from kourou.broker.admin_groups import GroupAdminHandlers
 from kourou.broker.admin_topics import AdminTopicHandlers
 from kourou.broker.client_handlers import ClientHandlers
+from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.pull import PullHandler
 from kourou.broker.query import QueryHandlers
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
+from kourou.broker.stats_handlers import StatsHandlers
 from kourou.errors import NoPermissionError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -29,6 +31,8 @@ class Handlers:
 
     sends: SendHandlers
     send_backs: SendBackHandler
+    stats: StatsHandlers
+    configs: ConfigHandlers
     pulls: PullHandler
     clients: ClientHandlers
     offsets: OffsetHandlers
@@ -58,6 +62,10 @@ class Handlers:
             RequestCode.GET_MIN_OFFSET: self.queries.on_get_min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.on_get_earliest_msg_storetime,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.on_view_message_by_id,
+            RequestCode.UPDATE_BROKER_CONFIG: self.configs.on_update_broker_config,
+            RequestCode.GET_BROKER_CONFIG: self.configs.on_get_broker_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: topics.on_delete_topic,
             RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,

@@ -25,10 +25,10 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from kourou.broker.config import BrokerConfig
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.groups import Groups
 from kourou.broker.later import LaterReplies
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import place
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
@@ -67,7 +67,7 @@ class SendBackHandler:
     def __init__(
         self,
         *,
-        config: BrokerConfig,
+        config: LiveConfig,
         topics: SavedTopics,
         groups: Groups,
         store: MessageStore,
@@ -117,7 +117,7 @@ class SendBackHandler:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"consumer group {header.group} does not exist",
             )
-        if not self._config.is_writable:
+        if not self._config.now.is_writable:
             raise NoPermissionError(ResponseCode.NO_PERMISSION, "the broker is not writable")
         if group.retry_queue_nums <= 0:
             log.info("message.dropped group=%s reason=no_retry_queues", group.group_name)
@@ -173,11 +173,10 @@ class SendBackHandler:
         if not result.appended:
             self._stats.on_put_failed()
             return
-        stored = result.appended[0]
         self._stats.on_sent_back(
             group,
             message.properties.get(names.RETRY_TOPIC, message.topic),
-            (stored.topic, stored.queue_id, stored.size),
+            result.appended[0],
             is_dead=is_dead,
             took_ms=self._clock.now_ms() - began_ms,
         )
@@ -211,7 +210,7 @@ class SendBackHandler:
             topic.name,
             self._random.randrange(max(1, topic.write_queue_nums)),
             properties,
-            len(self._config.delay_levels_ms),
+            len(self._config.now.delay_levels_ms),
         )
         return RecordDraft(
             topic=placement.topic.encode(),

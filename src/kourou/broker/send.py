@@ -23,9 +23,10 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.config import FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.later import LaterReplies
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
 from kourou.broker.placement import Placement, place
 from kourou.broker.retry_topics import ensure_dlq_topic
@@ -98,7 +99,7 @@ class SendHandlers:
     def __init__(
         self,
         *,
-        config: BrokerConfig,
+        config: LiveConfig,
         topics: Topics,
         checks: SendChecks,
         commit: GroupCommit,
@@ -133,10 +134,10 @@ class SendHandlers:
         self._store_host = store_host
         address = store_host[0] if store_host is not None else "127.0.0.1"
         self._unique_ids = UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
-        self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._region = {
-            names.MSG_REGION: config.region_id,
-            names.TRACE_ON: "true" if config.trace_on else "false",
+            names.MSG_REGION: config.now.region_id,
+            names.TRACE_ON: "true" if config.now.trace_on else "false",
         }
 
     def on_send_message(self, request: Request) -> RemotingCommand | None:
@@ -186,7 +187,7 @@ class SendHandlers:
         properties.pop(names.POP_CK, None)
         self._add_unique_key(properties)
         properties |= self._region
-        properties[names.CLUSTER] = self._config.cluster_name
+        properties[names.CLUSTER] = self._config.now.cluster_name
         return _Send(header, topic.name, queue_id, properties, ())
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
@@ -254,7 +255,7 @@ class SendHandlers:
                 for item in send.items
             ]
         placement = place(
-            send.topic, send.queue_id, send.properties, len(self._config.delay_levels_ms)
+            send.topic, send.queue_id, send.properties, len(self._config.now.delay_levels_ms)
         )
         text = encode_properties(send.properties)
         if len(text) > PROPERTIES_SIZE_MAX:
@@ -275,8 +276,9 @@ class SendHandlers:
             properties[names.UNIQ_KEY] = self._unique_ids.next(self._clock.now_ms())
 
     def _check_size(self, body: bytes) -> None:
-        if len(body) > self._config.max_message_size_bytes:
-            raise _too_long("body", len(body), self._config.max_message_size_bytes)
+        size_max = self._config.now.max_message_size_bytes
+        if len(body) > size_max:
+            raise _too_long("body", len(body), size_max)
 
     def _answer(
         self,

@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kourou.broker.config import BrokerConfig
 from kourou.broker.groups import Groups
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import delay_level_of, has_timer
 from kourou.broker.topic_attributes import SERVED_VALUES
 from kourou.broker.topics import Topics
@@ -59,7 +59,7 @@ _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 class SendChecks:
     """Decides on the headers of sends; makes topics and groups where it may."""
 
-    def __init__(self, config: BrokerConfig, topics: Topics, groups: Groups) -> None:
+    def __init__(self, config: LiveConfig, topics: Topics, groups: Groups) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
@@ -94,10 +94,11 @@ class SendChecks:
                 f"topic[{name}] not exist, apply first please! create it, or have "
                 f"auto_create_topic_enable on and topic {header.default_topic} inheritable",
             )
-        if topic.order and not self._config.is_writable:
+        if topic.order and not self._config.now.is_writable:
             raise NoPermissionError(
                 ResponseCode.NO_PERMISSION,
-                f"broker {self._config.broker_name} is not writable, and topic {name} is ordered",
+                f"broker {self._config.now.broker_name} is not writable, and topic {name} is "
+                "ordered",
             )
         queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
         if header.queue_id >= queue_nums or topic.write_queue_nums < 1:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
@@ -22,6 +23,7 @@ from kourou.broker.flusher import Flusher, ThreadFlusher
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.registration import Registration
+from kourou.broker.steady_time import steady_ms
 from kourou.broker.wiring import make_handlers
 from kourou.disk import Disk
 from kourou.errors import ClosedError
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_MS: Final = 1_000
 """How often consume queues and the checkpoint are written."""
+STATS_INTERVAL_MS: Final = 1_000
+"""How often statistics are sampled; rates over 10 s and more are made of that."""
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FIRST_REGISTRATION_MS: Final = 1_000
 """How long `start` waits for the name servers; those that answer later are told later."""
@@ -202,6 +206,7 @@ class _Running:
     def _start_loops(self) -> None:
         config, loops = self._parts.config, self._loops
         loops.start("flush", FLUSH_INTERVAL_MS, self._flush)
+        loops.start("sample statistics", STATS_INTERVAL_MS, self._sample)
         loops.start("save tables", config.consumer_offset_interval_ms, self._parts.tables.persist)
         loops.start(
             "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
@@ -241,9 +246,15 @@ class _Running:
     def _on_connection_closed(self, connection: Connection) -> None:
         self._parts.pulls.on_connection_closed(connection)
         self._parts.clients.closed(connection)
+        self._parts.stats.on_closed()
 
     async def _flush(self) -> None:
         self._parts.commit.flush(self._parts.runtime.clock.now_ms())
+
+    async def _sample(self) -> None:
+        now_s = self._parts.runtime.clock.now_ms() / 1000
+        self._parts.stats.store.note_day(datetime.fromtimestamp(now_s).astimezone().date())
+        self._parts.stats.sample(steady_ms())
 
     async def _expire_clients(self) -> None:
         self._handlers.clients.expire()

@@ -28,13 +28,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kourou.broker.message_type import DELAY, NORMAL
 from kourou.broker.stats_samples import Sampler, StatsItem, Window
 from kourou.broker.stats_sets import MESSAGES, SETS, Unit
 from kourou.broker.store_stats import StoreStats
 from kourou.model.topic import SCHEDULE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic
+from kourou.protocol.bodies_broker import BrokerStatsItem
+from kourou.store.message_store import Appended
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +46,6 @@ SIZE_BITS: Final = 33
 """Messages are counted by the bits of their size; none has more than 32."""
 
 _ITEMS_MAX: Final = 200_000
-
-
-class StatsValues(NamedTuple):
-    """The growth of one key within a window, as request 315 tells it.
-
-    Attributes:
-        total: of what the set counts: messages, bytes or ms.
-        tps: the same a second.
-        avgpt: the same a call.
-    """
-
-    total: int
-    tps: float
-    avgpt: float
 
 
 class BrokerStats:
@@ -139,29 +127,26 @@ class BrokerStats:
         self.store.put_failures += 1
 
     def on_sent_back(
-        self, group: str, topic: str, stored: tuple[str, int, int], *, is_dead: bool, took_ms: int
+        self, group: str, topic: str, stored: Appended, *, is_dead: bool, took_ms: int
     ) -> None:
         """Count a message that a consumer gave back.
 
         Args:
             group: of the consumer.
             topic: where the message was sent to at first.
-            stored: topic, queue and bytes of the record that was stored for it.
+            stored: the record that was stored for it.
             is_dead: it went to the dead letters.
             took_ms: until it was stored.
         """
-        stored_topic, queue_id, size_bytes = stored
-        self.on_put(stored_topic, queue_id, DELAY, 1, size_bytes, took_ms)
+        self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)
         self.count("SNDBCK_PUT_NUMS", f"{topic}@{group}")
         if is_dead:
             self.count("SNDBCK2DLQ_TIMES", f"{topic}@{group}")
 
-    def on_delivered(
-        self, level: int, topic: str, queue_id: int, size_bytes: int, took_ms: int
-    ) -> None:
+    def on_delivered(self, level: int, stored: Appended, took_ms: int) -> None:
         """Count a message that a delay level has put into its own topic."""
-        self._add_get(self._gets, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, (1, size_bytes, 0))
-        self.on_put(topic, queue_id, DELAY, 1, size_bytes, took_ms)
+        self._add_get(self._gets, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, (1, stored.size, 0))
+        self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)
 
     def on_get(
         self, group: str, topic: str, queue_id: int, count: int, size_bytes: int, took_ms: int
@@ -217,14 +202,14 @@ class BrokerStats:
         for item in self._sampler.sample(now_ms):
             self._forget(item)
 
-    def values(self, stats_name: str, key: str, window: Window) -> StatsValues | None:
+    def values(self, stats_name: str, key: str, window: Window) -> BrokerStatsItem | None:
         """Return how a key of a set grew within the window; None if it was never counted."""
         items, unit = self._items(stats_name, key)
         if not items:
             return None
         growth = self._sampler.growth(window, items)
         total: int = unit(growth)
-        return StatsValues(
+        return BrokerStatsItem(
             total,
             total * 1000 / growth.span_ms if growth.span_ms else 0.0,
             total / growth.calls if growth.calls else 0.0,

@@ -51,6 +51,7 @@ class Topics:
     """All topics of one broker. In memory; `persist` makes changes durable.
 
     Attributes:
+        auto_create: whether a send to an unknown topic makes it; may change at any time.
         on_changed: called after each change, to tell the name servers.
     """
 
@@ -73,6 +74,7 @@ class Topics:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self.on_changed: Callable[[], None] = lambda: None
+        self.auto_create = config.auto_create_topic_enable
         self._config = config
         self._clock = clock
         self._saver = ConfigSaver(file, self._encode, offload)
@@ -194,7 +196,7 @@ class Topics:
         self._unsaved = {name: at for name, at in self._unsaved.items() if at > change}
 
     def _may_inherit(self, pattern: TopicConfig) -> bool:
-        if pattern.name == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+        if pattern.name == names.AUTO_CREATE_TOPIC and not self.auto_create:
             return False  # a file from before it was switched off may still say it may
         return is_inherited(pattern.perm)
 

@@ -8,6 +8,7 @@ from kourou.broker.admin_groups import GroupAdminHandlers
 from kourou.broker.admin_topics import AdminTopicHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.config import BrokerConfig
+from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.handlers import Handlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
@@ -15,6 +16,7 @@ from kourou.broker.query import QueryHandlers
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
+from kourou.broker.stats_handlers import StatsHandlers
 from kourou.model.host import Host
 from kourou.remoting.network import parse_address
 
@@ -25,6 +27,8 @@ def make_handlers(parts: Parts) -> Handlers:
     return Handlers(
         sends=_sends(parts),
         send_backs=_send_backs(parts),
+        stats=_stats(parts),
+        configs=ConfigHandlers(parts.live, parts.disk.root, parts.runtime.clock),
         pulls=parts.pulls,
         clients=ClientHandlers(parts.clients, tables.groups, tables.topics),
         offsets=OffsetHandlers(
@@ -43,9 +47,9 @@ def make_handlers(parts: Parts) -> Handlers:
 def _sends(parts: Parts) -> SendHandlers:
     topics, groups = parts.tables.topics, parts.tables.groups
     return SendHandlers(
-        config=parts.config,
+        config=parts.live,
         topics=topics,
-        checks=SendChecks(parts.config, topics, groups),
+        checks=SendChecks(parts.live, topics, groups),
         commit=parts.commit,
         later=parts.later,
         stats=parts.stats,
@@ -57,7 +61,7 @@ def _sends(parts: Parts) -> SendHandlers:
 
 def _send_backs(parts: Parts) -> SendBackHandler:
     return SendBackHandler(
-        config=parts.config,
+        config=parts.live,
         topics=parts.tables.topics,
         groups=parts.tables.groups,
         store=parts.store,
@@ -91,6 +95,19 @@ def _admin_groups(parts: Parts) -> GroupAdminHandlers:
         offsets=parts.tables.offsets,
         store=parts.store,
         later=parts.later,
+    )
+
+
+def _stats(parts: Parts) -> StatsHandlers:
+    return StatsHandlers(
+        stats=parts.stats,
+        store=parts.store,
+        disk=parts.disk,
+        commit=parts.commit,
+        delay=parts.delay,
+        later=parts.later,
+        offload=parts.runtime.offload,
+        clock=parts.runtime.clock,
     )
 
 

@@ -26,6 +26,16 @@ class StoreReader:
         self._config = config
         self._visible_position = log.written_position  # records that end below are shown
 
+    @property
+    def min_position(self) -> int:
+        """Where the log begins: records below are gone."""
+        return self._log.min_position
+
+    @property
+    def visible_position(self) -> int:
+        """Records that end below are in the queues."""
+        return self._visible_position
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the queue's first message; 0 if there is no such queue."""
         queue = self._queues.get(topic, queue_id)

@@ -31,9 +31,9 @@ class SendRig:
         self.parts = parts
         self.peer = FakePeer()
         self.handlers = SendHandlers(
-            config=parts.config,
+            config=parts.live,
             topics=parts.topics,
-            checks=SendChecks(parts.config, parts.topics, parts.groups),
+            checks=SendChecks(parts.live, parts.topics, parts.groups),
             commit=parts.commit,
             later=parts.later,
             stats=parts.stats,
