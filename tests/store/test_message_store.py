@@ -23,7 +23,7 @@ from kourou.model.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from kourou.protocol.message_layout import decode_message, read_record
+from kourou.protocol.message_layout import MAGIC_V2, decode_message, read_record
 from kourou.store.config import StoreConfig
 from kourou.store.get_plan import GetStatus
 from kourou.store.message_store import MessageStore
@@ -187,6 +187,18 @@ def test_a_batch_larger_than_a_segment_is_refused(rig: Rig) -> None:
         rig.store.append_batch([draft(b"x" * 1500) for _ in range(3)], rig.now_ms)
 
 
+def test_a_long_retry_topic_is_stored_and_found_again(rig: Rig) -> None:
+    topic = "%RETRY%" + "g" * 248
+    stored = rig.put(b"retried", topic=topic)
+    rig.kill()
+
+    assert rig.bodies(topic) == [b"retried"]
+    record = rig.store.read_record(stored.physical_offset)
+    assert record is not None
+    assert read_record(record, check_crc=True).magic == MAGIC_V2
+    assert decode_message(record).topic == topic
+
+
 # Refusals
 
 
@@ -194,7 +206,9 @@ def test_a_batch_larger_than_a_segment_is_refused(rig: Rig) -> None:
     ("bad", "words"),
     [
         (draft(b"x" * SEGMENT_BYTES), "segment"),
-        (draft(topic="x" * 128), "topic"),
+        (draft(topic="x" * 128), "topic of 128 bytes, at most 127"),
+        (draft(topic="%DLQ%" + "x" * 123), "topic of 128 bytes, at most 127"),
+        (draft(topic="%RETRY%" + "x" * 249), "topic of 256 bytes, at most 255"),
         (draft(topic="../escape"), "topic"),
         (draft(topic=".."), "topic"),
         (draft(topic=""), "topic"),

@@ -56,8 +56,11 @@ MAGIC_V2: Final = -626843477
 MAGIC_BLANK: Final = -875286124
 """Not a record: the rest of a commit log file that the next record did not fit."""
 
-TOPIC_SIZE_MAX: Final = 127
-"""Bytes of a topic in a v1 record, whose size is a signed byte."""
+TOPIC_SIZE_V1_MAX: Final = 127
+"""Bytes of a topic in a v1 record, whose size is a signed byte; longer ones make v2 records."""
+
+TOPIC_SIZE_V2_MAX: Final = 0x7FFF
+"""Bytes of a topic in a v2 record. A store takes fewer: see `ConsumeQueueTable.for_append`."""
 
 _HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _UNWRAP_FLAGS: Final = NEED_UNWRAP | INNER_BATCH
@@ -152,28 +155,32 @@ def record_size(draft: RecordDraft) -> int:
     Raises:
         InvalidMessageError: a host is no IP address.
     """
-    return (
+    size = (
         _HEADS[_host_flags(draft)].size
         + _TAIL_SIZE_V1
         + len(draft.body)
         + len(draft.topic)
         + len(draft.properties)
     )
+    return size if len(draft.topic) <= TOPIC_SIZE_V1_MAX else size + 1
 
 
 def encode_record(
     draft: RecordDraft, queue_offset: int, physical_offset: int, store_at_ms: int
 ) -> bytes:
-    """Return the draft's v1 record.
+    """Return the draft's record: v1, or v2 where the topic has more than 127 bytes, as in Java.
 
     Raises:
-        InvalidMessageError: the topic has more than 127 bytes (v2 is read, not written yet), the
-            properties more than 32767, a number does not fit its field, or a host is no IP
-            address.
+        InvalidMessageError: the topic or the properties have more than 32767 bytes, a number does
+            not fit its field, or a host is no IP address.
     """
     topic, body, properties = draft.topic, draft.body, draft.properties
-    if len(topic) > TOPIC_SIZE_MAX:
-        raise InvalidMessageError(f"topic of {len(topic)} bytes, at most {TOPIC_SIZE_MAX}")
+    if len(topic) <= TOPIC_SIZE_V1_MAX:
+        magic, topic_size = MAGIC_V1, bytes((len(topic),))
+    elif len(topic) <= TOPIC_SIZE_V2_MAX:
+        magic, topic_size = MAGIC_V2, _SIZE16.pack(len(topic))
+    else:
+        raise InvalidMessageError(f"topic of {len(topic)} bytes, at most {TOPIC_SIZE_V2_MAX}")
     if len(properties) > PROPERTIES_SIZE_MAX:
         raise InvalidMessageError(
             f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX}"
@@ -182,8 +189,8 @@ def encode_record(
     head = _HEADS[host_flags]
     try:
         packed = head.pack(
-            head.size + _TAIL_SIZE_V1 + len(body) + len(topic) + len(properties),
-            MAGIC_V1,
+            head.size + len(body) + len(topic_size) + len(topic) + 2 + len(properties),
+            magic,
             crc32(body),
             draft.queue_id,
             draft.flag,
@@ -202,9 +209,7 @@ def encode_record(
         )
     except struct.error as error:
         raise InvalidMessageError(f"a number does not fit the record: {error}") from None
-    return b"".join(
-        (packed, body, bytes((len(topic),)), topic, _SIZE16.pack(len(properties)), properties)
-    )
+    return b"".join((packed, body, topic_size, topic, _SIZE16.pack(len(properties)), properties))
 
 
 def _host_flags(draft: RecordDraft) -> int:
@@ -275,6 +280,7 @@ def decode_message(
 
     Raises:
         MalformedMessageError: as `read_record`, or the body cannot be inflated.
+        CodecMissingError: the package that inflates the body is not installed.
     """
     message = _message(buffer, read_record(buffer, at, check_crc=check_crc))
     if decompress:
@@ -291,6 +297,7 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
     Raises:
         MalformedMessageError: as `decode_message`, or the bodies inflate to more than
             `INFLATED_TOTAL_MAX` bytes together.
+        CodecMissingError: as `decode_message`; `decompress=False` reads the messages all the same.
     """
     messages: list[MessageExt] = []
     at, end = 0, len(buffer)

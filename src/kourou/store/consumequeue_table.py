@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError
+from kourou.model.topic import RETRY_OR_DLQ_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, is_retry_topic
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.formats import QueueEntry
@@ -67,7 +68,8 @@ class ConsumeQueueTable:
         """Return the queue of a message that is to be appended, made if need be.
 
         Raises:
-            InvalidMessageError: there can be no such queue.
+            InvalidMessageError: there can be no such queue; or the topic has more than 127
+                bytes, 255 for a retry topic, which is what Java's brokers store (HookUtils.java).
         """
         queue = self._by_key.get((topic, queue_id))
         if queue is None:
@@ -229,4 +231,7 @@ def _topic_name(topic: bytes) -> str:
         raise InvalidMessageError(f"the topic is not UTF-8: {topic!r}") from None
     if not is_safe_topic(name):
         raise InvalidMessageError(f"{name!r} is no topic")
+    limit = RETRY_OR_DLQ_TOPIC_LENGTH_MAX if is_retry_topic(name) else TOPIC_LENGTH_MAX
+    if len(topic) > limit:
+        raise InvalidMessageError(f"topic of {len(topic)} bytes, at most {limit}")
     return name
