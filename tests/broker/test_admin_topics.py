@@ -49,6 +49,7 @@ class AdminBench:
             store=parts.store,
             commit=parts.commit,
             later=parts.later,
+            stats=parts.stats,
         )
 
     async def ask(self, code: int, header: object) -> RemotingCommand:

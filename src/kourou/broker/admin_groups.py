@@ -16,6 +16,7 @@ from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
 from kourou.broker.later import LaterReplies
 from kourou.broker.retry_topics import TopicTable
+from kourou.broker.stats import BrokerStats
 from kourou.errors import (
     ConsumerNotOnlineError,
     GroupNotFoundError,
@@ -75,6 +76,7 @@ class GroupAdminHandlers:
         offsets: ConsumerOffsets,
         store: QueueTimes,
         later: LaterReplies,
+        stats: BrokerStats,
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
@@ -83,6 +85,7 @@ class GroupAdminHandlers:
         self._offsets = offsets
         self._store = store
         self._later = later
+        self._stats = stats
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
         """Make the group of the body, or replace it (200)."""
@@ -98,6 +101,7 @@ class GroupAdminHandlers:
         """Forget the group, with its offsets if that is asked (207). An unknown one is no error."""
         header = request.command.header(DeleteSubscriptionGroupRequestHeader)
         self._groups.delete(header.group_name)
+        self._stats.on_group_deleted(header.group_name)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
         self._later.answer(request, partial(self._saved, request))
@@ -141,8 +145,7 @@ class GroupAdminHandlers:
         """Return where the group stands in each queue (208).
 
         Of the topics that are named, or else of those that it committed in. Topics that it does
-        not subscribe to any more are left out while it has members, unless listed by name. How
-        many messages it consumes a second is not measured, and told as 0.
+        not subscribe to any more are left out while it has members, unless listed by name.
         """
         header = request.command.header(GetConsumeStatsRequestHeader)
         group = header.consumer_group
@@ -150,11 +153,13 @@ class GroupAdminHandlers:
         names = listed or ([header.topic] if header.topic else self._offsets.topics_of(group))
         live = self._clients.consumer_group(group)
         offsets: dict[MessageQueue, ConsumeOffset] = {}
+        tps = 0.0
         for name in dict.fromkeys(names):
             if not listed and live and live.subscriptions and name not in live.subscriptions:
                 continue
             offsets.update(self._standing(group, name))
-        return response(request.command, body=encode_consume_stats(ConsumeStats(offsets)))
+            tps += self._stats.get_tps(group, name)
+        return response(request.command, body=encode_consume_stats(ConsumeStats(offsets, tps)))
 
     def _standing(self, group: str, topic: str) -> Iterator[tuple[MessageQueue, ConsumeOffset]]:
         """Yield where the group stands in each queue of the topic; nothing if there is none."""

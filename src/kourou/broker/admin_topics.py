@@ -21,6 +21,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.later import LaterReplies
+from kourou.broker.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
 from kourou.broker.topics import Topics
 from kourou.errors import (
@@ -73,6 +74,7 @@ class AdminTopicHandlers:
         store: MessageStore,
         commit: GroupCommit,
         later: LaterReplies,
+        stats: BrokerStats,
     ) -> None:
         """Serve `topics`.
 
@@ -83,6 +85,7 @@ class AdminTopicHandlers:
             store: read for statistics.
             commit: removes the queues of a deleted topic from the store.
             later: answers when a change is durable.
+            stats: tells how many messages come a second.
         """
         self._config = config
         self._topics = topics
@@ -90,6 +93,7 @@ class AdminTopicHandlers:
         self._store = store
         self._commit = commit
         self._later = later
+        self._stats = stats
 
     def on_update_and_create_topic(self, request: Request) -> RemotingCommand | None:
         """Serve 17. Attributes that are not mentioned stay as they are."""
@@ -127,6 +131,7 @@ class AdminTopicHandlers:
             ) from error
         self._topics.delete(name)
         self._offsets.remove_topic(name)
+        self._stats.on_topic_deleted(name)
         self._later.answer(request, partial(self._saved, request))
         return None
 
@@ -156,7 +161,7 @@ class AdminTopicHandlers:
         )
 
     def on_get_topic_stats_info(self, request: Request) -> RemotingCommand:
-        """Serve 202: the offsets of each queue, and when its last message was stored."""
+        """Serve 202: the offsets of each queue, when its last message was stored, and the rate."""
         topic = self._existing(request.command.header(GetTopicStatsInfoRequestHeader).topic)
         offsets = {}
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
@@ -165,7 +170,8 @@ class AdminTopicHandlers:
             at_ms = self._store.store_time(topic.name, queue_id, most - 1) if most > least else 0
             queue = MessageQueue(topic.name, self._config.broker_name, queue_id)
             offsets[queue] = TopicOffset(least, most, max(0, at_ms))
-        return response(request.command, body=encode_topic_stats(TopicStatsTable(offsets)))
+        stats = TopicStatsTable(offsets, self._stats.put_tps(topic.name))
+        return response(request.command, body=encode_topic_stats(stats))
 
     def _existing(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)

@@ -83,6 +83,7 @@ def _admin_topics(parts: Parts) -> AdminTopicHandlers:
         store=parts.store,
         commit=parts.commit,
         later=parts.later,
+        stats=parts.stats,
     )
 
 
@@ -95,6 +96,7 @@ def _admin_groups(parts: Parts) -> GroupAdminHandlers:
         offsets=parts.tables.offsets,
         store=parts.store,
         later=parts.later,
+        stats=parts.stats,
     )
 
 

@@ -166,6 +166,7 @@ class BrokerParts:
             offsets=self.offsets,
             store=self.store,
             later=self.later,
+            stats=self.stats,
         )
 
     def _make_what_reads_the_log(self) -> None:
