@@ -11,7 +11,12 @@ from kourou.errors import MalformedBodyError, QueryNotFoundError, RemoteError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.model.sysflag import (
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
 from kourou.protocol.bodies import HeartbeatData, decode_consumer_list, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
@@ -52,6 +57,7 @@ async def pull(
     suspend_ms: int | None = None,
     commit_offset: int | None = None,
     is_registered: bool = False,
+    is_lite: bool = False,
 ) -> PullResult:
     """Ask a broker for the messages of a queue from `offset` on.
 
@@ -68,6 +74,7 @@ async def pull(
         suspend_ms: how long the broker may hold the request until a message comes; None: not.
         commit_offset: committed on the way; None: nothing is.
         is_registered: the broker knows the subscription by a heartbeat; else it is sent along.
+        is_lite: a pull on behalf of `poll`, which brokers serve and count apart.
 
     Raises:
         RemoteError: refused; "nothing there" is a status of the result, not an error.
@@ -79,6 +86,8 @@ async def pull(
         flags |= PULL_SUSPEND
     if not is_registered:
         flags |= PULL_SUBSCRIPTION
+    if is_lite:
+        flags |= PULL_LITE
     header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -88,13 +97,14 @@ async def pull(
         sys_flag=flags,
         commit_offset=commit_offset or 0,
         suspend_timeout_millis=suspend_ms or 0,
-        sub_version=subscription.sub_version,
+        sub_version=0 if is_lite else subscription.sub_version,
         subscription=None if is_registered else subscription.sub_string,
         expression_type=subscription.expression_type,
         max_msg_bytes=max_bytes,
         broker_name=queue.broker_name,
     )
-    command = request(RequestCode.PULL_MESSAGE, header)
+    code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
+    command = request(code, header)
     return _pull_result(await pool.request(address, command, timeout_s), queue, subscription)
 
 

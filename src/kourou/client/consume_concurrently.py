@@ -22,7 +22,7 @@ from kourou.client.background import BackgroundTasks
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import Delivery, ReadyMessages
 from kourou.client.instance import ClientInstance
-from kourou.client.offset_store import RemoteOffsets
+from kourou.client.offset_store import Offsets
 from kourou.client.process_queue import ProcessQueue
 from kourou.clock import Clock
 from kourou.errors import KourouError
@@ -62,7 +62,7 @@ class Acknowledgements:
         instance: ClientInstance,
         group: str,
         config: PushConsumerConfig,
-        offsets: RemoteOffsets,
+        offsets: Offsets,
     ) -> None:
         self._instance = instance
         self._group = group

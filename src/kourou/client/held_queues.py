@@ -6,24 +6,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import ReadyMessages
 from kourou.client.instance import ClientInstance
-from kourou.client.offset_store import RemoteOffsets
+from kourou.client.offset_store import Offsets
 from kourou.client.process_queue import ProcessQueue
 from kourou.client.pull_result import PullResult
 from kourou.client.queue_puller import QueuePuller
 from kourou.client.rebalance import QueueChanges
-from kourou.client.start_offset import find_start_offset
+from kourou.client.start_offset import CONSUME_TIMESTAMP_AGE_MS, find_start_offset
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 
 log = logging.getLogger(__name__)
-
-CONSUME_TIMESTAMP_AGE_MS: Final = 30 * 60_000
-"""Where ConsumeFromWhere.TIMESTAMP begins without a time: half an hour before a queue's start."""
 
 
 @dataclass(slots=True)
@@ -59,7 +55,7 @@ class HeldQueues:
         *,
         subscriptions: Mapping[str, SubscriptionData],
         ready: ReadyMessages,
-        offsets: RemoteOffsets,
+        offsets: Offsets,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -84,6 +80,10 @@ class HeldQueues:
     def of_topic(self, topic: str) -> list[MessageQueue]:
         """Return the queues held of one topic."""
         return [queue for queue in self._held if queue.topic == topic]
+
+    def topics(self) -> set[str]:
+        """Return the topics of the queues held."""
+        return {queue.topic for queue in self._held}
 
     async def apply(self, changes: QueueChanges) -> None:
         """Release queues and start others.

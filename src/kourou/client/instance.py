@@ -61,7 +61,7 @@ class ClientInstance:
         kind: what the client is, for error texts, such as "producer".
         producer_group: told to brokers by heartbeats, and so is `consumer`; with neither there are
             no heartbeats.
-        consumer: told to brokers by heartbeats.
+        consumer: told to brokers by heartbeats; returns None as long as it is no group's member.
         handlers: what brokers may ask of the client.
         auto_create_queue_nums: as in `Routes`.
         on_route_changed: as in `Routes`.
@@ -80,7 +80,7 @@ class ClientInstance:
         *,
         kind: str,
         producer_group: str | None = None,
-        consumer: Callable[[], ConsumerData] | None = None,
+        consumer: Callable[[], ConsumerData | None] | None = None,
         handlers: Mapping[int, Handler] | None = None,
         auto_create_queue_nums: int | None = None,
         on_route_changed: Callable[[str], None] | None = None,
@@ -122,6 +122,21 @@ class ClientInstance:
     def is_new(self) -> bool:
         """Whether it was never started nor closed."""
         return self._state is _State.NEW
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was started and does what users ask."""
+        return self._state is _State.OPEN
+
+    @property
+    def deaf(self) -> list[str]:
+        """Addresses of brokers that did not answer the last heartbeat, sorted."""
+        return sorted(self._deaf)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its connections are closed, or about to be: nothing can be sent any more."""
+        return self._state is _State.CLOSED
 
     @property
     def request_timeout_s(self) -> float:
@@ -178,6 +193,19 @@ class ClientInstance:
                 self.routes.refresh_soon(queue.topic)
 
         return await try_until(deadline, self.backoff, attempt, on_failure)
+
+    def problems(self) -> list[str]:
+        """Return what is known to be wrong, one sentence each; nothing is sent to find out.
+
+        Raises:
+            ForkedError: as `check_open`.
+        """
+        self._guard.check(self._kind)
+        if self._state is not _State.OPEN:
+            return [f"the {self._kind} is {'not started' if self.is_new else 'closed'}"]
+        silent = [f"broker {address} does not answer heartbeats" for address in sorted(self._deaf)]
+        failure = self.name_servers.failure
+        return silent if failure is None else [failure, *silent]
 
     def start(self) -> None:
         """Start the loops; connections are made when first needed.
@@ -295,10 +323,11 @@ class ClientInstance:
 
         A failure is not raised, but logged once until the broker answers again.
         """
+        consumer = self._consumer() if self._consumer else None
         data = HeartbeatData(
             self.client_id,
             (self._producer_group,) if self._producer_group else (),
-            (self._consumer(),) if self._consumer else (),
+            (consumer,) if consumer else (),
         )
         self._beating.add(address)
         try:
@@ -338,9 +367,10 @@ class ClientInstance:
 
     def _heartbeat_addresses(self) -> list[str]:
         """Return the addresses of the brokers that must hear of this client, sorted."""
-        if self._producer_group is None and self._consumer is None:
+        is_consumer = self._consumer is not None and self._consumer() is not None
+        if self._producer_group is None and not is_consumer:
             return []
-        return self.routes.broker_addresses(masters_only=self._consumer is None)
+        return self.routes.broker_addresses(masters_only=not is_consumer)
 
     async def _unregister(self, address: str) -> None:
         consumer = self._consumer() if self._consumer else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from kourou.client import calls_consume
 from kourou.client.instance import ClientInstance
@@ -18,17 +19,78 @@ from kourou.model.queue import MessageQueue
 log = logging.getLogger(__name__)
 
 
-class RemoteOffsets:
+class Offsets(Protocol):
+    """Offsets of the queues that a member holds: kept somewhere, and newer ones in memory.
+
+    Attributes:
+        is_remote: brokers keep them, so that pulls may commit on the way.
+    """
+
+    is_remote: bool
+
+    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
+        """Return the queue offset that is kept; None if the group is new to the queue.
+
+        With `zero_if_new`, 0 in place of None for a queue that is young and whole.
+
+        Raises:
+            TransportError, RemoteError: a broker did not say, which is not the same as None.
+        """
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory; None before the first update."""
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """Remember that everything below `offset` is done; never goes back."""
+
+    def overwrite(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, back too: the queue's bounds have moved, or somebody wants it so."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is in memory: this member does not hold the queue any more."""
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Have the offsets of these queues kept. A failure is logged, and not raised."""
+
+
+class OffsetsInMemory:
+    """What both kinds of offsets have in memory."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, int] = {}
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory; None before the first update."""
+        return self._offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """Remember that everything below `offset` is done; never goes back."""
+        known = self._offsets.get(queue)
+        if known is None or offset > known:
+            self._offsets[queue] = offset
+
+    def overwrite(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, back too: the queue's bounds have moved, or somebody wants it so."""
+        self._offsets[queue] = offset
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is in memory: this member does not hold the queue any more."""
+        self._offsets.pop(queue, None)
+
+
+class RemoteOffsets(OffsetsInMemory):
     """Committed offsets of the queues that this member holds.
 
     What is updated here is in memory until `persist`. A crash in between repeats deliveries.
     """
 
+    is_remote = True
+
     def __init__(self, instance: ClientInstance, group: str, timeout_ms: int) -> None:
+        super().__init__()
         self._instance = instance
         self._group = group
         self._timeout_ms = timeout_ms
-        self._offsets: dict[MessageQueue, int] = {}
         self._failing: set[str] = set()  # brokers that the last commit did not reach
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
@@ -51,24 +113,6 @@ class RemoteOffsets:
             )
 
         return await self._instance.call_broker(queue, self._timeout_ms, call)
-
-    def get(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory; None before the first update."""
-        return self._offsets.get(queue)
-
-    def update(self, queue: MessageQueue, offset: int) -> None:
-        """Remember that everything below `offset` is done; never goes back."""
-        known = self._offsets.get(queue)
-        if known is None or offset > known:
-            self._offsets[queue] = offset
-
-    def overwrite(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, back too: the broker has moved the queue's bounds."""
-        self._offsets[queue] = offset
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop what is in memory: another member answers for the queue now."""
-        self._offsets.pop(queue, None)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the brokers the offsets of these queues.

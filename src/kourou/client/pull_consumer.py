@@ -1,45 +1,63 @@
-"""PullConsumer: reads queues at offsets that the caller chooses."""
+"""PullConsumer: polls queues that it was assigned, or reads any queue at any offset."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
 
-from kourou.client import calls_consume
 from kourou.client.consumer_config import PullConsumerConfig
-from kourou.client.instance import ClientInstance
-from kourou.client.lifetime import CallingClient
+from kourou.client.instance import ClientInstance, consumer_groups
+from kourou.client.polling import Mode, Polling
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.client.retrying import Deadline
+from kourou.client.rebalance import QueueChanges
+from kourou.client.rebalance_loop import RebalanceLoop
+from kourou.client.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.errors import UsageError
 from kourou.filter.tags import parse_tags
+from kourou.model.group import ConsumeType
 from kourou.model.queue import MessageQueue
-from kourou.model.route import MASTER_ID, subscribe_queues
 from kourou.model.subscription import SUB_ALL
 from kourou.model.topic import check_client_group, check_topic
+from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.codes import RequestCode
+from kourou.remoting.connection import Request
 from kourou.remoting.runtime import Runtime
 
 __all__ = ["PullConsumer", "PullResult", "PullStatus"]
 
-MESSAGES_MAX: Final = 1_024
-"""Messages of one pull; brokers give fewer anyway."""
 
+class PullConsumer(Polling):
+    """Asks for messages when it wants them, in one of three ways.
 
-class PullConsumer(CallingClient):
-    """Reads queues at offsets that the caller chooses; keeps no state between two calls.
-
-    It is no member of its group: brokers do not list it, and it takes nothing away from the group's
-    members. What it shares with them are the committed offsets.
+    By polling queues that were assigned by hand. The consumer then is no member of its group:
+    brokers do not list it, and it takes nothing away from the members. What it shares with them
+    are the committed offsets:
 
         async with PullConsumer("audit", "localhost:9876") as consumer:
-            for queue in await consumer.fetch_subscribe_message_queues("OrderPlaced"):
-                result = await consumer.pull(queue, await consumer.min_offset(queue))
+            await consumer.assign(await consumer.fetch_subscribe_message_queues("OrderPlaced"))
+            while True:
+                for message in await consumer.poll():
+                    check(message)
 
-    Every call is tried again after failures that pass, until its timeout, and can be cancelled;
-    reading changes nothing, so it may simply be called again. All calls raise ClosedError before
-    `start` and after `close`.
+    By polling topics, whose queues are shared out among the members of the group, pull and push
+    consumers alike:
+
+            consumer.subscribe("OrderPlaced", tags="eu || us")
+            async for message in consumer:
+                await check(message)
+
+    Or queue by queue, at offsets that the caller keeps:
+
+            result = await consumer.pull(queue, await consumer.min_offset(queue))
+
+    A poll acknowledges what the poll before it gave, and `commit` all that was given. Acknowledged
+    offsets are committed every `auto_commit_interval_ms` and at the end, unless `auto_commit` is
+    off. What the last poll gave is not: a consumer that ends without another poll or `commit` gets
+    it again, so that nothing is lost that was being worked on.
+
+    One task polls, steps through the consumer and commits; everything else may be called from any.
 
     Args:
-        group: whose offsets `committed` and `commit` mean, and whom brokers count reads for.
+        group: whose offsets are meant, and whom brokers count reads for.
         namesrv_addr: `host:port`, or several joined by `;`.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
@@ -57,225 +75,199 @@ class PullConsumer(CallingClient):
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
-        self.group = group
-        self._config = config or PullConsumerConfig()
-        super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="pull consumer"))
-        self._suggested: dict[MessageQueue, int] = {}
+        config = config or PullConsumerConfig()
+        instance = ClientInstance(
+            namesrv_addr,
+            config,
+            runtime,
+            kind="pull consumer",
+            consumer=self._consumer_data,
+            handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_consumer_ids_changed},
+            on_route_changed=self._on_route_changed,
+            on_registered=self._on_registered,
+        )
+        super().__init__(instance, group, config)
+        self._rebalance = RebalanceLoop(
+            instance, group, config, subscriptions=self._subscriptions, held=self._polled
+        )
+        self._rebalance.on_queues_changed = self._tell_queues_changed
+        self._is_rebalancing = False
+        self._watch = TopicWatch(instance)
 
-    async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of the topic that can be read, sorted, freshly looked up.
+    async def start(self) -> None:
+        """Begin to work; no server is asked for anything before the first call or subscription.
+
+        Raises:
+            ClosedError: it was started before.
+            InvalidGroupError: topics are subscribed, and this process has a consumer of the group
+                with the same `instance_name` already.
+        """
+        if self._mode is Mode.SUBSCRIBED:
+            self._acquire_group()
+        try:
+            await super().start()
+        except BaseException:
+            self._release_group()
+            raise
+        tasks, config = self._instance.tasks, self._config
+        if config.auto_commit:
+            tasks.start_periodic(
+                self._polled.persist, config.auto_commit_interval_ms, "auto commit"
+            )
+        self._start_sampling()
+        tasks.start(self._watch.look_up, "queues of watched topics")
+        if self._mode is Mode.SUBSCRIBED:
+            self._join()
+
+    async def close(self) -> None:
+        """Commit what is acknowledged, if `auto_commit`; leave the group, and disconnect.
+
+        Calls under way fail; a `poll` gives nothing. Closing twice is harmless.
+        """
+        if not self._instance.stop():
+            await self._instance.wait_ended()
+            return
+        try:
+            self._polled.stop_giving()
+            if self._is_rebalancing:
+                await self._rebalance.stop()
+            await self._polled.close()
+            if self._config.auto_commit:
+                await self._polled.persist()
+        finally:
+            self._end()
+            await self._instance.close()
+
+    def abort(self) -> None:
+        """End at once and tell nobody, as a killed process would: nothing more is committed."""
+        self._instance.abort()
+        self._end()
+
+    # What is polled
+
+    async def assign(self, queues: Iterable[MessageQueue], tags: str | None = SUB_ALL) -> None:
+        """Poll these queues from now on, and no others.
+
+        Queues that were polled already go on where they are. Others begin at the group's committed
+        offset or, if it has none, where `consume_from_where` says.
+
+        Args:
+            queues: none ends all polling.
+            tags: `*`, or tags joined by `||`; of the queues that are new.
+
+        Raises:
+            UsageError: topics are subscribed: a consumer does one or the other.
+            FilterSyntaxError: `tags` does not parse.
+            ClosedError: the consumer is not open.
+        """
+        self._instance.check_open()
+        self._enter(Mode.ASSIGNED)
+        wanted = set(queues)
+        for queue in wanted:
+            self._subscriptions[queue.topic] = parse_tags(queue.topic, tags)
+        held = set(self._polled.queues)
+        await self._polled.apply(
+            QueueChanges(tuple(sorted(held - wanted)), tuple(sorted(wanted - held)))
+        )
+
+    def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
+        """Poll this member's share of a topic's queues; before the start or after it.
+
+        A second time replaces the tags; what was pulled by then is given by the old ones. All
+        members of a group must subscribe the same, or messages are lost to some of them.
+
+        Args:
+            topic: it need not exist yet.
+            tags: `*`, or tags joined by `||`.
+
+        Raises:
+            UsageError: queues are assigned: a consumer does one or the other.
+            InvalidTopicError: the topic is no valid name.
+            FilterSyntaxError: `tags` does not parse.
+            InvalidGroupError: as `start`.
+            ClosedError: the consumer is closed.
+        """
+        check_topic(topic)
+        subscription = parse_tags(topic, tags, self._instance.runtime.clock.now_ms())
+        if not self._instance.is_new:
+            self._instance.check_open()
+            if self._mode is Mode.NONE:
+                self._acquire_group()
+        self._enter(Mode.SUBSCRIBED)
+        self._subscriptions[topic] = subscription
+        if not self._instance.is_new:
+            self._polled.reread(topic)
+            self._join()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Poll the topic no more: its queues are committed and given up soon."""
+        if self._mode is Mode.SUBSCRIBED and self._subscriptions.pop(topic, None) is not None:
+            self._rebalance.wake()
+            if self._instance.is_open:
+                self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
+
+    def on_topic_queues_changed(
+        self, topic: str, listener: TopicQueuesChanged
+    ) -> TopicQueuesChanged:
+        """Have `listener` called when the topic gets or loses queues, whoever consumes them.
+
+        Routes are looked at every `route_refresh_interval_ms`. It is called on the event loop with
+        the topic and all its readable queues, sorted; what it raises is logged.
 
         Raises:
             InvalidTopicError: the topic is no valid name.
-            NoRouteError: no name server knows the topic.
-            ConnectFailedError: no name server answered; the text names them.
         """
-        self._instance.check_open()
         check_topic(topic)
-        routes = self._instance.routes
-        route = await routes.refresh(topic, self._instance.request_timeout_s)
-        return subscribe_queues(topic, route)
+        self._watch.add(topic, listener)
+        if self._instance.is_open:
+            self._instance.tasks.start(self._watch.look_up, "queues of watched topics")
+        return listener
 
-    async def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        tags: str | None = SUB_ALL,
-        max_messages: int = 32,
-        timeout_ms: int | None = None,
-    ) -> PullResult:
-        """Return the messages of `queue` from the queue offset `offset` on, without waiting.
+    # Joining and leaving
 
-        Args:
-            queue: the queue.
-            offset: the first queue offset wanted.
-            tags: `*`, or tags joined by `||`.
-            max_messages: at most so many, 1 to 1,024; the broker may give fewer.
-            timeout_ms: None for `pull_timeout_ms`.
+    def _enter(self, mode: Mode) -> None:
+        if self._mode not in (Mode.NONE, mode):
+            raise UsageError("a consumer is assigned queues or subscribes topics, not both")
+        self._mode = mode
 
-        Returns:
-            The messages, or why there are none; go on at its `next_offset` in any case.
+    def _join(self) -> None:
+        """Take part in the sharing out of queues, or look at it again."""
+        if not self._is_rebalancing:
+            self._is_rebalancing = True
+            self._rebalance.start()
+        self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
+        self._rebalance.wake()
 
-        Raises:
-            UsageError: an argument is out of its range, or the consumer closed.
-            FilterSyntaxError: `tags` does not parse.
-            TransportError: no answer within the timeout.
-            RemoteError: the broker refused: no such topic, no permission.
-        """
-        timeout_ms = self._config.pull_timeout_ms if timeout_ms is None else timeout_ms
-        return await self._pull(queue, offset, tags, max_messages, (0, timeout_ms))
+    def _acquire_group(self) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
 
-    async def pull_or_wait(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        tags: str | None = SUB_ALL,
-        max_messages: int = 32,
-        wait_ms: int | None = None,
-        timeout_ms: int | None = None,
-    ) -> PullResult:
-        """Return the messages of `queue` from `offset` on; wait for one if there is none.
+    def _end(self) -> None:
+        self._polled.abort()
+        self._release_group()
 
-        Args:
-            queue: as in `pull`, and so the next three.
-            offset: as in `pull`.
-            tags: as in `pull`.
-            max_messages: as in `pull`.
-            wait_ms: how long to wait; then the status is NO_NEW_MSG. None for the config's.
-            timeout_ms: for everything; None for `wait_ms` and `pull_timeout_ms` together.
+    def _release_group(self) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
 
-        Raises:
-            UsageError, TransportError, RemoteError: as `pull`.
-        """
-        wait_ms = self._config.wait_ms if wait_ms is None else wait_ms
-        if timeout_ms is None:
-            timeout_ms = wait_ms + self._config.pull_timeout_ms
-        return await self._pull(queue, offset, tags, max_messages, (wait_ms, timeout_ms))
+    # What brokers, loops and watchers ask
 
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the queue offset that the group committed: its next message; None if none.
-
-        Raises:
-            TransportError, RemoteError: as `pull`.
-        """
-        return await self._instance.call_broker(
-            queue,
-            self._config.request_timeout_ms,
-            lambda address, deadline: calls_consume.query_offset(
-                self._instance.pool,
-                address,
-                self.group,
-                queue,
-                zero_if_new=False,
-                timeout_s=deadline.remaining_s(),
-            ),
+    def _consumer_data(self) -> ConsumerData | None:
+        if self._mode is not Mode.SUBSCRIBED:
+            return None
+        return ConsumerData(
+            self.group,
+            consume_type=ConsumeType.ACTIVELY,
+            consume_from_where=self._config.consume_from_where,
+            subscriptions=tuple(self._subscriptions.values()),
         )
 
-    async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit: the group has consumed everything below the queue offset `offset`.
+    def _on_consumer_ids_changed(self, _: Request) -> None:
+        self._rebalance.wake()
 
-        Returns when the broker has it in memory; it writes offsets to its disk every 5 seconds, so
-        that a crash of the broker may take back the last ones. An offset may also go back.
+    def _on_route_changed(self, topic: str) -> None:
+        self._rebalance.wake()
+        self._watch.on_route_changed(topic)
 
-        Raises:
-            UsageError: the offset is negative, or the consumer closed.
-            GroupNotFoundError: the broker does not know the group, and does not create it.
-            TransportError, RemoteError: as `pull`.
-        """
-        _check_offset(offset)
-        await self._instance.call_broker(
-            queue,
-            self._config.request_timeout_ms,
-            lambda address, deadline: calls_consume.update_offset(
-                self._instance.pool,
-                address,
-                self.group,
-                queue,
-                offset,
-                timeout_s=deadline.remaining_s(),
-            ),
-        )
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the oldest queue offset that is stored; equal to `max_offset` if none is.
-
-        Raises:
-            TransportError, RemoteError: as `pull`.
-        """
-        return await self._instance.call_broker(
-            queue,
-            self._config.request_timeout_ms,
-            lambda address, deadline: calls_consume.min_offset(
-                self._instance.pool, address, queue, timeout_s=deadline.remaining_s()
-            ),
-        )
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the queue offset that the next message will have.
-
-        Raises:
-            TransportError, RemoteError: as `pull`.
-        """
-        return await self._instance.call_broker(
-            queue,
-            self._config.request_timeout_ms,
-            lambda address, deadline: calls_consume.max_offset(
-                self._instance.pool, address, queue, timeout_s=deadline.remaining_s()
-            ),
-        )
-
-    async def offset_for_time(
-        self, queue: MessageQueue, timestamp_ms: int, *, upper: bool = False
-    ) -> int:
-        """Return the queue offset of the first message stored at `timestamp_ms` or later.
-
-        Args:
-            queue: the queue.
-            timestamp_ms: epoch milliseconds, by the broker's clock.
-            upper: the last message stored at that time or before, instead.
-
-        Raises:
-            TransportError, RemoteError: as `pull`.
-        """
-        return await self._instance.call_broker(
-            queue,
-            self._config.request_timeout_ms,
-            lambda address, deadline: calls_consume.search_offset(
-                self._instance.pool,
-                address,
-                queue,
-                timestamp_ms,
-                upper=upper,
-                timeout_s=deadline.remaining_s(),
-            ),
-        )
-
-    async def _pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        tags: str | None,
-        max_messages: int,
-        times_ms: tuple[int, int],
-    ) -> PullResult:
-        """Pull, waiting and in all at most so long, in ms."""
-        wait_ms, timeout_ms = times_ms
-        _check_offset(offset)
-        if not 1 <= max_messages <= MESSAGES_MAX:
-            raise UsageError(f"max_messages is {max_messages}: allowed are 1 to {MESSAGES_MAX}")
-        subscription = parse_tags(queue.topic, tags)
-        wait_until = Deadline(wait_ms)
-
-        async def call(address: str, deadline: Deadline) -> PullResult:
-            suspend_ms = int(wait_until.remaining_s() * 1000)
-            return await calls_consume.pull(
-                self._instance.pool,
-                address,
-                self.group,
-                queue,
-                offset,
-                subscription=subscription,
-                max_messages=max_messages,
-                max_bytes=self._config.pull_bytes_max,
-                timeout_s=deadline.remaining_s(),
-                suspend_ms=suspend_ms or None,
-            )
-
-        broker_id = self._suggested.get(queue, MASTER_ID)
-        try:
-            result = await self._instance.call_broker(queue, timeout_ms, call, broker_id=broker_id)
-        except BaseException:
-            self._suggested.pop(queue, None)  # the replica may be gone; the master knows another
-            raise
-        if result.suggested_broker_id != MASTER_ID:
-            self._suggested[queue] = result.suggested_broker_id
-        else:
-            self._suggested.pop(queue, None)
-        return result
-
-
-def _check_offset(offset: int) -> None:
-    if offset < 0:
-        raise UsageError(f"the queue offset {offset} is negative")
+    def _on_registered(self, _: str) -> None:
+        self._rebalance.wake()

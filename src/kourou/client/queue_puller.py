@@ -14,10 +14,11 @@ from kourou.client import calls_consume
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import ReadyMessages
 from kourou.client.instance import ClientInstance
-from kourou.client.offset_store import RemoteOffsets
+from kourou.client.offset_store import Offsets
 from kourou.client.process_queue import ProcessQueue
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
+    CodecMissingError,
     FlowControlError,
     KourouError,
     ProtocolError,
@@ -71,7 +72,7 @@ class QueuePuller:
         process_queue: ProcessQueue,
         offset: int,
         ready: ReadyMessages,
-        offsets: RemoteOffsets,
+        offsets: Offsets,
         on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
     ) -> None:
         self._instance = instance
@@ -151,7 +152,9 @@ class QueuePuller:
         config, queue = self._config, self._queue
         address = await self._address()
         # A slave does not keep offsets, and 0 would say nothing.
-        is_committing = self._broker_id == MASTER_ID and not self.is_failing
+        is_committing = (
+            self._offsets.is_remote and self._broker_id == MASTER_ID and not self.is_failing
+        )
         commit = self._offsets.get(queue) if is_committing else None
         return await calls_consume.pull(
             self._instance.pool,
@@ -179,7 +182,7 @@ class QueuePuller:
             await self._register()
             return self._config.pull_error_delay_ms
         self._broker_id = MASTER_ID
-        if isinstance(error, ProtocolError):
+        if isinstance(error, ProtocolError | CodecMissingError):
             log.error(
                 "pull.unreadable queue=%s offset=%d reason=%s", self._queue, self._offset, error
             )

@@ -9,17 +9,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from kourou.client import calls_consume
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.held_queues import HeldQueues
+from kourou.client.consumer_config import ConsumerConfig
 from kourou.client.instance import ClientInstance
-from kourou.client.rebalance import STRATEGIES, plan_changes
+from kourou.client.rebalance import STRATEGIES, QueueChanges, plan_changes
 from kourou.errors import KourouError, NoRouteError, RemoteSystemError
+from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
 
 log = logging.getLogger(__name__)
+
+QueuesChanged = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
+"""Called with a topic, all its queues and those that this member has now, both sorted."""
+
+
+class QueueHolder(Protocol):
+    """Who has the queues that a pass gives and takes.
+
+    Attributes:
+        on_lost: set by the loop; called when a queue was given up that a pass must start anew.
+    """
+
+    on_lost: Callable[[], None] | None
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues held of one topic."""
+
+    def topics(self) -> set[str]:
+        """Return the topics of the queues held."""
+
+    async def apply(self, changes: QueueChanges) -> None:
+        """Release queues and start others.
+
+        Raises:
+            TransportError, RemoteError: a queue could not be started; the others are.
+        """
 
 
 class RebalanceLoop:
@@ -29,18 +56,25 @@ class RebalanceLoop:
         instance: the client's connections, routes and id.
         group: the consumer group.
         config: intervals and strategy.
-        subscriptions: the topics, that of retries included.
+        subscriptions: the topics, that of retries included; may change between passes, and the
+            queues of a topic that left are released.
         held: the queues that this member has.
+        is_alone: every queue is this member's, whoever else there is.
+
+    Attributes:
+        on_queues_changed: called after a topic's queues of this member have changed.
+        last_pass_at_ms: when the last pass ended, in epoch milliseconds; None before the first.
     """
 
     def __init__(
         self,
         instance: ClientInstance,
         group: str,
-        config: PushConsumerConfig,
+        config: ConsumerConfig,
         *,
-        subscriptions: Collection[str],
-        held: HeldQueues,
+        subscriptions: Mapping[str, object],
+        held: QueueHolder,
+        is_alone: bool = False,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -49,6 +83,9 @@ class RebalanceLoop:
         self._allocate = STRATEGIES[config.allocation]
         self._held = held
         held.on_lost = self.wake
+        self._is_alone = is_alone
+        self.on_queues_changed: QueuesChanged | None = None
+        self.last_pass_at_ms: int | None = None
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
         self._failures: dict[str, type[KourouError]] = {}  # by topic: how the last pass failed
@@ -89,6 +126,7 @@ class RebalanceLoop:
         while not self._is_stopped:
             self._woken.clear()
             is_settled = await self._pass()
+            self.last_pass_at_ms = self._instance.runtime.clock.now_ms()
             self._first_pass_done.set()
             # A change may still move others; a failure may pass; both deserve an early look.
             delay_ms = config.rebalance_interval_ms if is_settled else retry_ms
@@ -106,6 +144,8 @@ class RebalanceLoop:
     async def _pass(self) -> bool:
         """Rebalance all topics; return whether none changed and none failed."""
         is_settled = True
+        for topic in sorted(self._held.topics() - self._subscriptions.keys()):
+            await self._change(topic, [], QueueChanges(tuple(self._held.of_topic(topic)), ()))
         for topic in sorted(self._subscriptions):
             try:
                 is_settled &= await self._rebalance(topic)
@@ -132,14 +172,15 @@ class RebalanceLoop:
         timeout_s = self._instance.request_timeout_s
         route = await self._instance.routes.get(topic, timeout_s)
         queues = subscribe_queues(topic, route)
-        consumer_ids = await self._consumer_ids(topic, route)
+        own_id = self._instance.client_id
+        consumer_ids = [own_id] if self._is_alone else await self._consumer_ids(topic, route)
         if not queues or not consumer_ids:
             return False
         changes = plan_changes(
             self._held.of_topic(topic),
             queues,
             consumer_ids,
-            self._instance.client_id,
+            own_id,
             self._allocate,
         )
         if changes.is_empty:
@@ -152,8 +193,24 @@ class RebalanceLoop:
             len(changes.released),
             len(changes.added),
         )
-        await self._held.apply(changes)
+        await self._change(topic, queues, changes)
         return False
+
+    async def _change(
+        self, topic: str, queues: Collection[MessageQueue], changes: QueueChanges
+    ) -> None:
+        """Release and start queues, and tell who listens, also if some could not be started."""
+        try:
+            await self._held.apply(changes)
+        finally:
+            if self.on_queues_changed is not None:
+                try:
+                    self.on_queues_changed(
+                        topic, sorted(queues), sorted(self._held.of_topic(topic))
+                    )
+                except Exception:
+                    # The user's own: it must not end the rebalancing.
+                    log.exception("listener.broken event=queues_changed topic=%s", topic)
 
     async def _consumer_ids(self, topic: str, route: TopicRoute) -> list[str]:
         """Return the members' ids from one broker of the topic; none if it knows nobody.

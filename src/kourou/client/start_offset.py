@@ -5,18 +5,23 @@ Source: RebalancePushImpl.computePullFromWhereWithException.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kourou.client import calls_consume
 from kourou.client.instance import ClientInstance
-from kourou.client.offset_store import RemoteOffsets
+from kourou.client.offset_store import Offsets
 from kourou.client.retrying import Deadline
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_retry_topic
 
+CONSUME_TIMESTAMP_AGE_MS: Final = 30 * 60_000
+"""Where ConsumeFromWhere.TIMESTAMP begins without a time: half an hour before a queue's start."""
+
 
 async def find_start_offset(
     instance: ClientInstance,
-    offsets: RemoteOffsets,
+    offsets: Offsets,
     queue: MessageQueue,
     where: ConsumeFromWhere,
     timestamp_ms: int,

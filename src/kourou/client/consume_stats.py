@@ -1,0 +1,153 @@
+"""How fast and how well topics are consumed, over the last minute and the last hour; pure.
+
+Counters only grow. A sample each 10 s keeps seven points, which span a minute, and a sample each
+10 min seven that span an hour; rates are differences between the ends of such a window.
+
+Source: ConsumerStatsManager.java, StatsItem.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+SAMPLE_INTERVAL_MS: Final = 10_000
+"""Time in ms between two samples."""
+
+_POINTS: Final = 7
+_HOUR_EVERY: Final = 60
+"""Samples after which one is kept for the hour, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """How a topic was consumed in the last minute, unless said otherwise.
+
+    Attributes:
+        consume_ok_tps: messages a second whose listeners returned.
+        consume_failed_tps: messages a second whose listeners raised.
+        consume_rt_ms: mean time of one listener call in ms; of the last hour if the minute had
+            none.
+        pull_tps: messages pulled a second.
+        pull_rt_ms: mean time in ms of one pull that found messages.
+        consume_failed_messages: messages of the last hour whose listeners raised.
+    """
+
+    consume_ok_tps: float = 0.0
+    consume_failed_tps: float = 0.0
+    consume_rt_ms: float = 0.0
+    pull_tps: float = 0.0
+    pull_rt_ms: float = 0.0
+    consume_failed_messages: int = 0
+
+
+class _Counts(NamedTuple):
+    ok: int = 0
+    failed: int = 0
+    calls: int = 0
+    call_ms: float = 0.0
+    pulled: int = 0
+    pulls: int = 0
+    pull_ms: float = 0.0
+
+
+class _Topic:
+    __slots__ = ("counts", "hour", "minute")
+
+    def __init__(self) -> None:
+        self.counts = _Counts()
+        self.minute: deque[tuple[int, _Counts]] = deque(maxlen=_POINTS)
+        self.hour: deque[tuple[int, _Counts]] = deque(maxlen=_POINTS)
+
+
+class ConsumerStats:
+    """The counters of one consumer, by topic.
+
+    Args:
+        now_ms: when counting begins, in milliseconds of any clock; `sample` uses the same.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._began_ms = now_ms
+        self._topics: dict[str, _Topic] = {}
+        self._samples = 0
+
+    def count_consumed(self, topic: str, messages: int, elapsed_ms: float, *, is_ok: bool) -> None:
+        """Count one call of a listener."""
+        entry = self._entry(topic)
+        counts = entry.counts
+        entry.counts = counts._replace(
+            ok=counts.ok + messages * is_ok,
+            failed=counts.failed + messages * (not is_ok),
+            calls=counts.calls + 1,
+            call_ms=counts.call_ms + elapsed_ms,
+        )
+
+    def count_pulled(self, topic: str, messages: int, elapsed_ms: float) -> None:
+        """Count one pull that found messages."""
+        entry = self._entry(topic)
+        counts = entry.counts
+        entry.counts = counts._replace(
+            pulled=counts.pulled + messages,
+            pulls=counts.pulls + 1,
+            pull_ms=counts.pull_ms + elapsed_ms,
+        )
+
+    def forget(self, topic: str) -> None:
+        """Drop the counters of a topic that is not consumed any more."""
+        self._topics.pop(topic, None)
+
+    def sample(self, now_ms: int) -> None:
+        """Keep where the counters are; to be called every `SAMPLE_INTERVAL_MS`."""
+        self._samples += 1
+        for topic in self._topics.values():
+            topic.minute.append((now_ms, topic.counts))
+            if self._samples % _HOUR_EVERY == 0:
+                topic.hour.append((now_ms, topic.counts))
+
+    def topic(self, topic: str) -> TopicStats:
+        """Return the statistics of one topic; all 0 if it is not known."""
+        entry = self._topics.get(topic)
+        if entry is None:
+            return TopicStats()
+        minute, seconds = _growth(entry.minute)
+        # Until an hour's window has two ends, all that was counted is of the last hour.
+        hour = _growth(entry.hour)[0] if len(entry.hour) > 1 else entry.counts
+        rate = 1 / seconds if seconds else 0.0
+        calls = minute if minute.calls else hour
+        return TopicStats(
+            consume_ok_tps=minute.ok * rate,
+            consume_failed_tps=minute.failed * rate,
+            consume_rt_ms=calls.call_ms / calls.calls if calls.calls else 0.0,
+            pull_tps=minute.pulled * rate,
+            pull_rt_ms=minute.pull_ms / minute.pulls if minute.pulls else 0.0,
+            consume_failed_messages=hour.failed,
+        )
+
+    def all_topics(self) -> dict[str, TopicStats]:
+        """Return the statistics of all topics, sorted by name."""
+        return {topic: self.topic(topic) for topic in sorted(self._topics)}
+
+    def _entry(self, topic: str) -> _Topic:
+        entry = self._topics.get(topic)
+        if entry is None:
+            entry = self._topics[topic] = _Topic()
+            entry.minute.append((self._began_ms, entry.counts))
+            entry.hour.append((self._began_ms, entry.counts))
+        return entry
+
+
+def _growth(points: deque[tuple[int, _Counts]]) -> tuple[_Counts, float]:
+    """Return what was counted between the ends of a window, and its length in seconds."""
+    (began_ms, first), (ended_ms, last) = points[0], points[-1]
+    grown = _Counts(
+        last.ok - first.ok,
+        last.failed - first.failed,
+        last.calls - first.calls,
+        last.call_ms - first.call_ms,
+        last.pulled - first.pulled,
+        last.pulls - first.pulls,
+        last.pull_ms - first.pull_ms,
+    )
+    return grown, (ended_ms - began_ms) / 1000

@@ -1,0 +1,59 @@
+"""Tells a program when a topic has other queues than before.
+
+Source: DefaultLitePullConsumerImpl.fetchTopicMessageQueuesAndCompare.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kourou.client.instance import ClientInstance
+from kourou.errors import KourouError
+from kourou.model.queue import MessageQueue
+from kourou.model.route import subscribe_queues
+
+log = logging.getLogger(__name__)
+
+TopicQueuesChanged = Callable[[str, list[MessageQueue]], object]
+"""Called with a topic and all its readable queues, sorted."""
+
+
+class TopicWatch:
+    """The topics that a program watches. Routes are looked up again by the client's own loop."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._listeners: dict[str, list[TopicQueuesChanged]] = {}
+        self._known: dict[str, list[MessageQueue]] = {}
+
+    def add(self, topic: str, listener: TopicQueuesChanged) -> None:
+        """Call `listener` whenever the queues of the topic change; not for those it has now."""
+        self._listeners.setdefault(topic, []).append(listener)
+
+    async def look_up(self) -> None:
+        """Have the routes of all watched topics known, so that changes are seen."""
+        for topic in list(self._listeners):
+            try:
+                await self._instance.routes.get(topic, self._instance.request_timeout_s)
+            except KourouError as error:
+                log.info("topic.unknown reason=%s", error)
+
+    def on_route_changed(self, topic: str) -> None:
+        """Compare the queues of a topic whose route is new."""
+        if topic in self._listeners:
+            self._instance.tasks.start(lambda: self._compare(topic), f"queues of {topic}")
+
+    async def _compare(self, topic: str) -> None:
+        route = await self._instance.routes.get(topic, self._instance.request_timeout_s)
+        queues = subscribe_queues(topic, route)
+        known = self._known.get(topic)
+        self._known[topic] = queues
+        if known is None or queues == known:
+            return
+        for listener in self._listeners[topic]:
+            try:
+                listener(topic, queues)
+            except Exception:
+                # The user's own: it must not keep the others from being told.
+                log.exception("listener.broken event=topic_queues_changed topic=%s", topic)
