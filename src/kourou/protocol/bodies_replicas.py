@@ -6,8 +6,11 @@ SyncStateSet.java, ElectMasterResponseBody.java, BrokerReplicasInfo.java, EpochE
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import as_list, as_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +139,17 @@ class EpochEntryCache:
     broker_id: int = 0
     epoch_list: tuple[EpochEntry, ...] = ()
     max_offset: int = 0
+
+
+def encode_broker_names(names: Sequence[str]) -> bytes:
+    """Return the body of CONTROLLER_GET_SYNC_STATE_DATA (1006)."""
+    return dumps(list(names))
+
+
+def decode_broker_names(body: bytes) -> list[str]:
+    """Return the broker names of a body.
+
+    Raises:
+        MalformedBodyError: it is not an array of texts.
+    """
+    return [as_text(name, "broker name") for name in as_list(loads(body), "broker names")]

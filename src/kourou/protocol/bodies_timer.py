@@ -31,7 +31,7 @@ class TimerCheckPoint:
     last_timer_log_flush_pos: int = 0
     last_timer_queue_offset: int = 0
     master_timer_queue_offset: int = 0
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
 
 
 @dataclass(frozen=True, slots=True)

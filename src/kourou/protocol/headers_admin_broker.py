@@ -1,11 +1,11 @@
-"""Headers of administration of a broker: codes 26, 315, 317, 321, 353 to 355, 902 and 903.
+"""Headers of administration of a broker: 26, 315, 317, 321, 353 to 355, 902, 903, 2004, 5001.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kourou.protocol.fields import Int, Long
 from kourou.protocol.headers_send import TopicHeader
@@ -92,6 +92,28 @@ class ExportRocksDBConfigToJsonRequestHeader:
     """
 
     config_type: str
+
+
+@dataclass(slots=True)
+class SetCommitLogReadModeRequestHeader:
+    """SET_COMMITLOG_READ_MODE (2004); Java has no class for its one field.
+
+    Attributes:
+        read_ahead_mode: 0 the system reads ahead, 1 it does not.
+    """
+
+    read_ahead_mode: str | None = field(default=None, metadata={"wire": "READ_AHEAD_MODE"})
+
+
+@dataclass(slots=True)
+class SwitchTimerEngineRequestHeader:
+    """SWITCH_TIMER_ENGINE (5001); Java has no class for its one field.
+
+    Attributes:
+        engine_type: F the wheel's files, R RocksDB.
+    """
+
+    engine_type: str | None = field(default=None, metadata={"wire": "E_T"})
 
 
 @dataclass(slots=True)

@@ -151,7 +151,7 @@ def _reader(hint: Any) -> Reader:  # noqa: ANN401 - a type, of which there are m
         return _array_reader(_reader(arguments[0]))
     if origin is Mapping:
         return _map_reader(arguments[0], _reader(arguments[1]))
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return lambda value, what: from_json(hint, value, what)
     assert issubclass(hint, StrEnum), f"{hint} is no type of a record's field"
     return lambda value, what: get_enum({what: value}, what, next(iter(hint)))
