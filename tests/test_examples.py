@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,14 +26,14 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield serving.namesrv
 
 
-def start(example: str, namesrv: str) -> subprocess.Popen[str]:
+def start(example: str, namesrv: str, **environ: str) -> subprocess.Popen[str]:
     """Start an example; its stdout and stderr are pipes."""
     return subprocess.Popen(
         [sys.executable, str(EXAMPLES / example)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "NAMESRV_ADDR": namesrv},
+        env={**os.environ, "NAMESRV_ADDR": namesrv, **environ},
     )
 
 
@@ -62,3 +63,23 @@ def test_an_order_is_sent_charged_and_read(namesrv: str) -> None:
         assert (consumer.returncode, out, err) == (0, "", "")
     finally:
         consumer.kill()
+
+
+def test_an_order_that_was_sent_twice_is_charged_once(namesrv: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        run("quickstart_producer.py", namesrv)
+    database = tmp_path / "charges.db"
+
+    consumer = start("charge_once.py", namesrv, CHARGES_DB=str(database))
+    try:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "charge o-17\n"
+        consumer.send_signal(signal.SIGINT)
+        out, err = consumer.communicate(timeout=TIMEOUT_S)
+        assert (consumer.returncode, out, err) == (0, "", "")
+    finally:
+        consumer.kill()
+
+    connection = sqlite3.connect(database)
+    assert connection.execute("SELECT order_id FROM charges").fetchall() == [("o-17",)]
+    connection.close()

@@ -1,0 +1,46 @@
+"""Charge each order once, even when its message is delivered twice, until Ctrl-C.
+
+What the listener writes and the record that it was handled are one transaction of one SQLite file.
+Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+
+from kourou import (
+    ConsumeFromWhere,
+    Idempotent,
+    MessageExt,
+    PushConsumer,
+    PushConsumerConfig,
+    SeenInSqlite,
+    by_key,
+)
+
+NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
+DATABASE = os.environ.get("CHARGES_DB", "charges.db")
+
+
+def charge(message: MessageExt, db: sqlite3.Connection) -> None:
+    """Note one charge; committed, with the record that it was made, when this returns."""
+    db.execute("CREATE TABLE IF NOT EXISTS charges (order_id TEXT, body TEXT)")
+    db.execute("INSERT INTO charges VALUES (?, ?)", (message.keys[0], message.body.decode()))
+    print("charge", message.keys[0], flush=True)
+
+
+async def main() -> None:
+    """Consume until cancelled; leaving the block lets listeners end, and commits."""
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = PushConsumer("charging", NAMESRV, config=config)
+    consumer.subscribe("OrderPlaced")
+    consumer.listen(Idempotent(charge, seen=SeenInSqlite(DATABASE), identity=by_key))
+    async with consumer:
+        await consumer.run_forever()
+
+
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())
