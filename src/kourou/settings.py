@@ -8,8 +8,10 @@ Every source names a field in its own way; `flush_disk_type` with the key `flush
     flags               {"flush_disk_type": "SYNC_FLUSH"}              (None: not given)
 
 A field's metadata `{"key": "flushDiskType"}` is RocketMQ's key where that is not the name in camel
-case. A field that is a config dataclass itself is filled from the same flat names. Whether a value
-is in range is the dataclass's to check, in `__post_init__`; the error then gains its source.
+case; `{"seconds_key": ...}` is RocketMQ's where it counts in seconds and we in milliseconds, read
+beside our own. `{"secret": True}` keeps a value from being listed. A field that is a config
+dataclass itself is filled from the same flat names. Whether a value is in range is the dataclass's
+to check, in `__post_init__`; the error then gains its source.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ class _Slot:
     """Field names from the outermost dataclass inwards."""
     kind: Any
     key: str
+    seconds_key: str | None
+    """RocketMQ's key where it counts in seconds what the field counts in milliseconds."""
     is_live: bool
+    is_secret: bool
 
     @property
     def name(self) -> str:
@@ -111,8 +116,11 @@ def load(
 
 
 def wire_keys(cls: type[Any]) -> dict[str, str]:
-    """Return RocketMQ's key -> field name, for every field of `cls` and the configs inside it."""
-    return {slot.key: slot.name for slot in _slots(cls, ())}
+    """Return RocketMQ's key -> field name, for every field of `cls` and the configs inside it.
+
+    Those marked `{"secret": True}` are left out: what is listed by key is shown to others.
+    """
+    return {slot.key: slot.name for slot in _slots(cls, ()) if not slot.is_secret}
 
 
 def live_keys(cls: type[Any]) -> frozenset[str]:
@@ -192,7 +200,14 @@ def _slots(cls: type[Any], above: tuple[str, ...]) -> Iterator[_Slot]:
         elif field.init:
             meta = field.metadata
             key = meta.get("key") or camel_case(field.name)
-            yield _Slot(path, kind, key, is_live=bool(meta.get("live")))
+            yield _Slot(
+                path,
+                kind,
+                key,
+                meta.get("seconds_key"),
+                is_live=bool(meta.get("live")),
+                is_secret=bool(meta.get("secret")),
+            )
 
 
 def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> T:
@@ -220,7 +235,8 @@ def _from_file(
         pairs = _parse_toml(content, source)
     else:
         pairs = dict[str, object](parse_properties(content, source))
-    names = {slot.key: slot.name for slot in slots} | {slot.name: slot.name for slot in slots}
+    names = {key: slot.name for slot in slots for key in (slot.seconds_key, slot.key) if key}
+    names |= {slot.name: slot.name for slot in slots}
     found: dict[str, _Setting] = {}
     for key, value in pairs.items():
         name = names.get(key)
@@ -318,6 +334,8 @@ def _convert(slot: _Slot, setting: _Setting) -> object:
     if optional and isinstance(value, str) and not value.strip():
         return None
     try:
+        if setting.key == slot.seconds_key:
+            return _as_int(value, is_size=False) * 1000
         return _as_kind(kind, value, is_size=slot.name.endswith("_bytes"))
     except ValueError as error:
         raise ConfigError(f"{setting.source}: {setting.key} = {value!r} is not {error}") from None

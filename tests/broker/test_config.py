@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.errors import ConfigError
-from kourou.settings import load, wire_keys
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.transport_config import TransportConfig
+from kourou.settings import load, values_of, wire_keys
 from kourou.store.config import StoreConfig
+
+PARTS = (StoreConfig, ConnectionLimits, TransportConfig)
+"""The configs inside that of the broker."""
 
 OURS = {
     "pendingBytesMax",
@@ -17,6 +24,7 @@ OURS = {
     "heldPullsMax",
     "clientsMax",
     "advertise",
+    "vipPortEnable",
 }
 """Keys of limits that RocketMQ has not."""
 
@@ -30,9 +38,34 @@ def test_the_defaults_are_durable_and_local() -> None:
 
 
 def test_every_option_has_rocketmqs_key_or_is_a_limit_of_ours() -> None:
-    store_fields = set(wire_keys(StoreConfig))
+    inner = map(wire_keys, PARTS)
 
-    assert set(wire_keys(BrokerConfig)) - ROCKETMQ_KEYS - store_fields <= OURS
+    assert set(wire_keys(BrokerConfig)) - ROCKETMQ_KEYS - set().union(*inner) <= OURS
+
+
+def test_no_two_parts_of_the_config_share_a_name() -> None:
+    own = {field.name for field in fields(BrokerConfig)} - {"store", "limits", "transport"}
+    names = [name for part in PARTS for name in values_of(part())]
+
+    assert len({*own, *names}) == len(own) + len(names)
+
+
+def test_limits_and_tls_are_set_in_the_same_flat_file() -> None:
+    config = load(
+        BrokerConfig,
+        text="serverChannelMaxIdleTimeSeconds=60\nconnectionsMax=500\ntls.enable=true\n",
+        environ={"KOUROU_BROKER_FRAME_TIMEOUT_MS": "5000"},
+        prefix="KOUROU_BROKER_",
+        flags={"drain_timeout_ms": 200},
+    )
+
+    assert config.limits == ConnectionLimits(
+        idle_timeout_ms=60_000,
+        connections_max=500,
+        frame_timeout_ms=5_000,
+        drain_timeout_ms=200,
+    )
+    assert config.transport.tls_client() is not None
 
 
 def test_a_broker_conf_of_rocketmq_fills_the_config_and_its_store() -> None:

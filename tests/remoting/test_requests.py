@@ -95,7 +95,7 @@ def test_too_many_requests_are_refused_before_they_are_sent() -> None:
     async def test(setup: LoneConnection) -> None:
         first = asyncio.ensure_future(setup.connection.request(request(ECHO), 3))
         await asyncio.sleep(0.001)
-        with pytest.raises(TooManyRequestsError, match="pending_requests_max") as caught:
+        with pytest.raises(TooManyRequestsError, match="requests_waiting_max") as caught:
             await setup.connection.request(request(ECHO), 3)
         assert caught.value.retriable
         assert len(setup.sent()) == 1
@@ -103,7 +103,7 @@ def test_too_many_requests_are_refused_before_they_are_sent() -> None:
         setup.receive(response(setup.sent()[0]))
         await first
 
-    with_client(test, pending_requests_max=1)
+    with_client(test, requests_waiting_max=1)
 
 
 def test_a_request_too_large_for_a_frame_is_refused_and_forgotten() -> None:

@@ -10,6 +10,8 @@ from typing import Final
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
 from kourou.model.topic import PERM_READ, PERM_WRITE, check_topic
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.transport_config import TransportConfig
 from kourou.store.config import StoreConfig
 
 _KIB: Final = 1024
@@ -49,6 +51,10 @@ class BrokerConfig:
     read: widen it with care. Java listens on all."""
     port: int = field(default=10911, metadata={"key": "listenPort"})
     """The TCP port to listen on; 0 takes a free one."""
+    vip_port_enable: bool = True
+    """Whether to listen on `port - 2` as well, where old clients send to keep away from those who
+    pull; pulls are not served there. If that port is taken or not permitted, the broker goes on
+    without it. Java always has it."""
     advertise: str | None = field(default=None, metadata={"key": "brokerIP1"})
     """The address in routes, as `host` or `host:port`; None takes the one listened on."""
     namesrv_addr: tuple[str, ...] = ()
@@ -136,6 +142,10 @@ class BrokerConfig:
     )
     """How often the progress of delayed delivery is written; the same holds for it."""
 
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    """Bounds of the connections of clients, and of those to name servers."""
+    transport: TransportConfig = field(default_factory=TransportConfig)
+    """TLS, and load balancers in front."""
     store: StoreConfig = field(default_factory=StoreConfig)
     """The sizes of the store's files; its keys stand in the same flat file as these."""
 

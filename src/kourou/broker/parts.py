@@ -24,7 +24,6 @@ from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
 from kourou.disk import Disk
-from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.store.config_file import ConfigFile
@@ -55,7 +54,6 @@ class Parts:
         runtime: Runtime,
         flusher: Flusher,
         store: MessageStore,
-        limits: ConnectionLimits,
     ) -> None:
         """Make the parts; none acts before it is started.
 
@@ -69,7 +67,9 @@ class Parts:
         self.store: Final = store
         self.flusher: Final = flusher
         self.later: Final = LaterReplies()
-        self.pool: Final = ConnectionPool(runtime, {}, limits)
+        self.pool: Final = ConnectionPool(
+            runtime, {}, config.limits, tls=config.transport.tls_client()
+        )
         self.tables: Final = Tables(config, disk, runtime, store)
         self.clients: Final = Clients(
             ConsumerIdsNotifier(self.tables.groups),

@@ -2,8 +2,8 @@
 
     start   open and recover the store, load the tables, set back offsets beyond the log, listen,
             deliver what became due, register
-    stop    leave the routes, take no more messages, answer those accepted, close the connections,
-            save the tables, close the store
+    stop    leave the routes, send clients away, take no more messages, answer those accepted,
+            close the connections, save the tables, close the store
 
 `parts.py` says what it is made of, `wiring.py` what serves requests.
 Knows everyone and is known by none of them.
@@ -22,16 +22,15 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.flusher import Flusher, ThreadFlusher
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
+from kourou.broker.ports import BrokerPorts
 from kourou.broker.registration import Registration
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.wiring import make_handlers
 from kourou.disk import Disk
 from kourou.errors import ClosedError
 from kourou.remoting.connection import Connection
-from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.runtime import Runtime
-from kourou.remoting.server import RemotingServer
 from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,6 @@ class Broker:
         disk: Disk,
         runtime: Runtime,
         flusher_factory: FlusherFactory = ThreadFlusher,
-        limits: ConnectionLimits | None = None,
     ) -> None:
         """Make a broker; nothing is opened yet.
 
@@ -65,13 +63,11 @@ class Broker:
             disk: its store's; closed by whoever made it, after `stop`.
             runtime: network, clock, randomness, and the way off the loop.
             flusher_factory: makes what syncs the commit log.
-            limits: bounds of its connections.
         """
         self._config = config
         self._disk = disk
         self._runtime = runtime
         self._flusher_factory = flusher_factory
-        self._limits = limits or ConnectionLimits()
         self._running: _Running | None = None
         self._address: Address | None = None
         self._is_ended = False
@@ -126,9 +122,8 @@ class Broker:
                 runtime=self._runtime,
                 flusher=flusher,
                 store=store,
-                limits=self._limits,
             )
-            running = _Running(parts, self._limits)
+            running = _Running(parts)
             self._address = await running.start()
         except BaseException:
             flusher.close()
@@ -168,13 +163,13 @@ class Broker:
 class _Running:
     """A broker whose store is open: starts and stops its parts in the order that loses nothing."""
 
-    def __init__(self, parts: Parts, limits: ConnectionLimits) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._handlers = make_handlers(parts)
         self._loops = Loops()
         self._registration: Registration | None = None
-        self._server = RemotingServer(
-            parts.runtime, self._handlers.table(), limits, "broker", self._on_connection_closed
+        self._ports = BrokerPorts(
+            parts.config, parts.runtime, self._handlers.table(), self._on_connection_closed
         )
 
     @property
@@ -184,7 +179,7 @@ class _Running:
     async def start(self) -> Address:
         """Listen, and begin everything that goes on by itself."""
         config, topics = self._parts.config, self._parts.tables.topics
-        address = await self._server.start((config.listen, config.port))
+        address = await self._ports.start()
         self._parts.delay.start()
         self._start_loops()
         self._registration = Registration(config, topics, self._parts.pool, address)
@@ -218,11 +213,12 @@ class _Running:
         await self._loops.stop()
         if self._registration is not None:
             await self._registration.stop()
+        self._ports.go_away()
         await self._parts.pool.close()
         await self._parts.delay.stop()
         self._parts.pulls.close()
         await self._parts.commit.close()
-        await self._server.stop()
+        await self._ports.stop()
         await self._parts.later.close()
         await _try("save tables", self._parts.tables.persist)
         await _try("save delay offsets", self._parts.delay.persist)
@@ -238,7 +234,7 @@ class _Running:
         self._parts.delay.abandon()
         self._parts.later.abandon()
         self._parts.commit.abandon()
-        self._server.abort()
+        self._ports.abort()
         self._parts.pool.abort()
         self._parts.flusher.close()
         self._parts.store.abandon()

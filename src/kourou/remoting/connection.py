@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_active_s = self._last_received_s = self._loop.time()
         self._output = Output()
         self._is_flush_due = False
-        self._pending = PendingRequests(limits.pending_requests_max)
+        self._pending = PendingRequests(limits.requests_waiting_max)
         self._unanswered = Unanswered(limits, unanswered)
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             RequestTimeoutError: no answer within `timeout_s`; the request may have been served.
             ConnectionLostError: closed before the answer came; it may have been served.
-            TooManyRequestsError: `pending_requests_max` requests wait already; not sent.
+            TooManyRequestsError: `requests_waiting_max` requests wait already; not sent.
             FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
         ends_at_s = self._loop.time() + timeout_s

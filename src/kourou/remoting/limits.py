@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from kourou.errors import ConfigError
 from kourou.protocol.frame import FRAME_SIZE_MAX
@@ -37,12 +37,14 @@ class ConnectionLimits:
     frame_timeout_ms: int = 30_000
     """Time in ms from the first byte of a frame to its last. A peer that needs longer is closed."""
 
-    idle_timeout_ms: int = 120_000
+    idle_timeout_ms: int = field(
+        default=120_000, metadata={"seconds_key": "serverChannelMaxIdleTimeSeconds"}
+    )
     """Time in ms without a byte in either direction, after which a connection is closed; RocketMQ's
     serverChannelMaxIdleTimeSeconds and clientChannelMaxIdleTimeSeconds."""
 
-    pending_requests_max: int = 65_535
-    """Requests to one peer that wait for an answer; RocketMQ's clientAsyncSemaphoreValue."""
+    requests_waiting_max: int = field(default=65_535, metadata={"key": "clientAsyncSemaphoreValue"})
+    """Requests to one peer that wait for an answer; one more is refused."""
 
     unanswered_requests_max: int = 65_535
     """Requests from one peer that we have not answered; one more is answered SYSTEM_BUSY."""
@@ -57,8 +59,8 @@ class ConnectionLimits:
     connections_max: int = 10_000
     """Connections of one server; one more is closed at once."""
 
-    connect_timeout_ms: int = 3_000
-    """Time in ms for a connection to be made; RocketMQ's connectTimeoutMillis."""
+    connect_timeout_ms: int = field(default=3_000, metadata={"key": "connectTimeoutMillis"})
+    """Time in ms for a connection to be made, its TLS handshake included."""
 
     handshake_timeout_ms: int = 10_000
     """Time in ms that a client's TLS handshake may take at a server; Netty's default."""
@@ -70,9 +72,9 @@ class ConnectionLimits:
     """Time in ms between two looks at the ages of connections and frames: how late they may end."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) < 1:
-                raise ConfigError(f"{field.name} is {getattr(self, field.name)}: must be above 0")
+        for bound in fields(self):
+            if getattr(self, bound.name) < 1:
+                raise ConfigError(f"{bound.name} is {getattr(self, bound.name)}: must be above 0")
         if self.frame_bytes_max > FRAME_SIZE_MAX:
             raise ConfigError(
                 f"frame_bytes_max is {self.frame_bytes_max}: peers take at most {FRAME_SIZE_MAX}"

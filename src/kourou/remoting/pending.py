@@ -55,7 +55,7 @@ class PendingRequests:
         if len(self._waiting) >= self._requests_max:
             raise TooManyRequestsError(
                 f"{len(self._waiting)} requests to {peer} wait for an answer: "
-                "wait for some of them, or raise pending_requests_max"
+                "wait for some of them, or raise requests_waiting_max"
             )
         opaque = self.next_opaque()
         answer: asyncio.Future[RemotingCommand] = self._loop.create_future()

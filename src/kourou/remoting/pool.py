@@ -98,7 +98,7 @@ class ConnectionPool:
             ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`; not sent.
             RequestTimeoutError: no answer within `timeout_s`; it may have been served.
             ConnectionLostError: closed before the answer came; it may have been served.
-            TooManyRequestsError: `pending_requests_max` requests wait already; not sent.
+            TooManyRequestsError: `requests_waiting_max` requests wait already; not sent.
             FrameTooLargeError: larger than peers take; not sent.
             MalformedHeaderError: a text of it is not valid Unicode; not sent.
             ConfigError: the address does not parse.

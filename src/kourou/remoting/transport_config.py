@@ -44,7 +44,7 @@ class TransportConfig:
     tls_server_key_path: Path | None = field(default=None, metadata={"key": "tls.server.keyPath"})
     """Its private key."""
     tls_server_key_password: str | None = field(
-        default=None, repr=False, metadata={"key": "tls.server.keyPassword"}
+        default=None, repr=False, metadata={"key": "tls.server.keyPassword", "secret": True}
     )
     """The password of the key, if it has one."""
     tls_server_need_client_auth: ClientAuth = field(
@@ -75,7 +75,7 @@ class TransportConfig:
     tls_client_key_path: Path | None = field(default=None, metadata={"key": "tls.client.keyPath"})
     """Its private key."""
     tls_client_key_password: str | None = field(
-        default=None, repr=False, metadata={"key": "tls.client.keyPassword"}
+        default=None, repr=False, metadata={"key": "tls.client.keyPassword", "secret": True}
     )
     """The password of the key, if it has one."""
 

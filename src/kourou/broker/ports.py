@@ -1,0 +1,110 @@
+"""The broker's ports: the main one and, two below it, the one that old clients call VIP.
+
+Both serve the same broker. Java keeps the requests that wait for messages off the VIP port, so that
+sends have threads of their own there; here they are kept off it for clients that rely on it.
+
+Source: BrokerController.initializeRemotingServer, registerProcessor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.errors import ListenFailedError
+from kourou.protocol.codes import RequestCode
+from kourou.remoting.connection import Connection
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.network import Address
+from kourou.remoting.runtime import Runtime
+from kourou.remoting.server import RemotingServer
+
+log = logging.getLogger(__name__)
+
+VIP_DISTANCE: Final = 2
+"""The VIP port is so much below the main one."""
+
+NOT_AT_VIP: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+"""Requests that only the main port serves."""
+
+
+class BrokerPorts:
+    """The servers of one broker. Made inside a running loop; started and stopped once.
+
+    Args:
+        config: addresses, limits, TLS.
+        runtime: whose network to listen on.
+        handlers: request code to handler.
+        on_connection_closed: called with each connection that has ended.
+
+    Raises:
+        ConfigError: a certificate or key cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        handlers: Mapping[int, Handler],
+        on_connection_closed: Callable[[Connection], None],
+    ) -> None:
+        self._config = config
+        entrance = config.transport.entrance(config.limits)
+
+        def server(name: str, handlers: Mapping[int, Handler]) -> RemotingServer:
+            return RemotingServer(
+                runtime, handlers, config.limits, name, on_connection_closed, entrance=entrance
+            )
+
+        self._main = server("broker", handlers)
+        self._vip: RemotingServer | None = None
+        if config.vip_port_enable and config.port > VIP_DISTANCE:
+            rest = {code: handlers[code] for code in handlers if code not in NOT_AT_VIP}
+            self._vip = server("broker-vip", rest)
+
+    async def start(self) -> Address:
+        """Listen, and return the main address with its real port.
+
+        Raises:
+            AddressInUseError, ListenFailedError: the main port cannot be listened on.
+        """
+        host, port = self._config.listen, self._config.port
+        address = await self._main.start((host, port))
+        if self._vip is not None:
+            try:
+                await self._vip.start((host, port - VIP_DISTANCE))
+            except ListenFailedError as error:  # taken, too
+                log.warning("vip_port.not_opened reason=%r", str(error))
+        return address
+
+    def go_away(self) -> None:
+        """Accept no more connections, and send clients to other brokers; see `RemotingServer`."""
+        for server in self._servers():
+            server.go_away()
+
+    async def stop(self) -> None:
+        """Close all connections once queued output has left, within `drain_timeout_ms`."""
+        async with asyncio.TaskGroup() as stopping:
+            for server in self._servers():
+                stopping.create_task(server.stop())
+
+    def abort(self) -> None:
+        """Cut all connections at once, as a killed process would."""
+        for server in self._servers():
+            server.abort()
+
+    def _servers(self) -> list[RemotingServer]:
+        return [self._main] if self._vip is None else [self._main, self._vip]
