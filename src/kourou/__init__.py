@@ -16,6 +16,7 @@ from kourou import errors
 
 if TYPE_CHECKING:
     from kourou.client.admin import AdminClient
+    from kourou.client.batching import split_batch
     from kourou.client.config import AdminConfig, ProducerConfig
     from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
     from kourou.client.idempotent import Idempotent, by_key, by_unique_id
@@ -56,6 +57,7 @@ __all__ = [
     "by_key",
     "by_unique_id",
     "errors",
+    "split_batch",
 ]
 
 _HOMES: Final = MappingProxyType(
@@ -80,6 +82,7 @@ _HOMES: Final = MappingProxyType(
         "SeenInSqlite": "kourou.client.seen_store",
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",
+        "split_batch": "kourou.client.batching",
         "by_key": "kourou.client.idempotent",
         "by_unique_id": "kourou.client.idempotent",
     }

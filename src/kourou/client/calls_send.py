@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.client.config import ProducerConfig
@@ -13,7 +13,6 @@ from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
 from kourou.model.queue import MessageQueue
-from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from kourou.model.topic import (
     AUTO_CREATE_TOPIC,
     NOT_ALLOWED_SEND_TOPICS,
@@ -22,6 +21,7 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.compression import CompressionType
 from kourou.protocol.headers_send import (
     DURABILITY_FIELD,
     SendMessageRequestHeaderV2,
@@ -39,9 +39,10 @@ class Outgoing:
     """A message or batch as it is sent, the same in every try.
 
     Attributes:
-        msg_ids: unique ids; of a batch, one for each message in order.
+        msg_ids: unique ids, one for each message in order.
         properties: the property text.
         is_batch: the body is a batch.
+        messages: as the user gave them; of a batch, more than one.
     """
 
     topic: str
@@ -51,6 +52,7 @@ class Outgoing:
     flag: int = 0
     sys_flag: int = 0
     is_batch: bool = False
+    messages: tuple[Message, ...] = ()
 
 
 def check_message(message: Message, config: ProducerConfig) -> None:
@@ -102,44 +104,48 @@ def encode_message(message: Message, msg_id: str) -> Outgoing:
         InvalidMessageError: its properties take more than 32,767 bytes.
     """
     properties = _properties(message, msg_id)
-    return Outgoing(message.topic, (msg_id,), message.body, properties.decode(), message.flag)
+    return Outgoing(
+        message.topic,
+        (msg_id,),
+        message.body,
+        properties.decode(),
+        message.flag,
+        messages=(message,),
+    )
 
 
-def encode_messages(
-    messages: Sequence[Message], msg_ids: Sequence[str], batch_id: str, config: ProducerConfig
+def encode_batch_of(
+    messages: Sequence[Outgoing], batch_id: str, config: ProducerConfig
 ) -> Outgoing:
-    """Return a checked batch, each message and the batch itself with its unique id.
+    """Return a batch of messages that `encode_message` returned and that may go together.
 
     Raises:
-        InvalidMessageError: a message's properties take more than 32,767 bytes, or the batch is
-            larger than `max_message_size_bytes`.
+        InvalidMessageError: the batch is larger than `max_message_size_bytes`.
     """
-    body = encode_batch(
-        [
-            BatchItem(message.flag, message.body, _properties(message, msg_id))
-            for message, msg_id in zip(messages, msg_ids, strict=True)
-        ]
-    )
+    body = encode_batch([batch_item(message) for message in messages])
     _check_size(len(body), config)
-    first = messages[0]
+    first = messages[0].messages[0]
     whole = {names.UNIQ_KEY: batch_id, names.WAIT: "true" if first.wait_store_ok else "false"}
     return Outgoing(
-        first.topic, tuple(msg_ids), body, encode_properties(whole).decode(), is_batch=True
+        first.topic,
+        tuple(message.msg_ids[0] for message in messages),
+        body,
+        encode_properties(whole).decode(),
+        is_batch=True,
+        messages=tuple(message.messages[0] for message in messages),
     )
 
 
-def with_compressed_body(outgoing: Outgoing, compressed: bytes) -> Outgoing:
+def batch_item(message: Outgoing) -> BatchItem:
+    """Return what a message that `encode_message` returned is in a batch."""
+    return BatchItem(message.flag, message.body, message.properties.encode())
+
+
+def with_compressed_body(outgoing: Outgoing, compressed: bytes, kind: CompressionType) -> Outgoing:
     """Return the message with its compressed body; the same if that is no smaller."""
     if len(compressed) >= len(outgoing.body):
         return outgoing
-    return Outgoing(
-        outgoing.topic,
-        outgoing.msg_ids,
-        compressed,
-        outgoing.properties,
-        outgoing.flag,
-        outgoing.sys_flag | COMPRESSED | COMPRESSION_ZLIB,
-    )
+    return replace(outgoing, body=compressed, sys_flag=outgoing.sys_flag | kind.sys_flag)
 
 
 def send_command(

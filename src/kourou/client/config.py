@@ -10,7 +10,9 @@ from typing import Final
 
 from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.host import pack_address
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import SerializeType
+from kourou.protocol.compression import CompressionType
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.tls import TlsClientConfig
 
@@ -18,6 +20,21 @@ MIB: Final = 1024 * 1024
 
 BODY_SIZE_LIMIT_BYTES: Final = 15 * MIB
 """No frame is larger than 16 MiB, and a message's properties and header need some of it."""
+
+RETRY_RESPONSE_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Those of Java's producer, and FLOW_CONTROL, by which a broker asks to come back later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +125,58 @@ class ProducerConfig(ClientConfig):
     """Tries of a message that brokers refuse for the topic's permission or absence, each after a
     look at the route. Failures that pass by themselves are retried until the timeout instead."""
 
+    retry_response_codes: frozenset[int] = field(
+        default=RETRY_RESPONSE_CODES, metadata={"key": "retryResponseCodes"}
+    )
+    """Answers after which a message is tried again: those that pass by themselves (such as 2,
+    SYSTEM_BUSY) until the timeout, the others `refused_attempts_max` times."""
+
+    latency_fault_tolerance: bool = field(default=False, metadata={"key": "sendLatencyEnable"})
+    """Spare brokers that were slow or failed, for a time that grows with their latency (see
+    `kourou.client.latency_fault`). Without, only the tries of one message avoid a broker."""
+
+    latency_detector: bool = field(default=False, metadata={"key": "startDetectorEnable"})
+    """With fault tolerance: probe brokers that did not answer, and spare them until they do."""
+
+    detect_timeout_ms: int = field(default=200, metadata={"key": "detectTimeout"})
+    """Time in ms for one probe."""
+
+    detect_interval_ms: int = field(default=2_000, metadata={"key": "detectInterval"})
+    """Shortest time in ms between two probes of one broker."""
+
+    vip_channel: bool = field(default=False, metadata={"key": "vipChannelEnabled"})
+    """Send to the port 2 below the broker's, which serves no pulls that could be in the way."""
+
     max_message_size_bytes: int = field(default=4 * MIB, metadata={"key": "maxMessageSize"})
     """Largest body in bytes, before compression. Brokers have such a limit too."""
 
     compress_body_over_bytes: int | None = field(
         default=4_096, metadata={"key": "compressMsgBodyOverHowmuch"}
     )
-    """Bodies of at least this many bytes are compressed by zlib. None: never."""
+    """Bodies of at least this many bytes are compressed, if that makes them smaller. Batches are
+    not. None: never."""
 
-    compress_level: int = field(default=5, metadata={"key": "compressLevel"})
-    """zlib's effort, 1 to 9."""
+    compress_type: CompressionType = field(
+        default=CompressionType.ZLIB, metadata={"key": "rocketmq.message.compressType"}
+    )
+    """How: LZ4 and ZSTD are faster, need `pip install 'kourou[fast]'` on both sides, and Java
+    consumers from 4.9.4 on."""
+
+    compress_level: int = field(default=5, metadata={"key": "rocketmq.message.compressLevel"})
+    """The codec's effort: 1 to 9 for ZLIB, 1 to 22 for ZSTD; LZ4 has none."""
+
+    linger_ms: int = field(default=0, metadata={"key": "holdMS"})
+    """Time in ms that a message waits for others of its topic, to leave with them as one batch.
+    0: it leaves at once. Worth while with many messages under way, by `submit` or many tasks; a
+    program that awaits each `send` before the next only becomes slower. RocketMQ's autoBatch has
+    10."""
+
+    batch_bytes_max: int = field(default=32 * 1024, metadata={"key": "holdSize"})
+    """Bytes at which such a batch leaves before its time. Larger messages go alone, and so do
+    delayed ones and those that are compressed."""
+
+    close_timeout_ms: int | None = None
+    """Time in ms that `close` waits for messages under way. None: until their own timeouts."""
 
     in_flight_messages_max: int = field(
         default=1_024, metadata={"key": "backPressureForAsyncSendNum"}
@@ -144,7 +203,16 @@ class ProducerConfig(ClientConfig):
         check_range(self, "max_message_size_bytes", 1, BODY_SIZE_LIMIT_BYTES)
         if self.compress_body_over_bytes is not None:
             check_range(self, "compress_body_over_bytes", 1, BODY_SIZE_LIMIT_BYTES)
-        check_range(self, "compress_level", 1, 9)
+        is_zstd = self.compress_type is CompressionType.ZSTD
+        check_range(self, "compress_level", 1, 22 if is_zstd else 9)
+        check_range(self, "linger_ms", 0, self.send_timeout_ms)
+        check_range(self, "batch_bytes_max", 1, self.max_message_size_bytes)
+        if self.close_timeout_ms is not None:
+            check_range(self, "close_timeout_ms", 0, 3_600_000)
+        check_range(self, "detect_timeout_ms", 1, 60_000)
+        check_range(self, "detect_interval_ms", 1, 3_600_000)
+        if self.latency_detector and not self.latency_fault_tolerance:
+            raise ConfigError("latency_detector is True: it needs latency_fault_tolerance")
         check_range(self, "in_flight_messages_max", 1, 65_535)
         check_range(self, "in_flight_bytes_max", 1, 16 * 1024 * MIB)
         check_range(self, "default_topic_queue_nums", 1, 1_024)

@@ -13,7 +13,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Final, TypeVar
-from weakref import WeakValueDictionary
 
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
@@ -25,7 +24,7 @@ from kourou.client.namesrv_lookup import NamesrvLookup
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
 from kourou.client.routes import Routes
-from kourou.errors import ClosedError, InvalidGroupError, KourouError
+from kourou.errors import ClosedError, KourouError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.protocol.bodies import ConsumerData, HeartbeatData
@@ -385,43 +384,3 @@ class ClientInstance:
             )
         except KourouError as error:
             log.info("client.not_unregistered broker=%s reason=%s", address, error)
-
-
-class ConsumerGroups:
-    """The groups that push consumers of this process have started.
-
-    A broker tells the members of a group apart by client id. Two with one id would each take the
-    same share of the queues, so RocketMQ refuses the second, and so does this table. Its key has
-    the instance name: whoever gives each its own may have several in one process.
-    """
-
-    def __init__(self) -> None:
-        # Weak: a consumer that was dropped without being closed frees its group.
-        self._owners: WeakValueDictionary[tuple[object, ...], object] = WeakValueDictionary()
-
-    def acquire(
-        self, owner: object, group: str, namesrv: tuple[str, ...], instance_name: str | None
-    ) -> None:
-        """Note that `owner` consumes as `group`.
-
-        Raises:
-            InvalidGroupError: another one does, at the same name servers and with the same name.
-        """
-        if self._owners.setdefault((group, namesrv, instance_name), owner) is not owner:
-            raise InvalidGroupError(
-                f"The consumer group[{group}] has been created before, specify another name "
-                "please: close the other consumer of this process, or give each its own "
-                "instance_name"
-            )
-
-    def release(
-        self, owner: object, group: str, namesrv: tuple[str, ...], instance_name: str | None
-    ) -> None:
-        """Forget what `acquire` noted, if `owner` holds it."""
-        key = (group, namesrv, instance_name)
-        if self._owners.get(key) is owner:
-            del self._owners[key]
-
-
-consumer_groups: Final = ConsumerGroups()
-"""The one table of this process."""

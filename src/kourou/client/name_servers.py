@@ -25,6 +25,10 @@ class NameServers:
         addresses: where they are; with `lookup`, none are known at first.
         rng: chooses the first.
         lookup: tells where they are; None: `addresses` never change.
+
+    Attributes:
+        addresses: those known now.
+        failure: why the last request got no answer; None if it got one.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class NameServers:
         lookup: NamesrvLookup | None = None,
     ) -> None:
         self.addresses = addresses
+        self.failure: str | None = None
         self._pool = pool
         self._random = rng
         self._lookup = lookup
@@ -85,10 +90,26 @@ class NameServers:
             ConnectFailedError: none answered within `timeout_s`; the text names them all.
             RemoteError: one answered with another code.
         """
-        failures = []
+        try:
+            answer = await self._ask(command, timeout_s)
+        except ConnectFailedError as error:
+            self.failure = str(error)
+            raise
+        self.failure = None
+        raise_for_response(answer)
+        return answer
+
+    def close(self) -> None:
+        """End the look-up under way."""
+        if self._looking_up is not None:
+            self._looking_up.cancel()
+
+    async def _ask(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Return the first answer of any."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_s
         addresses = await self.all()
+        failures = []
         first, count = self._current, len(addresses)
         for tried in range(count):
             # Counted from here: requests that fail together would push `_current` past who lives.
@@ -101,17 +122,11 @@ class NameServers:
                 failures.append(str(error))
             else:
                 self._current = index
-                raise_for_response(answer)
                 return answer
         raise ConnectFailedError(
             f"no name server answered ({'; '.join(failures)}): start one (kourou serve), "
             f"or correct the address {self.text}"
         )
-
-    def close(self) -> None:
-        """End the look-up under way."""
-        if self._looking_up is not None:
-            self._looking_up.cancel()
 
     async def _look_up(self, lookup: NamesrvLookup) -> None:
         addresses = await lookup.addresses()

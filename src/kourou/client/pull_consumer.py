@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kourou.client.consumer_config import PullConsumerConfig
-from kourou.client.instance import ClientInstance, consumer_groups
+from kourou.client.consumer_groups import consumer_groups
+from kourou.client.instance import ClientInstance
 from kourou.client.polling import Mode, Polling
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.client.rebalance import QueueChanges

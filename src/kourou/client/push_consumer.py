@@ -12,9 +12,10 @@ from kourou.client.consume_concurrently import (
     give_back_overdue,
 )
 from kourou.client.consumer_config import PushConsumerConfig
+from kourou.client.consumer_groups import consumer_groups
 from kourou.client.delivery import ReadyMessages
 from kourou.client.held_queues import HeldQueues
-from kourou.client.instance import ClientInstance, consumer_groups
+from kourou.client.instance import ClientInstance
 from kourou.client.iteration import Iteration, MessageLoop
 from kourou.client.lifetime import Lifetime
 from kourou.client.listener_threads import ListenerThreads

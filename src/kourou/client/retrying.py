@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kourou.errors import KourouError, RequestTimeoutError
+from kourou.errors import KourouError, RemoteError, RequestTimeoutError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,6 +58,7 @@ async def try_until(
     on_failure: Callable[[KourouError], None],
     *,
     refused_max: int = 3,
+    retry_codes: Collection[int] | None = None,
 ) -> T:
     """Return what `attempt` returns, trying again after failures until the deadline.
 
@@ -66,7 +67,9 @@ async def try_until(
         backoff: the waits.
         attempt: one try.
         on_failure: called with each error that will be tried again, before the wait.
-        refused_max: tries for errors that only a new route can heal; the others are unlimited.
+        refused_max: tries for errors that only a new route can heal, or that `retry_codes` names
+            although they do not pass by themselves; the others are unlimited.
+        retry_codes: response codes that are tried again, and no others; None: as the errors say.
 
     Raises:
         KourouError: the last failure, when no time is left for another try, or at once one that
@@ -80,7 +83,7 @@ async def try_until(
         except KourouError as error:
             failures += 1
             refused += not error.retriable
-            if not error.retriable and (not error.refresh_route or refused >= refused_max):
+            if not _may_pass(error, retry_codes) or refused >= refused_max:
                 raise
             delay_s = backoff.delay_s(failures)
             if delay_s >= deadline.remaining_s():
@@ -89,3 +92,10 @@ async def try_until(
             on_failure(error)
         await asyncio.sleep(delay_s)
     raise RequestTimeoutError(f"the timeout of {deadline.timeout_ms:g} ms leaves no time to try")
+
+
+def _may_pass(error: KourouError, retry_codes: Collection[int] | None) -> bool:
+    """Return whether another try may succeed."""
+    if retry_codes is not None and isinstance(error, RemoteError):
+        return error.code in retry_codes
+    return error.retriable or error.refresh_route

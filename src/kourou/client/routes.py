@@ -120,6 +120,15 @@ class Routes:
             }
         )
 
+    def masters(self) -> dict[str, tuple[str, str]]:
+        """Return each known broker's name with one of its topics and its master's address."""
+        return {
+            broker.broker_name: (topic, broker.broker_addrs[MASTER_ID])
+            for topic, route in self._routes.items()
+            for broker in route.broker_datas
+            if MASTER_ID in broker.broker_addrs
+        }
+
     async def address(
         self, topic: str, broker_name: str, timeout_s: float, broker_id: int | None = MASTER_ID
     ) -> str:

@@ -37,6 +37,11 @@ class BatchItem(NamedTuple):
     properties: bytes
 
 
+def entry_size(item: BatchItem) -> int:
+    """Return the bytes that a message takes in a batch's body."""
+    return _ENTRY_SIZE_MIN + len(item.body) + len(item.properties)
+
+
 def encode_batch(messages: Sequence[BatchItem]) -> bytes:
     """Return the batch's body.
 
@@ -44,12 +49,13 @@ def encode_batch(messages: Sequence[BatchItem]) -> bytes:
         InvalidMessageError: a flag is not a 32-bit number, or a property text is too long.
     """
     parts = []
-    for flag, body, properties in messages:
+    for message in messages:
+        flag, body, properties = message
         if len(properties) > PROPERTIES_SIZE_MAX:
             raise InvalidMessageError(
                 f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX}"
             )
-        size = _ENTRY_SIZE_MIN + len(body) + len(properties)
+        size = entry_size(message)
         try:
             parts.append(_HEAD.pack(size, 0, 0, flag, len(body)))
         except struct.error as error:
