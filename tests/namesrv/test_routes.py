@@ -9,7 +9,8 @@ import pytest
 from kourou.errors import RemoteSystemError
 from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
-from kourou.namesrv.routes import BrokerIdentity, MasterAddresses, RouteTable
+from kourou.namesrv.broker_identity import BrokerIdentity, MasterAddresses
+from kourou.namesrv.routes import RouteTable
 from kourou.protocol.bodies import DataVersion, TopicConfigTable
 
 MASTER = BrokerIdentity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
@@ -50,7 +51,7 @@ def test_what_was_registered_is_routed(table: RouteTable) -> None:
     (broker,) = found.broker_datas
     assert (broker.cluster, broker.broker_name) == ("C", "a")
     assert broker.broker_addrs == {0: "10.0.0.1:10911"}
-    assert table.topics() == ["T", "U"]
+    assert table.queues.topics() == ["T", "U"]
 
 
 def test_a_topic_nobody_has_is_not_routed(table: RouteTable) -> None:
@@ -79,13 +80,13 @@ def test_a_slave_joins_and_is_told_its_master(table: RouteTable) -> None:
 def test_a_slave_without_a_master_is_told_nothing() -> None:
     table = RouteTable()
     assert table.register(SLAVE, topics("T", "X"), "s", 0) == MasterAddresses()
-    assert table.topics() == ["T", "X"], "the lowest id brings its topics where no master is"
+    assert table.queues.topics() == ["T", "X"], "the lowest id brings its topics where no master is"
 
 
 def test_a_slave_older_than_the_option_never_brings_topics() -> None:
     table = RouteTable()
     table.register(BrokerIdentity("C", "a", 1, "h:1"), topics("T", "X"), "s", 0)
-    assert table.topics() == []
+    assert table.queues.topics() == []
 
 
 def test_a_slave_that_stands_in_for_its_master_is_not_writable() -> None:
@@ -111,12 +112,12 @@ def test_a_changed_version_replaces_topics_and_an_equal_one_does_not(table: Rout
 
 def test_a_new_topic_is_taken_with_an_equal_version(table: RouteTable) -> None:
     table.register(MASTER, topics("T", "V"), "m", 1)
-    assert table.topics() == ["T", "U", "V"]
+    assert table.queues.topics() == ["T", "U", "V"]
 
 
 def test_topics_that_are_not_mentioned_stay(table: RouteTable) -> None:
     table.register(MASTER, topics("V", counter=2), "m", 1)
-    assert table.topics() == ["T", "U", "V"]
+    assert table.queues.topics() == ["T", "U", "V"]
 
 
 def test_a_single_change_of_an_unknown_broker_is_refused_and_changes_nothing() -> None:
@@ -124,7 +125,7 @@ def test_a_single_change_of_an_unknown_broker_is_refused_and_changes_nothing() -
     with pytest.raises(RemoteSystemError, match="register broker failed"):
         table.register(MASTER, topics("T"), "m", 0)
 
-    assert table.topics() == []
+    assert table.queues.topics() == []
     assert not table.cluster_info().brokers
     assert table.data_version("C", MASTER.address) is None
 
@@ -133,7 +134,7 @@ def test_the_last_address_takes_the_topics_along(table: RouteTable) -> None:
     table.register(OTHER, topics("T", "W"), "o", 0)
     table.unregister("C", MASTER.address)
 
-    assert table.topics() == ["T", "W"]
+    assert table.queues.topics() == ["T", "W"]
     assert [queues.broker_name for queues in route(table, "T").queue_datas] == ["b"]
     assert table.cluster_info().clusters == {"D": ["b"]}
 
@@ -158,7 +159,7 @@ def test_a_lost_master_that_a_slave_stands_in_for_leaves_nothing_writable(
 def test_unregistering_the_unknown_is_harmless(table: RouteTable) -> None:
     table.unregister("C", "10.9.9.9:1")
     table.unregister("D", MASTER.address)
-    assert table.topics() == ["T", "U"]
+    assert table.queues.topics() == ["T", "U"]
 
 
 def test_silence_beyond_the_timeout_is_forgotten(table: RouteTable) -> None:
@@ -184,14 +185,14 @@ def test_a_sign_of_life_buys_time(table: RouteTable) -> None:
 def test_a_lost_connection_takes_its_broker_along(table: RouteTable) -> None:
     table.register(OTHER, topics("T", "W"), "o", 0)
     assert table.unregister_connection("m") == [MASTER]
-    assert table.topics() == ["T", "W"]
+    assert table.queues.topics() == ["T", "W"]
     assert table.unregister_connection("m") == []
 
 
 def test_an_old_connection_that_ends_late_takes_nothing_along(table: RouteTable) -> None:
     table.register(MASTER, topics("T", "U"), "m2", 1)
     assert table.unregister_connection("m") == []
-    assert table.topics() == ["T", "U"]
+    assert table.queues.topics() == ["T", "U"]
 
 
 def test_a_restarted_broker_on_a_new_address_replaces_the_old(table: RouteTable) -> None:
@@ -211,7 +212,7 @@ def test_an_address_that_changes_its_id_is_listed_once(table: RouteTable) -> Non
 def test_an_address_that_changes_its_name_leaves_no_ghost(table: RouteTable) -> None:
     table.register(BrokerIdentity("C", "z", 0, MASTER.address), topics("Z", "Y"), "m", 1)
     assert addresses(table, "a") == {}
-    assert table.topics() == ["Y", "Z"]
+    assert table.queues.topics() == ["Y", "Z"]
 
 
 def test_an_older_state_on_another_address_is_ignored() -> None:
@@ -233,9 +234,9 @@ def test_the_version_last_registered_is_remembered(table: RouteTable) -> None:
 def test_a_deleted_topic_is_gone_until_a_broker_brings_it_back(table: RouteTable) -> None:
     table.delete_topic("T")
     table.delete_topic("never")
-    assert table.topics() == ["U"]
+    assert table.queues.topics() == ["U"]
     table.register(MASTER, topics("T", "U"), "m", 1)
-    assert table.topics() == ["T", "U"]
+    assert table.queues.topics() == ["T", "U"]
 
 
 def test_a_topic_may_be_deleted_in_one_cluster_only(table: RouteTable) -> None:
@@ -250,7 +251,7 @@ def test_more_brokers_than_allowed_are_refused_and_known_ones_refreshed() -> Non
     with pytest.raises(RemoteSystemError, match="brokers_max, 1, is reached"):
         table.register(OTHER, topics("T", "W"), "o", 0)
     table.register(MASTER, topics("T", "U"), "m", 1)
-    assert table.topics() == ["T", "U"]
+    assert table.queues.topics() == ["T", "U"]
 
 
 def test_more_topics_than_allowed_are_refused_and_deleted_ones_make_room() -> None:
@@ -262,7 +263,7 @@ def test_more_topics_than_allowed_are_refused_and_deleted_ones_make_room() -> No
 
     table.delete_topic("U")
     table.register(OTHER, topics("T", "W"), "o", 0)
-    assert table.topics() == ["T", "W"]
+    assert table.queues.topics() == ["T", "W"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kourou.model.topic import TopicConfig
-from kourou.namesrv.routes import BrokerIdentity, RouteTable
+from kourou.namesrv.broker_identity import BrokerIdentity
+from kourou.namesrv.routes import RouteTable
 from kourou.protocol.bodies import DataVersion, TopicConfigTable
 
 TIMEOUT_MS = 120_000
@@ -95,7 +96,7 @@ class LoneMasters(RuleBasedStateMachine):
             for topic, queue_nums in topics.items():
                 expected.setdefault(topic, {})[name] = queue_nums
         assert routed == expected
-        assert self.table.topics() == sorted(expected)
+        assert self.table.queues.topics() == sorted(expected)
         assert self.table.cluster_info().brokers.keys() == self.alive.keys()
 
 
@@ -158,15 +159,17 @@ class AnyBrokers(RuleBasedStateMachine):
             assert data.broker_addrs
             for broker_id, address in data.broker_addrs.items():
                 assert (name, broker_id, address) in living
-        entries = [(t, name) for t, queues in self.table._queues.items() for name in queues]
+        queues = self.table.queues
+        entries = {(t, name) for t in queues.topics() for name in queues.of_topic(t)}
         assert {name for _, name in entries} <= brokers.keys()
-        assert len(entries) == self.table._topic_entries
+        assert len(entries) == len(queues)
+        assert entries == {(t, name) for name in brokers for t in queues.of_broker(name)}
 
     def teardown(self) -> None:
         self.table.expire(self.now_ms + 2 * TIMEOUT_MS)
-        assert not self.table.topics()
+        assert not self.table.queues.topics()
         assert not self.table.cluster_info().brokers
-        assert self.table._topic_entries == 0
+        assert len(self.table.queues) == 0
 
 
 def identity(name: str) -> BrokerIdentity:

@@ -1,63 +1,7 @@
-"""Requests that are answered later: by a coroutine, because the answer waits for the disk.
-
-Only what must wait comes here; a held pull or a send waits in a table, without a task.
-"""
+"""Requests that are answered later; see `kourou.remoting.later`, which name servers use too."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from kourou.remoting.later import RUNNING_MAX, LaterReplies
 
-from kourou.errors import SystemBusyError
-from kourou.protocol.command import RemotingCommand
-from kourou.remoting.connection import Request
-from kourou.remoting.dispatch import reply_error
-
-RUNNING_MAX: Final = 10_000
-"""Requests that wait at once; one more is answered SYSTEM_BUSY."""
-
-
-class LaterReplies:
-    """Runs the coroutines of one broker that answer requests."""
-
-    def __init__(self, running_max: int = RUNNING_MAX) -> None:
-        self._running_max = running_max
-        self._running: set[asyncio.Task[None]] = set()
-
-    def answer(
-        self, request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand]]
-    ) -> None:
-        """Answer the request with what `serve` returns, or with the error it raises.
-
-        Returns at once. A oneway request is served too, and not answered.
-
-        Raises:
-            SystemBusyError: `running_max` requests wait already; `serve` was not called.
-        """
-        if len(self._running) >= self._running_max:
-            raise SystemBusyError(2, f"{self._running_max} requests wait for the disk")
-        task = asyncio.get_running_loop().create_task(_serve(request, serve))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def close(self) -> None:
-        """Return when all have been answered; nothing new may come meanwhile."""
-        while self._running:
-            await asyncio.wait(self._running)
-
-    def abandon(self) -> None:
-        """Stop as a killed process stops: nobody is answered any more."""
-        for task in self._running:
-            task.cancel()
-
-
-async def _serve(
-    request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand]]
-) -> None:
-    try:
-        answer = await serve()
-    except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
-        reply_error(request, error)
-    else:
-        request.reply(answer)
+__all__ = ["RUNNING_MAX", "LaterReplies"]

@@ -1,4 +1,14 @@
-"""What the name server answers: from a request to a call of the route table, and back.
+"""What brokers and clients ask the name server: from a request to the route table, and back.
+
+    103  REGISTER_BROKER         1: a single change of an unknown broker, bad checksum, a limit
+    104  UNREGISTER_BROKER
+    105  GET_ROUTEINFO_BY_TOPIC  17: no broker has it; 1: not ready yet
+    106  GET_BROKER_CLUSTER_INFO
+    322  QUERY_DATA_VERSION      must the broker register again?
+    901  GET_BROKER_MEMBER_GROUP
+    904  BROKER_HEARTBEAT
+
+What administrators ask is in `admin_handlers.py`.
 
 Source: DefaultRequestProcessor.java and ClientRequestProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -7,32 +17,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kourou.errors import RemoteSystemError, TopicNotFoundError
-from kourou.namesrv.routes import BrokerIdentity, RouteTable
+from kourou.namesrv.acting_master import with_acting_masters
+from kourou.namesrv.broker_identity import BrokerIdentity
+from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from kourou.namesrv.live_config import LiveConfig
+from kourou.namesrv.routes import RouteTable
 from kourou.namesrv.zones import ZONE_NAME, wanted_zone, within_zone
 from kourou.protocol.bodies import (
     decode_data_version,
     decode_register_body,
     encode_cluster_info,
     encode_data_version,
-    encode_topic_list,
+    encode_kv_table,
     encode_topic_route,
 )
+from kourou.protocol.bodies_replicas import BrokerMemberGroup, GetBrokerMemberGroupResponse
 from kourou.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.hashing import crc32
 from kourou.protocol.headers_route import (
     BrokerHeartbeatRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
     GetRouteInfoRequestHeader,
-    GetTopicsByClusterRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnregisterBrokerRequestHeader,
 )
+from kourou.protocol.json_records import encode_record
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 
@@ -40,16 +56,23 @@ log = logging.getLogger(__name__)
 
 
 class NamesrvHandlers:
-    """The name server's side of each request it serves.
+    """Serves brokers and clients.
 
     Args:
         routes: what is asked and changed.
+        kv: which topics are ordered.
+        config: the options as they are at each request.
         now_ms: a time that only grows, so that a clock set forward does not expire brokers.
     """
 
-    def __init__(self, routes: RouteTable, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, routes: RouteTable, kv: KvConfig, config: LiveConfig, now_ms: Callable[[], int]
+    ) -> None:
         self._routes = routes
+        self._kv = kv
+        self._config = config
         self._now_ms = now_ms
+        self._started_at_ms = now_ms()
 
     def table(self) -> Mapping[int, Handler]:
         """Return which handler serves which code."""
@@ -60,10 +83,7 @@ class NamesrvHandlers:
             RequestCode.QUERY_DATA_VERSION: self.on_query_data_version,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.on_get_route_info,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.on_get_cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.on_get_all_topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.on_get_topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.on_get_system_topics,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.on_delete_topic,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.on_get_broker_member_group,
         }
 
     # Brokers
@@ -88,7 +108,13 @@ class NamesrvHandlers:
             command.ext_fields.get(ZONE_NAME),
         )
         is_new = self._routes.data_version(*identity.key) is None
-        master = self._routes.register(identity, body.table, request.connection, self._now_ms())
+        master = self._routes.register(
+            identity,
+            body.table,
+            request.connection,
+            self._now_ms(),
+            drop_missing=self._config.now.delete_topic_with_broker_registration,
+        )
         if is_new:
             log.info(
                 "broker.registered cluster=%s name=%s id=%d address=%s topics=%d",
@@ -96,7 +122,7 @@ class NamesrvHandlers:
                 len(body.table.topics),
             )
         answer = RegisterBrokerResponseHeader(master.ha_address, master.address)
-        return response(command, header=answer)
+        return response(command, header=answer, body=self._ordered_topics())
 
     def on_unregister_broker(self, request: Request) -> RemotingCommand:
         """UNREGISTER_BROKER (104)."""
@@ -122,11 +148,12 @@ class NamesrvHandlers:
         body = b"" if known is None else encode_data_version(known)
         return response(command, header=answer, body=body)
 
-    # Clients and administrators
+    # Clients
 
     def on_get_route_info(self, request: Request) -> RemotingCommand:
         """GET_ROUTEINFO_BY_TOPIC (105)."""
         command = request.command
+        self._check_ready()
         header = command.header(GetRouteInfoRequestHeader)
         route = self._routes.route(header.topic)
         if route is None:
@@ -136,6 +163,12 @@ class NamesrvHandlers:
                 f"No topic route info in name server for the topic: {name}\n"
                 "No broker that has it is registered here: create it, or start its broker.",
             )
+        config = self._config.now
+        if config.support_acting_master:
+            route = with_acting_masters(header.topic, route)
+        if config.order_message_enable:
+            queues = self._kv.get(ORDER_TOPIC_CONFIG, header.topic)
+            route = replace(route, order_topic_conf=queues)
         is_standard = bool(
             command.version >= VERSION_STANDARD_JSON or header.accept_standard_json_only
         )
@@ -150,32 +183,31 @@ class NamesrvHandlers:
         body = encode_cluster_info(self._routes.cluster_info())
         return response(request.command, body=body)
 
-    def on_get_all_topics(self, request: Request) -> RemotingCommand:
-        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
-        return response(request.command, body=encode_topic_list(self._routes.topics()))
+    def on_get_broker_member_group(self, request: Request) -> RemotingCommand:
+        """GET_BROKER_MEMBER_GROUP (901): the addresses of one broker; none if it is unknown.
 
-    def on_get_topics_by_cluster(self, request: Request) -> RemotingCommand:
-        """GET_TOPICS_BY_CLUSTER (224); an unknown cluster has none."""
-        header = request.command.header(GetTopicsByClusterRequestHeader)
-        topics = self._routes.topics_of_cluster(header.cluster)
-        return response(request.command, body=encode_topic_list(topics))
-
-    def on_get_system_topics(self, request: Request) -> RemotingCommand:
-        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): clusters and brokers, which are topics too."""
-        info = self._routes.cluster_info()
-        addresses = [
-            address for data in info.brokers.values() for address in data.broker_addrs.values()
-        ]
-        body = encode_topic_list(
-            [*info.clusters, *info.brokers], broker_addr=addresses[0] if addresses else None
+        Java's remark on its success, `not set any response code`, is left out.
+        """
+        header = request.command.header(GetBrokerMemberGroupRequestHeader)
+        broker = self._routes.members(header.cluster_name, header.broker_name)
+        members = GetBrokerMemberGroupResponse(
+            BrokerMemberGroup(broker.cluster, broker.broker_name, broker.broker_addrs)
         )
-        return response(request.command, body=body)
+        return response(request.command, body=encode_record(members))
 
-    def on_delete_topic(self, request: Request) -> RemotingCommand:
-        """DELETE_TOPIC_IN_NAMESRV (216); the brokers that have it were told before."""
-        header = request.command.header(DeleteTopicFromNamesrvRequestHeader)
-        self._routes.delete_topic(header.topic, header.cluster_name)
-        return response(request.command)
+    def _check_ready(self) -> None:
+        """Refuse while brokers have not all had the time to register."""
+        config = self._config.now
+        up_ms = self._now_ms() - self._started_at_ms
+        if config.need_wait_for_service and up_ms < config.wait_for_service_s * 1000:
+            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "name server not ready")
+
+    def _ordered_topics(self) -> bytes:
+        """Return what a broker that registers is told: the KVTable of ordered topics."""
+        if not self._config.now.return_order_topic_config_to_broker:
+            return b""
+        topics = self._kv.namespace(ORDER_TOPIC_CONFIG)
+        return b"" if topics is None else encode_kv_table(topics)
 
 
 def log_values(identity: BrokerIdentity) -> tuple[str, str, int, str]:

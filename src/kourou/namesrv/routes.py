@@ -2,7 +2,7 @@
 
     table     key                      value
     brokers   broker name              cluster, addresses by broker id (0 is the master)
-    queues    topic, broker name       QueueData
+    queues    topic, broker name       QueueData, see `topic_queues.py`
     alive     (cluster, address)       last sign of life, timeout, data version, connection
 
 What is not alive is not routed: each address of `brokers` has its entry in `alive`.
@@ -18,13 +18,15 @@ Source: RouteInfoManager.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.errors import RemoteSystemError
 from kourou.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute
 from kourou.model.topic import PERM_WRITE, TopicConfig
+from kourou.namesrv.broker_identity import BrokerIdentity, MasterAddresses, MinIdChange
+from kourou.namesrv.topic_queues import TopicQueues
 from kourou.protocol.bodies import ClusterInfo, DataVersion, TopicConfigTable
 from kourou.protocol.codes import ResponseCode
 
@@ -33,41 +35,6 @@ NAME_LENGTH_MAX: Final = 255
 counted by the piece."""
 
 _TOPICS_OF_A_SINGLE_CHANGE: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
-    """What a broker says of itself when it registers.
-
-    Attributes:
-        address: `host:port` for clients.
-        ha_address: `host:port` for its slaves.
-        timeout_ms: forget it after so long a silence; None takes the name server's default.
-        enable_acting_master: None tells of a broker older than the option.
-        zone: where it runs, if brokers are told apart by zone.
-    """
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    ha_address: str = ""
-    timeout_ms: int | None = None
-    enable_acting_master: bool | None = None
-    zone: str | None = None
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What its sign of life is kept under."""
-        return self.cluster, self.address
-
-
-@dataclass(frozen=True, slots=True)
-class MasterAddresses:
-    """Where a slave finds its master; None twice for a master, or where none lives."""
-
-    ha_address: str | None = None
-    address: str | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +65,7 @@ class RouteTable:
         broker_timeout_ms: forget a broker after so long a silence, if it named no other time.
         brokers_max: addresses known at once.
         topic_entries_max: (topic, broker name) pairs known at once.
+        on_min_id_changed: told when another broker of a name has the least id.
     """
 
     def __init__(
@@ -105,13 +73,14 @@ class RouteTable:
         broker_timeout_ms: int = 120_000,
         brokers_max: int = 10_000,
         topic_entries_max: int = 1_000_000,
+        on_min_id_changed: Callable[[MinIdChange], None] = lambda _: None,
     ) -> None:
         self._broker_timeout_ms = broker_timeout_ms
         self._brokers_max = brokers_max
         self._topic_entries_max = topic_entries_max
-        self._topic_entries = 0
+        self._on_min_id_changed = on_min_id_changed
         self._brokers: dict[str, _Broker] = {}
-        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._queues = TopicQueues()
         self._alive: dict[tuple[str, str], _Alive] = {}
 
     # What brokers say
@@ -122,11 +91,16 @@ class RouteTable:
         table: TopicConfigTable,
         connection: Hashable,
         now_ms: int,
+        *,
+        drop_missing: bool = False,
     ) -> MasterAddresses:
         """Take a broker and its topics in, or refresh what is known of them.
 
         `connection` is what `unregister_connection` later names. A broker that comes with an
         older state than another one that lives under its name and id is ignored, and told nothing.
+
+        `drop_missing` forgets what the broker no longer mentions, if it sent all its topics: then
+        the one that bears its own name is among them, which each broker has from its first start.
 
         Raises:
             RemoteSystemError: an unknown broker sent a single change, which has to wait until it
@@ -143,6 +117,7 @@ class RouteTable:
         broker = self._brokers.setdefault(identity.broker_name, _Broker(identity.cluster))
         broker.enable_acting_master = identity.enable_acting_master or False
         broker.zone = identity.zone
+        has_least_id = identity.broker_id < min(broker.addresses, default=MASTER_ID)
         for broker_id, address in list(broker.addresses.items()):
             if address == identity.address and broker_id != identity.broker_id:
                 del broker.addresses[broker_id]
@@ -152,6 +127,9 @@ class RouteTable:
             known = self._alive.get(identity.key)
             is_changed = is_new or known is None or known.data_version != table.data_version
             self._take_topics(identity, table, is_changed=is_changed)
+            if drop_missing and identity.broker_name in table.topics:
+                for topic in set(self._queues.of_broker(identity.broker_name)) - set(table.topics):
+                    self._queues.remove(topic, identity.broker_name)
         self._alive[identity.key] = _Alive(
             identity,
             now_ms,
@@ -159,6 +137,8 @@ class RouteTable:
             table.data_version,
             connection,
         )
+        if has_least_id:
+            self._tell_min_id(broker, joined=identity)
         return self._master_of(identity, broker)
 
     def unregister(self, cluster: str, address: str) -> None:
@@ -170,12 +150,16 @@ class RouteTable:
         broker = self._brokers.get(name)
         if broker is None or broker.addresses.get(broker_id) != address:
             return  # another broker has taken its place
+        had_least_id = broker_id == min(broker.addresses)
         del broker.addresses[broker_id]
         if not broker.addresses:
             del self._brokers[name]
-            self._drop_topics(name)
-        elif broker.enable_acting_master and MASTER_ID not in broker.addresses:
-            self._wipe_write(name)
+            self._queues.remove_broker(name)
+            return
+        if broker.enable_acting_master and MASTER_ID not in broker.addresses:
+            self._queues.wipe_write(name)
+        if had_least_id:
+            self._tell_min_id(broker, left=alive.identity)
 
     def unregister_connection(self, connection: Hashable) -> list[BrokerIdentity]:
         """Forget the brokers that last registered over `connection`, and return them."""
@@ -208,30 +192,56 @@ class RouteTable:
 
     # What clients and administrators ask
 
+    @property
+    def queues(self) -> TopicQueues:
+        """The topics, to be listed, and to have their write permission wiped and added."""
+        return self._queues
+
     def route(self, topic: str) -> TopicRoute | None:
         """Return the topic's queues and the brokers that have them; None if there are none."""
-        queues = self._queues.get(topic)
-        if queues is None:
+        queues = self._queues.of_topic(topic)
+        if not queues:
             return None
         return TopicRoute(
             tuple(queues.values()), tuple(self._broker_data(broker_name) for broker_name in queues)
         )
 
-    def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return sorted(self._queues)
-
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Return the names of the topics that some broker of the cluster has, sorted."""
-        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
-        return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
+        return self._queues.topics_of(
+            name for name, broker in self._brokers.items() if broker.cluster == cluster
+        )
+
+    def register_topic(self, topic: str, queue_datas: Sequence[QueueData]) -> None:
+        """Take in queues of one topic that an administrator names, of registered brokers.
+
+        An entry of an unregistered broker ends it: a known topic keeps what came before, a new
+        one is not made, as in Java.
+
+        Raises:
+            RemoteSystemError: a name is too long, or there are `topic_entries_max` entries.
+        """
+        _check_names((topic,))
+        known = [data.broker_name in self._brokers for data in queue_datas]
+        count = known.index(False) if False in known else len(known)
+        if count < len(known) and topic not in self._queues:
+            return
+        has = self._queues.of_topic(topic)
+        self._check_room(len({data.broker_name for data in queue_datas[:count]} - has.keys()))
+        for data in queue_datas[:count]:
+            self._queues.put(topic, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, or with `cluster` only what its brokers have of it."""
-        queues = self._queues.get(topic, {})
-        for name in list(queues):
+        for name in list(self._queues.of_topic(topic)):
             if cluster is None or self._brokers[name].cluster == cluster:
-                self._drop_entry(topic, name)
+                self._queues.remove(topic, name)
+
+    def members(self, cluster: str, broker_name: str) -> BrokerData:
+        """Return the addresses of one broker; none if it is not registered."""
+        if broker_name not in self._brokers:
+            return BrokerData(cluster, broker_name)
+        return self._broker_data(broker_name)
 
     def cluster_info(self) -> ClusterInfo:
         """Return all brokers, and the clusters they form."""
@@ -261,16 +271,14 @@ class RouteTable:
     ) -> None:
         if identity.broker_id not in addresses and len(table.topics) == _TOPICS_OF_A_SINGLE_CHANGE:
             raise _refusal("register broker failed")
-        for name in (*_names(identity), *table.topics):
-            if len(name) > NAME_LENGTH_MAX:
-                raise _refusal(
-                    f"register broker failed: a name of {len(name)} characters, {name[:20]!r}..., "
-                    f"at most {NAME_LENGTH_MAX} are taken"
-                )
+        _check_names((*_names(identity), *table.topics))
         if identity.key not in self._alive and len(self._alive) >= self._brokers_max:
             raise _refusal(f"register broker failed: brokers_max, {self._brokers_max}, is reached")
-        new = sum(identity.broker_name not in self._queues.get(topic, {}) for topic in table.topics)
-        if self._topic_entries + new > self._topic_entries_max:
+        known = self._queues.of_broker(identity.broker_name)
+        self._check_room(sum(topic not in known for topic in table.topics))
+
+    def _check_room(self, new: int) -> None:
+        if len(self._queues) + new > self._topic_entries_max:
             limit = self._topic_entries_max
             raise _refusal(f"register broker failed: topic_entries_max, {limit}, is reached")
 
@@ -286,11 +294,10 @@ class RouteTable:
     ) -> None:
         is_stand_in = identity.broker_id != MASTER_ID and identity.enable_acting_master
         withheld = PERM_WRITE if is_stand_in else 0
+        known = self._queues.of_broker(identity.broker_name)
         for name, config in table.topics.items():
-            queues = self._queues.setdefault(name, {})
-            if is_changed or identity.broker_name not in queues:
-                self._topic_entries += identity.broker_name not in queues
-                queues[identity.broker_name] = _queue_data(config, identity, withheld)
+            if is_changed or name not in known:
+                self._queues.put(name, _queue_data(config, identity, withheld))
 
     def _master_of(self, identity: BrokerIdentity, broker: _Broker) -> MasterAddresses:
         address = broker.addresses.get(MASTER_ID)
@@ -301,22 +308,29 @@ class RouteTable:
             return MasterAddresses()
         return MasterAddresses(master.identity.ha_address, address)
 
-    def _wipe_write(self, broker_name: str) -> None:
-        for queues in self._queues.values():
-            data = queues.get(broker_name)
-            if data is not None:
-                queues[broker_name] = replace(data, perm=data.perm & ~PERM_WRITE)
-
-    def _drop_topics(self, broker_name: str) -> None:
-        for topic in [topic for topic, queues in self._queues.items() if broker_name in queues]:
-            self._drop_entry(topic, broker_name)
-
-    def _drop_entry(self, topic: str, broker_name: str) -> None:
-        queues = self._queues[topic]
-        del queues[broker_name]
-        self._topic_entries -= 1
-        if not queues:
-            del self._queues[topic]
+    def _tell_min_id(
+        self,
+        broker: _Broker,
+        *,
+        joined: BrokerIdentity | None = None,
+        left: BrokerIdentity | None = None,
+    ) -> None:
+        min_id = min(broker.addresses)
+        told = [
+            alive.connection
+            for broker_id, address in broker.addresses.items()
+            if (alive := self._alive.get((broker.cluster, address))) is not None
+            and (left is not None or broker_id != min_id or len(broker.addresses) == 1)
+        ]
+        self._on_min_id_changed(
+            MinIdChange(
+                min_id,
+                broker.addresses[min_id],
+                None if left is None else left.address,
+                None if joined is None else joined.ha_address,
+                tuple(told),
+            )
+        )
 
     def _broker_data(self, broker_name: str) -> BrokerData:
         broker = self._brokers[broker_name]
@@ -343,6 +357,15 @@ def _names(identity: BrokerIdentity) -> tuple[str, ...]:
     """Return the texts that are kept of a broker."""
     zone = identity.zone or ""
     return identity.cluster, identity.broker_name, identity.address, identity.ha_address, zone
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if len(name) > NAME_LENGTH_MAX:
+            raise _refusal(
+                f"register broker failed: a name of {len(name)} characters, {name[:20]!r}..., "
+                f"at most {NAME_LENGTH_MAX} are taken"
+            )
 
 
 def _refusal(reason: str) -> RemoteSystemError:

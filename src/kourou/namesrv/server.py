@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
+from kourou.disk import Disk
+from kourou.errors import ClosedError, TransportError
+from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
+from kourou.namesrv.broker_identity import MinIdChange
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.handlers import NamesrvHandlers, log_values
+from kourou.namesrv.kv_config import FILE_NAME, KvConfig, parse_kv_config
+from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.headers_ha import NotifyMinBrokerIdChangeRequestHeader
 from kourou.remoting.connection import Connection
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
+from kourou.store.config_file import ConfigFile
 
 log = logging.getLogger(__name__)
+
+_NOTICE_TIMEOUT_S: Final = 0.3
 
 
 class NameServer:
@@ -22,17 +36,41 @@ class NameServer:
     Several know nothing of each other: brokers register with every one.
     """
 
-    def __init__(self, config: NamesrvConfig, runtime: Runtime) -> None:
+    def __init__(self, config: NamesrvConfig, runtime: Runtime, disk: Disk | None = None) -> None:
+        """Make a name server; it does not listen yet.
+
+        Args:
+            config: its options.
+            runtime: network, and the way off the loop.
+            disk: where key-value configuration is kept, below `namesrv/`; None forgets it with the
+                process. Closed by whoever made it, after `stop`.
+
+        Raises:
+            CorruptRecordError: the file and its backup do not parse.
+            OSError: they cannot be read.
+            ConfigError: a certificate or key cannot be used.
+        """
+        self._live = LiveConfig(config)
         self._config = config
         self._routes = RouteTable(
-            config.broker_timeout_ms, config.brokers_max, config.topic_entries_max
+            config.broker_timeout_ms,
+            config.brokers_max,
+            config.topic_entries_max,
+            self._on_min_id_changed,
         )
+        file = None if disk is None else ConfigFile(disk, FILE_NAME, parse_kv_config)
+        kv = KvConfig(file, runtime.offload, bytes_max=config.kv_config_bytes_max)
+        self._later = LaterReplies()
+        self._notices: set[asyncio.Task[None]] = set()
+        handlers = NamesrvHandlers(self._routes, kv, self._live, _steady_ms)
+        admin = NamesrvAdminHandlers(self._routes, kv, self._live, self._later)
         self._server = RemotingServer(
             runtime,
-            NamesrvHandlers(self._routes, _steady_ms).table(),
+            {**handlers.table(), **admin.table()},
             config.limits,
             "namesrv",
             self._on_connection_closed,
+            entrance=config.transport.entrance(config.limits),
         )
         self._scan_timer: asyncio.TimerHandle | None = None
 
@@ -50,16 +88,20 @@ class NameServer:
     async def stop(self) -> None:
         """Answer nothing more; answers already given leave within `drain_timeout_ms`."""
         self._stop_scanning()
+        await self._later.close()
         await self._server.stop()
+        self._end_notices()
 
     def abandon(self) -> None:
         """Stop as a killed process stops: at once, and nobody is told."""
         self._stop_scanning()
+        self._later.abandon()
         self._server.abort()
+        self._end_notices()
 
     def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()
-        self._scan_timer = loop.call_later(self._config.scan_interval_ms / 1000, self._scan)
+        self._scan_timer = loop.call_later(self._live.now.scan_interval_ms / 1000, self._scan)
 
     def _stop_scanning(self) -> None:
         if self._scan_timer is not None:
@@ -79,6 +121,35 @@ class NameServer:
             log.info(
                 "broker.disconnected cluster=%s name=%s id=%d address=%s", *log_values(identity)
             )
+
+    def _on_min_id_changed(self, change: MinIdChange) -> None:
+        """Tell the brokers of a name which of them has the least id now (905)."""
+        if not self._live.now.notify_min_broker_id_changed:
+            return
+        header = NotifyMinBrokerIdChangeRequestHeader(
+            min_broker_id=change.min_id,
+            min_broker_addr=change.min_address,
+            offline_broker_addr=change.offline_address,
+            ha_broker_addr=change.ha_address,
+        )
+        for connection in change.connections:
+            assert isinstance(connection, Connection)
+            task = asyncio.get_running_loop().create_task(_notify(connection, header))
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+    def _end_notices(self) -> None:
+        for task in self._notices:
+            task.cancel()
+
+
+async def _notify(connection: Connection, header: NotifyMinBrokerIdChangeRequestHeader) -> None:
+    """Send one notice; a broker that misses it asks for its group itself (901)."""
+    command = request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
+    try:
+        await connection.oneway(command, _NOTICE_TIMEOUT_S)
+    except (TransportError, ClosedError) as error:
+        log.info("notice.not_sent broker=%s reason=%s", connection, error)
 
 
 def _steady_ms() -> int:

@@ -1,0 +1,37 @@
+"""Slaves that stand in for a lost master in a route, so that its messages can still be read.
+
+Source: RouteInfoManager.pickupTopicRouteData, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kourou.model.route import MASTER_ID, BrokerData, TopicRoute
+from kourou.model.topic import is_writable
+
+_SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Topics by which brokers find their own group: they want to see it as it is."""
+
+
+def with_acting_masters(topic: str, route: TopicRoute) -> TopicRoute:
+    """Return the route with the least id of each broker that lost its master shown as master.
+
+    Only of brokers that allow it, and whose queues nobody may write to.
+    """
+    if topic.startswith(_SYNC_MEMBER_PREFIX):
+        return route
+    unwritable = {data.broker_name for data in route.queue_datas if not is_writable(data.perm)}
+    brokers = tuple(
+        _acting(broker) if broker.broker_name in unwritable else broker
+        for broker in route.broker_datas
+    )
+    return replace(route, broker_datas=brokers)
+
+
+def _acting(broker: BrokerData) -> BrokerData:
+    addresses = dict(broker.broker_addrs)
+    if not addresses or MASTER_ID in addresses or not broker.enable_acting_master:
+        return broker
+    return replace(broker, broker_addrs={MASTER_ID: addresses.pop(min(addresses)), **addresses})

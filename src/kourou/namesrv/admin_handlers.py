@@ -1,0 +1,232 @@
+"""What administrators ask the name server.
+
+    100  PUT_KV_CONFIG                         1: no namespace or key
+    101  GET_KV_CONFIG                         22: no such key
+    102  DELETE_KV_CONFIG                      an unknown key is no error
+    205  WIPE_WRITE_PERM_OF_BROKER             327 ADD_WRITE_PERM_OF_BROKER
+    206  GET_ALL_TOPIC_LIST_FROM_NAMESERVER    1: switched off, as 224 and 311 to 313
+    216  DELETE_TOPIC_IN_NAMESRV
+    217  REGISTER_TOPIC_IN_NAMESRV
+    219  GET_KVLIST_BY_NAMESPACE               22: no such namespace
+    224  GET_TOPICS_BY_CLUSTER
+    304  GET_SYSTEM_TOPIC_LIST_FROM_NS
+    311  GET_UNIT_TOPIC_LIST                   312, 313: of units' consumers
+    318  UPDATE_NAMESRV_CONFIG                 16: cannot be changed; 1: a bad value
+    319  GET_NAMESRV_CONFIG
+
+A change of key-value configuration is answered when it is durable.
+
+Source: DefaultRequestProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from kourou.errors import QueryNotFoundError, RemoteSystemError
+from kourou.namesrv.kv_config import KvConfig
+from kourou.namesrv.live_config import LiveConfig
+from kourou.namesrv.routes import RouteTable
+from kourou.protocol.bodies import decode_topic_route, encode_kv_table, encode_topic_list
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_kv import (
+    DeleteKVConfigRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    PutKVConfigRequestHeader,
+)
+from kourou.protocol.headers_route import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    RegisterTopicRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.later import LaterReplies
+
+log = logging.getLogger(__name__)
+
+
+class NamesrvAdminHandlers:
+    """Serves administrators.
+
+    Args:
+        routes: what is listed and changed.
+        kv: read and changed.
+        config: the options, read and changed.
+        later: answers when a change is durable.
+    """
+
+    def __init__(
+        self, routes: RouteTable, kv: KvConfig, config: LiveConfig, later: LaterReplies
+    ) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._config = config
+        self._later = later
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return which handler serves which code."""
+        queues = self._routes.queues
+        return {
+            RequestCode.PUT_KV_CONFIG: self.on_put_kv_config,
+            RequestCode.GET_KV_CONFIG: self.on_get_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self.on_delete_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.on_get_kv_list,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.on_wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.on_add_write_perm,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.on_get_all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.on_get_topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.on_get_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._lists(queues.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._lists(queues.unit_sub_topics),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._lists(
+                queues.unit_sub_ununit_topics
+            ),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.on_delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.on_register_topic,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.on_update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.on_get_config,
+        }
+
+    # Key-value configuration
+
+    def on_put_kv_config(self, request: Request) -> None:
+        """Serve 100."""
+        header = request.command.header(PutKVConfigRequestHeader)
+        if header.namespace is None or header.key is None:
+            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        if header.value is None:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR, "value is missing; DELETE_KV_CONFIG removes a key"
+            )
+        self._kv.put(header.namespace, header.key, header.value)
+        log.info("kv_config.put namespace=%s key=%s", header.namespace, header.key)
+        self._later.answer(request, lambda: self._saved(request))
+
+    def on_delete_kv_config(self, request: Request) -> None:
+        """Serve 102."""
+        header = request.command.header(DeleteKVConfigRequestHeader)
+        self._kv.delete(header.namespace, header.key)
+        log.info("kv_config.deleted namespace=%s key=%s", header.namespace, header.key)
+        self._later.answer(request, lambda: self._saved(request))
+
+    def on_get_kv_config(self, request: Request) -> RemotingCommand:
+        """Serve 101."""
+        header = request.command.header(GetKVConfigRequestHeader)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            raise QueryNotFoundError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return response(request.command, header=GetKVConfigResponseHeader(value))
+
+    def on_get_kv_list(self, request: Request) -> RemotingCommand:
+        """Serve 219."""
+        name = request.command.header(GetKVListByNamespaceRequestHeader).namespace
+        values = self._kv.namespace(name)
+        if values is None:
+            raise QueryNotFoundError(
+                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {name}"
+            )
+        return response(request.command, body=encode_kv_table(values))
+
+    async def _saved(self, request: Request) -> RemotingCommand:
+        """Return success once all changes are durable."""
+        try:
+            await self._kv.persist()
+        except OSError as error:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the change holds until the name server stops, but cannot be saved: {error}",
+            ) from error
+        return response(request.command)
+
+    # Write permission
+
+    def on_wipe_write_perm(self, request: Request) -> RemotingCommand:
+        """Serve 205. A broker gets it back with its next change, or by 327."""
+        name = request.command.header(WipeWritePermOfBrokerRequestHeader).broker_name
+        count = self._routes.queues.wipe_write(name)
+        log.info("write_perm.wiped broker=%s topics=%d", name, count)
+        return response(request.command, header=WipeWritePermOfBrokerResponseHeader(count))
+
+    def on_add_write_perm(self, request: Request) -> RemotingCommand:
+        """Serve 327."""
+        name = request.command.header(AddWritePermOfBrokerRequestHeader).broker_name
+        count = self._routes.queues.add_write(name)
+        log.info("write_perm.added broker=%s topics=%d", name, count)
+        return response(request.command, header=AddWritePermOfBrokerResponseHeader(count))
+
+    # Topics
+
+    def on_get_all_topics(self, request: Request) -> RemotingCommand:
+        """Serve 206."""
+        _check_enabled(self._config.now.enable_all_topic_list)
+        return response(request.command, body=encode_topic_list(self._routes.queues.topics()))
+
+    def on_get_topics_by_cluster(self, request: Request) -> RemotingCommand:
+        """Serve 224; an unknown cluster has none."""
+        _check_enabled(self._config.now.enable_topic_list)
+        cluster = request.command.header(GetTopicsByClusterRequestHeader).cluster
+        topics = self._routes.topics_of_cluster(cluster)
+        return response(request.command, body=encode_topic_list(topics))
+
+    def on_get_system_topics(self, request: Request) -> RemotingCommand:
+        """Serve 304: clusters and brokers, which are topics too."""
+        info = self._routes.cluster_info()
+        addresses = [
+            address for data in info.brokers.values() for address in data.broker_addrs.values()
+        ]
+        body = encode_topic_list(
+            [*info.clusters, *info.brokers], broker_addr=addresses[0] if addresses else None
+        )
+        return response(request.command, body=body)
+
+    def _lists(self, topics: Callable[[], list[str]]) -> Handler:
+        """Return what serves 311, 312 or 313."""
+
+        def on_get_unit_topics(request: Request) -> RemotingCommand:
+            _check_enabled(self._config.now.enable_topic_list)
+            return response(request.command, body=encode_topic_list(topics()))
+
+        return on_get_unit_topics
+
+    def on_delete_topic(self, request: Request) -> RemotingCommand:
+        """Serve 216; the brokers that have it were told before."""
+        header = request.command.header(DeleteTopicFromNamesrvRequestHeader)
+        self._routes.delete_topic(header.topic, header.cluster_name)
+        return response(request.command)
+
+    def on_register_topic(self, request: Request) -> RemotingCommand:
+        """Serve 217. It stays until its brokers leave, or it is deleted: no broker knows of it."""
+        topic = request.command.header(RegisterTopicRequestHeader).topic
+        if request.command.body:
+            route = decode_topic_route(request.command.body)
+            self._routes.register_topic(topic, route.queue_datas)
+        return response(request.command)
+
+    # Options
+
+    def on_get_config(self, request: Request) -> RemotingCommand:
+        """Serve 319."""
+        return response(request.command, body=encode_properties_text(self._config.values()))
+
+    def on_update_config(self, request: Request) -> RemotingCommand:
+        """Serve 318."""
+        self._config.update(decode_properties_text(request.command.body))
+        return response(request.command)
+
+
+def _check_enabled(is_enabled: bool) -> None:  # noqa: FBT001 - it is the value
+    if not is_enabled:
+        raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "disable")

@@ -1,0 +1,140 @@
+"""Key-value configuration: texts by namespace and key, kept in one file.
+
+    {"configTable":{"ns":{"k":"v"}}}
+
+The namespace ORDER_TOPIC_CONFIG holds which queues of an ordered topic producers use, by topic, as
+`broker-a:4;broker-b:4`. Other namespaces mean nothing to the name server.
+
+A change is in memory at once; `persist` makes it durable, and whoever answers a change waits for
+that. Without a file everything is forgotten with the process.
+
+Source: KVConfigManager.java, KVConfigSerializeWrapper.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from kourou.errors import RemoteSystemError
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import as_object, get_object, get_text_map
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "namesrv/kvConfig.json"
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace of ordered topics."""
+
+
+class SavedFile(Protocol):
+    """A config file that is replaced as a whole, see `kourou.store.config_file.ConfigFile`."""
+
+    def load(self) -> bytes | None: ...
+
+    def save(self, data: bytes) -> None: ...
+
+
+class KvConfig:
+    """All keys of all namespaces.
+
+    Args:
+        file: read now, written by `persist`; None keeps all in memory.
+        offload: takes the writes off the loop.
+        bytes_max: UTF-8 bytes of all namespaces, keys and values together; a change that exceeds
+            them is refused. They are written as a whole each time.
+
+    Raises:
+        CorruptRecordError: neither the file nor its backup parses.
+    """
+
+    def __init__(
+        self, file: SavedFile | None, offload: Offload, *, bytes_max: int = 16 * 1024**2
+    ) -> None:
+        self._file = file
+        self._offload = offload
+        self._bytes_max = bytes_max
+        self._lock = asyncio.Lock()
+        self._is_changed = False
+        text = None if file is None else file.load()
+        self._table: dict[str, dict[str, str]] = {} if text is None else parse_kv_config(text)
+        self._bytes = sum(
+            _size(namespace, key, value)
+            for namespace, values in self._table.items()
+            for key, value in values.items()
+        )
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return the value; None if there is none."""
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the keys and values of a namespace; None if it does not exist."""
+        return self._table.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value.
+
+        Raises:
+            RemoteSystemError: `bytes_max` would be exceeded; nothing is changed.
+        """
+        before = self.get(namespace, key)
+        if before == value:
+            return
+        size = self._bytes + _size(namespace, key, value)
+        if before is not None:
+            size -= _size(namespace, key, before)
+        if size > self._bytes_max:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"kv config would have {size} bytes, allowed are {self._bytes_max}: delete some",
+            )
+        self._table.setdefault(namespace, {})[key] = value
+        self._bytes = size
+        self._is_changed = True
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a value; ignore one that is not there. An empty namespace stays, as in Java."""
+        value = self._table.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self._bytes -= _size(namespace, key, value)
+            self._is_changed = True
+
+    async def persist(self) -> None:
+        """Write the file if something changed; when this returns, all changes so far are durable.
+
+        Changes that come while one write is under way share the next.
+
+        Raises:
+            OSError: the file could not be written; it is as it was, and the next call tries again.
+        """
+        if self._file is None:
+            return
+        async with self._lock:
+            if not self._is_changed:
+                return
+            self._is_changed = False
+            try:
+                await self._offload(self._file.save, dumps({"configTable": self._table}))
+            except BaseException:
+                self._is_changed = True
+                raise
+
+
+def parse_kv_config(text: bytes) -> dict[str, dict[str, str]]:
+    """Return namespace -> key -> value of the file's text.
+
+    Raises:
+        MalformedBodyError: it is not of the form above.
+    """
+    table = get_object(as_object(loads(text), "kv config"), "configTable")
+    return {namespace: get_text_map(table, namespace) for namespace in table}
+
+
+def _size(*texts: str) -> int:
+    return sum(len(text.encode()) for text in texts)

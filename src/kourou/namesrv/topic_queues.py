@@ -1,0 +1,116 @@
+"""TopicQueues: which broker has how many queues of which topic, and whether they may be written.
+
+    topic -> broker name -> QueueData
+
+Kept both ways, so that what concerns one broker costs its own topics and not everybody's. Pure.
+
+Source: RouteInfoManager.java (topicQueueTable), apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kourou.model.route import QueueData
+from kourou.model.topic import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
+
+_NOTHING: Final[dict[str, QueueData]] = {}
+
+
+class TopicQueues:
+    """All topics of all brokers."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, dict[str, QueueData]] = {}
+        self._by_broker: dict[str, set[str]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Return the number of (topic, broker name) pairs."""
+        return self._size
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._by_topic
+
+    def of_topic(self, topic: str) -> Mapping[str, QueueData]:
+        """Return a topic's queues by broker name; an unknown one has none."""
+        return self._by_topic.get(topic, _NOTHING)
+
+    def of_broker(self, broker_name: str) -> Collection[str]:
+        """Return the names of a broker's topics."""
+        return self._by_broker.get(broker_name, ())
+
+    def put(self, topic: str, data: QueueData) -> None:
+        """Add or replace what the broker has of the topic."""
+        queues = self._by_topic.setdefault(topic, {})
+        if data.broker_name not in queues:
+            self._size += 1
+            self._by_broker.setdefault(data.broker_name, set()).add(topic)
+        queues[data.broker_name] = data
+
+    def remove(self, topic: str, broker_name: str) -> None:
+        """Forget what the broker has of the topic; ignore what it has not."""
+        queues = self._by_topic.get(topic)
+        if queues is None or queues.pop(broker_name, None) is None:
+            return
+        self._size -= 1
+        if not queues:
+            del self._by_topic[topic]
+        topics = self._by_broker[broker_name]
+        topics.discard(topic)
+        if not topics:
+            del self._by_broker[broker_name]
+
+    def remove_broker(self, broker_name: str) -> None:
+        """Forget all that the broker has."""
+        for topic in list(self.of_broker(broker_name)):
+            self.remove(topic, broker_name)
+
+    def wipe_write(self, broker_name: str) -> int:
+        """Let nobody write to the broker's topics; return how many it has."""
+        return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write(self, broker_name: str) -> int:
+        """Let everybody read and write the broker's topics; return how many it has.
+
+        What else was allowed is lost, as in Java, until the broker's next change.
+        """
+        return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return sorted(self._by_topic)
+
+    def topics_of(self, broker_names: Iterable[str]) -> list[str]:
+        """Return the names of the topics that one of these brokers has, sorted."""
+        return sorted({topic for name in broker_names for topic in self.of_broker(name)})
+
+    def unit_topics(self) -> list[str]:
+        """Return the topics that belong to one unit of a deployment in several, sorted."""
+        return self._flagged(TOPIC_UNIT, TOPIC_UNIT)
+
+    def unit_sub_topics(self) -> list[str]:
+        """Return the topics that a consumer of one unit reads, sorted."""
+        return self._flagged(TOPIC_UNIT_SUB, TOPIC_UNIT_SUB)
+
+    def unit_sub_ununit_topics(self) -> list[str]:
+        """Return the topics that a consumer of one unit reads and that belong to none, sorted."""
+        return self._flagged(TOPIC_UNIT | TOPIC_UNIT_SUB, TOPIC_UNIT_SUB)
+
+    def _flagged(self, mask: int, wanted: int) -> list[str]:
+        """Return the topics of which the broker that came first says so, as Java asks."""
+        return sorted(
+            topic
+            for topic, queues in self._by_topic.items()
+            if next(iter(queues.values())).topic_sys_flag & mask == wanted
+        )
+
+    def _change_perm(self, broker_name: str, changed: Callable[[int], int]) -> int:
+        topics = self.of_broker(broker_name)
+        for topic in topics:
+            queues = self._by_topic[topic]
+            data = queues[broker_name]
+            queues[broker_name] = replace(data, perm=changed(data.perm))
+        return len(topics)

@@ -1,0 +1,155 @@
+"""Key-value configuration outlives the process, and never half of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.errors import CorruptRecordError, RemoteSystemError
+from kourou.namesrv.kv_config import FILE_NAME, KvConfig, parse_kv_config
+from kourou.store.config_file import ConfigFile
+from kourou.testing.disk import SimDisk
+from kourou.testing.runtime import call_directly
+
+
+def opened(disk: SimDisk, bytes_max: int = 1000) -> KvConfig:
+    file = ConfigFile(disk, FILE_NAME, parse_kv_config)
+    return KvConfig(file, call_directly, bytes_max=bytes_max)
+
+
+def text_of(disk: SimDisk) -> bytes:
+    return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+
+
+def test_what_was_persisted_is_there_after_a_power_cut() -> None:
+    disk = SimDisk()
+    kv = opened(disk)
+    kv.put("ns", "k", "v")
+    asyncio.run(kv.persist())
+    kv.put("ns", "lost", "v")
+
+    disk.crash()
+
+    after = opened(disk)
+    assert after.namespace("ns") == {"k": "v"}
+    assert text_of(disk) == b'{"configTable":{"ns":{"k":"v"}}}'
+
+
+def test_the_content_before_stays_as_a_backup() -> None:
+    disk = SimDisk()
+    kv = opened(disk)
+    for value in ("1", "2"):
+        kv.put("ns", "k", value)
+        asyncio.run(kv.persist())
+
+    backup = f"{FILE_NAME}.bak"
+    assert parse_kv_config(disk.read(backup, 0, disk.size(backup))) == {"ns": {"k": "1"}}
+
+
+def test_a_deleted_key_is_gone_and_its_namespace_stays() -> None:
+    disk = SimDisk()
+    kv = opened(disk)
+    kv.put("ns", "k", "v")
+    kv.delete("ns", "k")
+    kv.delete("ns", "unknown")
+    kv.delete("unknown", "k")
+    asyncio.run(kv.persist())
+
+    assert opened(disk).namespace("ns") == {}
+    assert opened(disk).namespace("unknown") is None
+
+
+def test_changes_that_come_together_share_a_write() -> None:
+    writes: list[bytes] = []
+
+    class Slow:
+        def load(self) -> None:
+            return None
+
+        def save(self, data: bytes) -> None:
+            writes.append(data)
+
+    async def test() -> None:
+        gate = asyncio.Event()
+
+        async def offload(function: object, *args: object) -> None:
+            await gate.wait()
+            function(*args)  # type: ignore[operator]
+
+        kv = KvConfig(Slow(), offload)  # type: ignore[arg-type]
+        tasks = []
+        for number in range(10):
+            kv.put("ns", str(number), "v")
+            tasks.append(asyncio.create_task(kv.persist()))
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(test())
+    assert len(writes) == 2
+    assert len(parse_kv_config(writes[-1])["ns"]) == 10
+
+
+def test_a_write_that_failed_is_tried_again() -> None:
+    disk = SimDisk()
+    failing = [True]
+
+    async def offload(function: object, *args: object) -> None:
+        if failing.pop() if failing else False:
+            raise OSError(28, "No space left on device")
+        function(*args)  # type: ignore[operator]
+
+    kv = KvConfig(ConfigFile(disk, FILE_NAME, parse_kv_config), offload)  # type: ignore[arg-type]
+    kv.put("ns", "k", "v")
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(kv.persist())
+    asyncio.run(kv.persist())
+
+    assert opened(disk).get("ns", "k") == "v"
+
+
+def test_more_than_the_limit_is_refused_and_changes_nothing() -> None:
+    kv = opened(SimDisk(), bytes_max=10)
+    kv.put("ns", "k", "1234567")
+
+    with pytest.raises(RemoteSystemError, match="would have 11 bytes, allowed are 10"):
+        kv.put("ns", "k", "12345678")
+
+    assert kv.get("ns", "k") == "1234567"
+    kv.put("ns", "k", "")
+    kv.put("n", "é", "1")
+    assert kv.get("n", "é") == "1"
+
+
+def test_what_was_loaded_counts_too() -> None:
+    disk = SimDisk()
+    kv = opened(disk, bytes_max=10)
+    kv.put("ns", "k", "1234567")
+    asyncio.run(kv.persist())
+
+    with pytest.raises(RemoteSystemError):
+        opened(disk, bytes_max=10).put("ns", "l", "1")
+
+
+def test_a_file_that_does_not_parse_is_not_overwritten() -> None:
+    disk = SimDisk()
+    disk.make_directory("namesrv")
+    disk.write(FILE_NAME, 0, [b"{"])
+
+    with pytest.raises(CorruptRecordError):
+        opened(disk)
+
+
+def test_javas_file_is_read() -> None:
+    assert parse_kv_config(
+        b'{"configTable":{"ORDER_TOPIC_CONFIG":{"GoldenFifo":"broker-a:4"}}}'
+    ) == {"ORDER_TOPIC_CONFIG": {"GoldenFifo": "broker-a:4"}}
+
+
+def test_without_a_file_all_is_in_memory() -> None:
+    kv = KvConfig(None, call_directly)
+    kv.put("ns", "k", "v")
+    asyncio.run(kv.persist())
+
+    assert kv.get("ns", "k") == "v"

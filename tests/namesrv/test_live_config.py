@@ -1,0 +1,64 @@
+"""What may change while the name server runs changes; nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.errors import NoPermissionError, RemoteSystemError
+from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.live_config import LiveConfig
+
+
+def test_options_are_told_under_rocketmqs_keys() -> None:
+    values = LiveConfig(NamesrvConfig(port=19_876)).values()
+
+    assert values["listenPort"] == "19876"
+    assert values["scanNotActiveBrokerInterval"] == "5000"
+    assert values["orderMessageEnable"] == "false"
+    assert values["waitSecondsForService"] == "45"
+
+
+def test_live_options_change_together() -> None:
+    live = LiveConfig(NamesrvConfig())
+
+    live.update({"orderMessageEnable": "true", "scanNotActiveBrokerInterval": "1000"})
+
+    assert live.now == NamesrvConfig(order_message_enable=True, scan_interval_ms=1000)
+
+
+def test_what_admin_tools_send_back_unchanged_is_taken() -> None:
+    live = LiveConfig(NamesrvConfig())
+
+    live.update(live.values() | {"enableTopicList": "false"})
+
+    assert live.now == NamesrvConfig(enable_topic_list=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "remark"),
+    [
+        ("kvConfigPath", "Can not update config in black list."),
+        ("configStorePath", "Can not update config in black list."),
+        ("listenPort", "listenPort cannot be changed while the name server runs; .*enableAllTopic"),
+        ("nonsense", "nonsense cannot be changed"),
+    ],
+)
+def test_other_options_are_refused_and_nothing_changes(key: str, remark: str) -> None:
+    live = LiveConfig(NamesrvConfig())
+
+    with pytest.raises(NoPermissionError, match=remark):
+        live.update({"enableTopicList": "false", key: "1"})
+
+    assert live.now == NamesrvConfig()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("orderMessageEnable", "maybe"), ("scanNotActiveBrokerInterval", "0")]
+)
+def test_a_bad_value_is_refused(key: str, value: str) -> None:
+    live = LiveConfig(NamesrvConfig())
+
+    with pytest.raises(RemoteSystemError):
+        live.update({key: value})
+
+    assert live.now == NamesrvConfig()
