@@ -12,7 +12,7 @@ connection is gone is listed once, and a group is told of members that leave by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -126,6 +126,31 @@ class Clients:
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         """Return the live group, None when no consumer of it is connected."""
         return self._consumers.get(group)
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        """Return all live groups."""
+        return list(self._consumers.values())
+
+    def all_producers(self) -> Iterator[Member]:
+        """Yield each connected producer, once for each of its groups."""
+        for members in self._producers.values():
+            yield from members.values()
+
+    def member(self, group: str, client_id: str) -> Member | None:
+        """Return the consumer with this id; of two with the same, the one that joined later."""
+        live = self._consumers.get(group)
+        if live is None:
+            return None
+        found = [one for one in live.members.values() if one.client_id == client_id]
+        return found[-1] if found else None
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Return the live consumer groups that subscribe to the topic."""
+        return [name for name, live in self._consumers.items() if topic in live.subscriptions]
+
+    def producer_groups(self) -> list[str]:
+        """Return the groups that have connected producers."""
+        return list(self._producers)
 
     def producers(self, group: str) -> list[Member]:
         """Return the connected producers of the group."""

@@ -23,11 +23,13 @@ from kourou.broker.flusher import Flusher, ThreadFlusher
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
+from kourou.broker.readings import read_metrics
 from kourou.broker.registration import Registration
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.wiring import make_handlers
 from kourou.disk import Disk
-from kourou.errors import ClosedError
+from kourou.errors import ClosedError, StoreError
+from kourou.metrics import Family
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.runtime import Runtime
@@ -93,6 +95,16 @@ class Broker:
         if self._running is None:
             raise ClosedError("the broker is not started")
         return self._running.store
+
+    def metrics(self) -> list[Family]:
+        """Return all that is measured, as it is now; nothing when it does not run."""
+        return self._running.metrics() if self._running is not None and not self._is_ended else []
+
+    def troubles(self) -> list[str]:
+        """Return why clients are not served, or messages not taken; nothing if all is well."""
+        if self._running is None:
+            return ["the broker is not started"]
+        return ["the broker is stopping"] if self._is_ended else self._running.troubles()
 
     async def start(self) -> Address:
         """Recover the store, serve, register, and return the address.
@@ -207,6 +219,18 @@ class _Running:
             "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
         )
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
+
+    def metrics(self) -> list[Family]:
+        """Return all that is measured."""
+        return read_metrics(self._parts)
+
+    def troubles(self) -> list[str]:
+        """Return why messages are not taken; nothing if they are."""
+        try:
+            self._parts.store.check_writable()
+        except StoreError as error:
+            return [str(error)]
+        return []
 
     async def stop(self) -> None:
         """Stop in the order that loses nothing."""

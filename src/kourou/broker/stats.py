@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """The group under which delivery at delay levels is counted."""
-SIZE_BITS: Final = 33
-"""Messages are counted by the bits of their size; none has more than 32."""
+_SIZES: Final = 34
+"""Messages are counted by the bits of their size, 32 at most; the last place is for the bytes."""
 
 _ITEMS_MAX: Final = 200_000
 
@@ -53,7 +53,8 @@ class BrokerStats:
 
     Attributes:
         store: what all puts and gets together make; runtime information reads it.
-        sizes: message type -> messages by the bits of (their size - 1).
+        sizes: message type -> messages by the bits of (their size - 1), and at the end the bytes
+            of all; retries and dead letters are left out, as in Java.
     """
 
     def __init__(self, cluster_name: str, now_ms: int, *, items_max: int = _ITEMS_MAX) -> None:
@@ -65,7 +66,7 @@ class BrokerStats:
             items_max: queues and keys counted one by one; of more only the sums are known.
         """
         self.store = StoreStats(now_ms)
-        self.sizes: dict[str, list[int]] = {NORMAL: [0] * SIZE_BITS}
+        self.sizes: dict[str, list[int]] = {NORMAL: [0] * _SIZES}
         self._sampler = Sampler(now_ms)
         self._cluster_name = cluster_name
         self._items_max = items_max
@@ -80,7 +81,7 @@ class BrokerStats:
             "GET": self._gets,
             "COLD": self._cold_gets,
         }
-        self._uncounted_sizes = [0] * SIZE_BITS  # of retries and dead letters, as in Java
+        self._uncounted_sizes = [0] * _SIZES
         self._told: dict[str, int] = {}  # totals of `store` that `_named` has
         self._beyond = StatsItem(
             (), sizes=self.sizes[NORMAL]
@@ -112,7 +113,9 @@ class BrokerStats:
         item.size_bytes += size_bytes
         item.took_ms += took_ms
         if kind is NORMAL:
-            item.sizes[(size_bytes // count - 1).bit_length()] += 1
+            sizes = item.sizes
+            sizes[(size_bytes // count - 1).bit_length()] += 1
+            sizes[-1] += size_bytes
         else:
             self._count_type(item, kind, count, size_bytes)
         store = self.store
@@ -338,8 +341,9 @@ class BrokerStats:
         counted[0] += count
         counted[1] += size_bytes
         if item.sizes is not self._uncounted_sizes:
-            sizes = self.sizes.setdefault(kind, [0] * SIZE_BITS)
+            sizes = self.sizes.setdefault(kind, [0] * _SIZES)
             sizes[(size_bytes // count - 1).bit_length()] += 1
+            sizes[-1] += size_bytes
 
     def _forget(self, item: StatsItem) -> None:
         """Give up an item that was idle for a day; it is made anew when it is counted again."""

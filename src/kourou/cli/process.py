@@ -22,8 +22,9 @@ from kourou.broker.server import Broker
 from kourou.cli.exits import INTERRUPTED, say
 from kourou.cli.output import counted
 from kourou.cli.ready import Ready
+from kourou.console.server import Console
 from kourou.disk import OsDisk
-from kourou.errors import StoreUnusableError
+from kourou.errors import ListenFailedError, StoreUnusableError
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address, format_address
@@ -44,12 +45,16 @@ class Plan:
     Attributes:
         namesrv: None joins the name servers that `broker` names.
         profile: for the start screen.
+        console: where to listen for monitors; None not at all.
+        is_console_asked: whether a port that is taken ends the start; else it is a warning.
     """
 
     broker: BrokerConfig
     namesrv: NamesrvConfig | None
     store_path: Path
     profile: str
+    console: Address | None = None
+    is_console_asked: bool = False
 
 
 def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
@@ -73,24 +78,57 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
         config = plan.broker
+        disk = OsDisk(plan.store_path)
+        running.callback(disk.close)
         if plan.namesrv is not None:
-            namesrv = NameServer(plan.namesrv, runtime)
+            namesrv = _name_server(plan.namesrv, runtime, disk)
             address = await namesrv.start()
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(_reachable(address)),))
-        disk = OsDisk(plan.store_path)
-        running.callback(disk.close)
         broker = Broker(config, disk, runtime, ThreadFlusher)
         try:
             await broker.start()
         except OSError as error:
             raise _unusable(plan.store_path, error) from error
         running.push_async_callback(broker.stop)
-        announce(_ready(plan, config, broker, disk, is_new=is_new))
+        console = _console(plan, broker)
+        if console is not None:
+            running.push_async_callback(console.stop)
+        ready = _ready(plan, config, broker, disk, is_new=is_new)
+        if console is not None:
+            ready = replace(ready, console=f"http://{format_address(console.address)}")
+        announce(ready)
         # What exists now lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
         await stop.wait()
+
+
+def _console(plan: Plan, broker: Broker) -> Console | None:
+    """Listen for monitors, if that is wanted; return None where it cannot be and need not be.
+
+    Raises:
+        ListenFailedError: the address cannot be listened on, and was asked for.
+    """
+    if plan.console is None:
+        return None
+    console = Console(broker.metrics, broker.troubles)
+    try:
+        console.start(*plan.console)
+    except ListenFailedError as error:
+        if plan.is_console_asked:
+            raise
+        say(f"warning: no /metrics, /healthz and /readyz: {error}; --console-port takes another")
+        return None
+    return console
+
+
+def _name_server(config: NamesrvConfig, runtime: Runtime, disk: OsDisk) -> NameServer:
+    """Return the name server, whose configuration lies in the store's directory."""
+    try:
+        return NameServer(config, runtime, disk)
+    except OSError as error:
+        raise _unusable(Path(disk.root), error) from error
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:

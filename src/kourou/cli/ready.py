@@ -19,6 +19,7 @@ class Ready:
         found: what the store held when it was opened, for people.
         free_bytes: on the store's file system.
         profile: dev or prod.
+        console: where /metrics, /healthz and /readyz are; None without.
     """
 
     version: str = __version__
@@ -36,6 +37,7 @@ class Ready:
     segment_bytes: int
     profile: str
     is_exposed: bool
+    console: str | None = None
 
 
 def ready_line(ready: Ready) -> str:

@@ -22,7 +22,7 @@ from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.logs import Level
 from kourou.namesrv.config import NamesrvConfig
-from kourou.settings import load
+from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
 from kourou.store.made_with import sizes_made_with
 
@@ -32,6 +32,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 PREFIX: Final = "KOUROU_BROKER_"
 NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
+CONSOLE_PORT: Final = 8080
 _GIB: Final = 1024**3
 
 
@@ -69,10 +70,26 @@ class ServeConfig:
     """The store's directory; made if it is missing. Never Java's ~/store by default."""
     namesrv_port: int = 9876
     """The port of the name server in this process; 0 takes a free one."""
+    console_enable: bool = True
+    """Whether /metrics, /healthz and /readyz are served."""
+    console_listen: str = "127.0.0.1"
+    """The local address for them. They tell topics and groups: widen it with care."""
+    console_port: int | None = None
+    """Their port; 0 takes a free one. None is 8080, or a free one where the broker takes one."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.namesrv_port <= 65535:
             raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
+        if not 0 <= (self.console_port or 0) <= 65535:
+            raise ConfigError(f"console_port is {self.console_port}; it must be 0 to 65535")
+
+    @property
+    def console_address(self) -> tuple[str, int] | None:
+        """Where the console is to listen; None not at all."""
+        if not self.console_enable:
+            return None
+        usual = CONSOLE_PORT if self.broker.port else 0
+        return self.console_listen, usual if self.console_port is None else self.console_port
 
 
 HELP: Final = """\
@@ -140,6 +157,16 @@ _Advertise = Annotated[
         help="The broker's address as clients reach it, where it is not the one listened on.",
     ),
 ]
+_ConsolePort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="The port of /metrics, /healthz and /readyz; 0 is any free.  [default: 8080]",
+    ),
+]
+_NoConsole = Annotated[bool, typer.Option("--no-console", help="Serve none of these.")]
 _Flush = Annotated[
     Flush | None,
     typer.Option(
@@ -177,6 +204,8 @@ def serve(
     namesrv: _Namesrv = None,
     advertise: _Advertise = None,
     flush: _Flush = None,
+    console_port: _ConsolePort = None,
+    no_console: _NoConsole = False,
     profile: _Profile = Profile.DEV,
     config: _Config = None,
     log_level: _LogLevel = None,
@@ -192,6 +221,8 @@ def serve(
         "namesrv_port": namesrv_port,
         "namesrv_addr": namesrv,
         "advertise": advertise,
+        "console_port": console_port,
+        "console_enable": False if no_console else None,
         "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
     }
     served = load(
@@ -208,6 +239,8 @@ def serve(
         environ=os.environ,
         prefix=NAMESRV_PREFIX,
         flags={"listen": served.broker.listen, "port": served.namesrv_port},
+        # One process, one certificate: the broker's, unless the environment says otherwise.
+        defaults=values_of(served.broker.limits) | values_of(served.broker.transport),
     )
     path = served.store_path.expanduser()
     plan = Plan(
@@ -215,6 +248,8 @@ def serve(
         namesrv=None if served.broker.namesrv_addr else own,
         store_path=path,
         profile=profile.value,
+        console=served.console_address,
+        is_console_asked=served.console_port is not None,
     )
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
     if not quiet and not ready_json:

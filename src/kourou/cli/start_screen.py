@@ -72,6 +72,11 @@ def _places(ready: Ready) -> list[_Row]:
     return [
         _Row("Name server", _noted(ready.namesrv.ljust(width), note), is_whole=True),
         _Row("Broker", _noted(ready.broker.ljust(width), broker_note), is_whole=True),
+        *(
+            [_Row("Console", _noted(ready.console, "/metrics /healthz /readyz"), is_whole=True)]
+            if ready.console is not None
+            else []
+        ),
         _Row("Store", Text(ready.store), is_whole=True),
         _Row("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
         _Row("Profile", _noted(ready.profile, _profile_note(ready))),

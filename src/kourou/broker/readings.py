@@ -1,0 +1,226 @@
+"""A broker's numbers as metric families, under the names that Java's Prometheus exporter prints.
+
+Read on the event loop, now and then; what is read is frozen and may cross threads. Which series
+there are is bounded by what `BrokerStats` keeps: topics, groups and their queues.
+
+Left out because what they measure is not built: transactions, timers, pop, the key index; and
+rocketmq_rpc_latency, which would cost each request more than it tells.
+
+Source: BrokerMetricsManager.java, DefaultStoreMetricsManager.java, ConsumerLagCalculator.java,
+apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kourou.broker.clients import Clients, Member
+from kourou.broker.java_text import bool_text
+from kourou.broker.message_type import NORMAL
+from kourou.broker.parts import Parts
+from kourou.broker.stats import BrokerStats
+from kourou.metrics import Distribution, Family, Kind, Sample
+from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_group, is_system_topic
+from kourou.protocol.codes import LanguageCode
+
+SIZE_BOUNDS: Final = (1 << 10, 1 << 12, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
+"""Message sizes, in bytes: 1 and 4 KiB, 512 KiB, 1, 2 and 4 MiB."""
+
+
+_Labels = dict[str, str]
+
+
+def read_metrics(parts: Parts) -> list[Family]:
+    """Return all that is measured of a broker, as it is now."""
+    config = parts.live.now
+    base = {
+        "cluster": config.cluster_name,
+        "node_type": "broker",
+        "node_id": config.broker_name,
+    }
+    tables = parts.tables
+    return [
+        _gauge("broker_permission", "What clients may do: 2 write, 4 read.", base,
+               [({}, config.broker_permission)]),
+        _gauge("topic_number", "Topics, the system's own included.", base,
+               [({}, len(tables.topics))]),
+        _gauge("consumer_group_number", "Known consumer groups.", base, [({}, len(tables.groups))]),
+        _gauge("processor_watermark", "Requests that wait, by what they wait for.", base,
+               [({"processor": "send"}, parts.commit.pending_puts[0]),
+                ({"processor": "pull"}, parts.pulls.held_count)]),
+        *_messages_in(parts.stats, base),
+        *_messages_out(parts.stats, base),
+        *_connections(parts.clients, base),
+        *_lags(parts, base),
+        *_storage(parts, base),
+    ]  # fmt: skip
+
+
+def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
+    """Return what producers sent; retries and dead letters are left out, as in Java."""
+    counts: list[tuple[_Labels, float]] = []
+    sizes: list[tuple[_Labels, float]] = []
+    for topic, items in stats.puts():
+        if is_retry_topic(topic) or is_dlq_topic(topic):
+            continue
+        totals = Counter[str]()
+        volumes = Counter[str]()
+        for item in items:
+            totals[NORMAL] += item.messages
+            volumes[NORMAL] += item.size_bytes
+            for kind, (messages, size_bytes) in (item.by_type or {}).items():
+                totals[kind] += messages
+                volumes[kind] += size_bytes
+                totals[NORMAL] -= messages
+                volumes[NORMAL] -= size_bytes
+        for kind in filter(totals.get, totals):
+            labels = {
+                "topic": topic,
+                "message_type": kind,
+                "is_system": bool_text(is_system_topic(topic)),
+            }
+            counts.append((labels, totals[kind]))
+            sizes.append((labels, volumes[kind]))
+    return [
+        _counter("messages_in_total", "Messages stored.", base, counts),
+        _counter("throughput_in_total", "Bytes of the messages stored.", base, sizes),
+        Family(
+            "rocketmq_message_size",
+            Kind.HISTOGRAM,
+            "Bytes of a message as it is stored.",
+            [
+                _by_size({**base, "message_type": kind}, sizes_of_kind)
+                for kind, sizes_of_kind in stats.sizes.items()
+            ],
+        ),
+    ]
+
+
+def _by_size(labels: _Labels, sizes: list[int]) -> Distribution:
+    """Return the distribution of sizes as `BrokerStats.sizes` counts them."""
+    *by_bits, total = sizes
+    counts = [0] * (len(SIZE_BOUNDS) + 1)
+    for bits, count in enumerate(by_bits):
+        counts[sum(bits > (bound - 1).bit_length() for bound in SIZE_BOUNDS)] += count
+    return Distribution(labels, SIZE_BOUNDS, tuple(counts), total)
+
+
+def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
+    """Return what consumers got; retries are left out, as in Java."""
+    counts: list[tuple[_Labels, float]] = []
+    sizes: list[tuple[_Labels, float]] = []
+    for topic, group, items in stats.gets():
+        if is_retry_topic(topic) or is_dlq_topic(topic):
+            continue
+        labels = {
+            "topic": topic,
+            "consumer_group": group,
+            "is_system": bool_text(is_system_topic(topic) or is_system_group(group)),
+            "is_retry": "false",
+        }
+        counts.append((labels, sum(item.messages for item in items)))
+        sizes.append((labels, sum(item.size_bytes for item in items)))
+    dead = [
+        ({"topic": topic, "consumer_group": group, "is_system": "false"}, count)
+        for key, count in stats.named("SNDBCK2DLQ_TIMES").items()
+        for topic, _, group in [key.partition("@")]
+    ]
+    return [
+        _counter("messages_out_total", "Messages handed out.", base, counts),
+        _counter("throughput_out_total", "Bytes of the messages handed out.", base, sizes),
+        _counter("send_to_dlq_messages_total", "Messages given up after all tries.", base, dead),
+    ]
+
+
+def _connections(clients: Clients, base: _Labels) -> list[Family]:
+    """Return who is connected, by what they are written in."""
+    producers = Counter(_of_member(member) for member in clients.all_producers())
+    consumers: list[tuple[_Labels, float]] = []
+    for live in clients.consumer_groups():
+        labels = {
+            "consumer_group": live.name,
+            "consume_mode": live.consume_type.value.removeprefix("CONSUME_").lower(),
+            "is_system": bool_text(is_system_group(live.name)),
+        }
+        for who, count in Counter(map(_of_member, live.members.values())).items():
+            consumers.append(({**labels, **dict(who)}, count))
+    return [
+        _gauge("producer_connections", "Connected producers.", base,
+               [(dict(who), count) for who, count in producers.items()]),
+        _gauge("consumer_connections", "Connected consumers.", base, consumers),
+    ]  # fmt: skip
+
+
+def _of_member(member: Member) -> tuple[tuple[str, str], ...]:
+    return (
+        ("language", LanguageCode(member.language).name.lower()),
+        ("version", str(member.version)),
+        ("protocol_type", "remoting"),
+    )
+
+
+def _lags(parts: Parts, base: _Labels) -> list[Family]:
+    """Return how far groups are behind, for those that committed an offset."""
+    offsets, store = parts.tables.offsets, parts.store
+    lags: list[tuple[_Labels, float]] = []
+    inflight: list[tuple[_Labels, float]] = []
+    for key, queues in offsets.table().offsets.items():
+        topic, _, group = key.partition("@")
+        labels = {
+            "consumer_group": group,
+            "topic": topic,
+            "is_retry": bool_text(is_retry_topic(topic)),
+            "is_system": bool_text(is_system_topic(topic) or is_system_group(group)),
+        }
+        behind = held = 0
+        for queue_id, consumed in queues.items():
+            behind += max(0, store.max_offset(topic, queue_id) - consumed)
+            held += max(0, (offsets.pulled(group, topic, queue_id) or 0) - consumed)
+        lags.append((labels, behind))
+        inflight.append((labels, min(held, behind)))
+    ready = [(labels, lag - held) for (labels, lag), (_, held) in zip(lags, inflight, strict=True)]
+    return [
+        _gauge("consumer_lag_messages", "Messages stored and not consumed.", base, lags),
+        _gauge("consumer_inflight_messages", "Messages read and not consumed.", base, inflight),
+        _gauge("consumer_ready_messages", "Messages stored and not read.", base, ready),
+    ]
+
+
+def _storage(parts: Parts, base: _Labels) -> list[Family]:
+    """Return where the log stands."""
+    store = parts.store
+    labels = {**base, "storage_type": "local", "storage_medium": "disk"}
+    written = store.written_position
+    numbers = (
+        ("storage_size_bytes", "Bytes of the log.", written - store.min_position),
+        ("storage_flush_behind_bytes", "Bytes written and not durable yet.",
+         written - store.synced_position),
+        ("storage_dispatch_behind_bytes", "Bytes written and not in the queues yet.",
+         written - store.visible_position),
+    )  # fmt: skip
+    return [_gauge(name, text, labels, [({}, value)]) for name, text, value in numbers]
+
+
+def _gauge(
+    name: str, text: str, base: _Labels, values: Iterable[tuple[Mapping[str, str], float]]
+) -> Family:
+    return _family(name, Kind.GAUGE, text, base, values)
+
+
+def _counter(
+    name: str, text: str, base: _Labels, values: Iterable[tuple[Mapping[str, str], float]]
+) -> Family:
+    return _family(name, Kind.COUNTER, text, base, values)
+
+
+def _family(
+    name: str,
+    kind: Kind,
+    text: str,
+    base: _Labels,
+    values: Iterable[tuple[Mapping[str, str], float]],
+) -> Family:
+    samples = [Sample({**base, **labels}, value) for labels, value in values]
+    return Family(f"rocketmq_{name}", kind, text, samples)

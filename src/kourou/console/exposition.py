@@ -1,0 +1,62 @@
+"""Metric families as the text that Prometheus reads. Needs the extra `server`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from kourou.metrics import Distribution, Family, Kind
+
+
+def exposition(families: Iterable[Family]) -> bytes:
+    """Return the families in Prometheus' text format, version 0.0.4."""
+    return generate_latest(_Given(families))
+
+
+class _Given(Collector):
+    """Stands for a registry: has what it is given."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families as the library wants them."""
+        for family in self._families:
+            yield _metric(family)
+
+
+def _metric(family: Family) -> Metric:
+    if family.kind is Kind.HISTOGRAM:
+        histogram = HistogramMetricFamily(family.name, family.text)
+        names = [f"{family.name}{end}" for end in ("_bucket", "_count", "_sum")]
+        for sample in family.samples:
+            assert isinstance(sample, Distribution), f"{family.name} is a histogram"
+            _add(histogram, names, sample)
+        return histogram
+    kind = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    metric: Metric = kind(family.name, family.text)
+    for sample in family.samples:
+        assert not isinstance(sample, Distribution), f"{family.name} is no histogram"
+        metric.add_sample(family.name, dict(sample.labels), sample.value)
+    return metric
+
+
+def _add(histogram: Metric, names: list[str], sample: Distribution) -> None:
+    """Add a distribution as the counts up to each bound, their number and their sum."""
+    bucket, count, total = names
+    labels = dict(sample.labels)
+    so_far = 0
+    for bound, held in zip((*sample.bounds, float("inf")), sample.counts, strict=True):
+        so_far += held
+        le = "+Inf" if bound == float("inf") else str(float(bound))
+        histogram.add_sample(bucket, {**labels, "le": le}, so_far)
+    histogram.add_sample(count, labels, so_far)
+    histogram.add_sample(total, labels, sample.total)

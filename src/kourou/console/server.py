@@ -1,0 +1,240 @@
+"""The HTTP port for monitors, in a thread of its own: it answers even while the loop is busy.
+
+    /metrics   what is measured, in Prometheus' text format
+    /healthz   200 while the event loop turns: 503 means that a restart is due
+    /readyz    200 while clients are served and messages are taken; else 503 with the reasons
+
+GET and HEAD only; nothing can be changed here. What the loop knows is read on the loop, and waited
+for with a limit; at most `_REQUESTS_MAX` requests are served at once, each within a limit of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError as FutureCancelledError
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final, TypeVar
+
+from kourou.errors import AddressInUseError, ClosedError, ListenFailedError
+from kourou.metrics import Family
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOP_TIMEOUT_S: Final = 2.0
+"""How long the event loop may take to answer; one that takes longer is not healthy."""
+
+_REQUESTS_MAX: Final = 16
+_REQUEST_TIMEOUT_S: Final = 5.0
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_NO_EXTRA: Final = (
+    "the package prometheus-client, which writes this page, is not installed: "
+    "pip install 'kourou[server]'\n"
+)
+
+Reading = Callable[[], Sequence[Family]]
+Troubles = Callable[[], Sequence[str]]
+_Answer = tuple[HTTPStatus, str, bytes]
+
+
+class Console:
+    """Serves one port, from `start` until `stop`. Made and started on the event loop."""
+
+    def __init__(self, read_metrics: Reading, read_troubles: Troubles) -> None:
+        """Make it; it does not listen yet.
+
+        Args:
+            read_metrics: what is measured. Called on the loop, as the next.
+            read_troubles: why clients are not served, or messages not taken; empty if all is well.
+        """
+        self._read_metrics = read_metrics
+        self._read_troubles = read_troubles
+        self._loop = asyncio.get_running_loop()
+        self._server: _Server | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """What it listens on, with the real port.
+
+        Raises:
+            ClosedError: it does not listen.
+        """
+        if self._server is None:
+            raise ClosedError("the console does not listen")
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the address with the real port.
+
+        Raises:
+            AddressInUseError: somebody listens there already.
+            ListenFailedError: the address is not this machine's, or is not permitted.
+        """
+        try:
+            server = _Server((host, port), self)
+        except OSError as error:
+            where = f"{host}:{port}"
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUseError(where) from error
+            raise ListenFailedError(where, error.strerror or str(error)) from error
+        self._server = server
+        threading.Thread(
+            target=server.serve_forever, args=(0.1,), name="kourou-console", daemon=True
+        ).start()
+        log.info("console.started address=%s:%d", *self.address)
+        return self.address
+
+    async def stop(self) -> None:
+        """Listen no more. What is being answered is left to its own end; it changes nothing."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        log.info("console.stopped")
+
+    def answer(self, path: str) -> _Answer:
+        """Return what a GET of the path is answered. For the threads of requests."""
+        serve = {
+            "/": self._index,
+            "/metrics": self._metrics,
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+        }.get(path.partition("?")[0])
+        if serve is None:
+            return HTTPStatus.NOT_FOUND, _TEXT, b"not here; there is /metrics, /healthz, /readyz\n"
+        try:
+            return serve()
+        except TimeoutError:
+            text = f"the event loop did not answer within {LOOP_TIMEOUT_S:g} s\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, text.encode()
+        except FutureCancelledError:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the process is stopping\n"
+
+    def _index(self) -> _Answer:
+        return HTTPStatus.OK, _TEXT, b"kourou: /metrics /healthz /readyz\n"
+
+    def _metrics(self) -> _Answer:
+        try:
+            # Loaded by who reads metrics, not by who only serves: it is large.
+            from kourou.console.exposition import exposition  # noqa: PLC0415
+        except ImportError:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, _NO_EXTRA.encode()
+        return HTTPStatus.OK, _METRICS, exposition(self._on_loop(self._read_metrics))
+
+    def _health(self) -> _Answer:
+        self._on_loop(lambda: None)
+        return HTTPStatus.OK, _JSON, b'{"status": "ok"}\n'
+
+    def _readiness(self) -> _Answer:
+        troubles = list(self._on_loop(self._read_troubles))
+        status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
+        content = {"status": "not ready" if troubles else "ok", "reasons": troubles}
+        return status, _JSON, json.dumps(content).encode() + b"\n"
+
+    def _on_loop(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns on the event loop.
+
+        Raises:
+            TimeoutError: the loop is busy, or has ended.
+        """
+
+        async def call() -> T:
+            return read()
+
+        coroutine = call()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            coroutine.close()
+            raise TimeoutError from error
+        try:
+            return future.result(LOOP_TIMEOUT_S)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+
+class _Server(ThreadingHTTPServer):
+    """Hands each connection to a thread, as long as there are few."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], console: Console) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.console = console
+        self._free = threading.Semaphore(_REQUESTS_MAX)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]  # typeshed allows datagrams
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]  # as above
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        log.debug("console.request_failed peer=%s reason=%s", client_address, sys.exception())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves one request; the connection ends with it."""
+
+    server: _Server
+    server_version = "kourou"
+    sys_version = ""
+    timeout = _REQUEST_TIMEOUT_S
+
+    def setup(self) -> None:
+        """Bound the time of all: the socket's own limit holds for each read alone."""
+        super().setup()
+        self._deadline = threading.Timer(2 * _REQUEST_TIMEOUT_S, self._cut)
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        self._deadline.cancel()
+        super().finish()
+
+    def _cut(self) -> None:
+        with suppress(OSError):  # it may have ended just now
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def do_GET(self) -> None:
+        self._serve(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._serve(with_body=False)
+
+    def _serve(self, *, with_body: bool) -> None:
+        status, kind, body = self.server.console.answer(self.path)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Say nothing on stderr: monitors come every few seconds."""
+        log.debug("console.request line=%s", format % args)
