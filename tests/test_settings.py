@@ -253,6 +253,14 @@ def test_a_broken_toml_file_is_named_with_the_line(tmp_path: Path) -> None:
     assert "broker.toml: not TOML: Invalid value (at line 1" in refusal(path=path)
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000])
+def test_a_toml_file_of_absurd_numbers_or_depth_is_named(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(f"port = {value}\n")
+
+    assert "broker.toml: not TOML: " in refusal(path=path)
+
+
 def test_a_toml_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_bytes(b"port = 1 # \xe9")

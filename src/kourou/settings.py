@@ -300,7 +300,8 @@ def _parse_toml(text: str, source: str) -> dict[str, object]:
     """Return the keys of a TOML text; those of a table with its name and a dot before them."""
     try:
         return dict(_flattened(tomllib.loads(text), ""))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: numbers of thousands of digits and deep nesting end otherwise.
         raise ConfigError(f"{source}: not TOML: {error}") from error
 
 

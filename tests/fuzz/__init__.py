@@ -1,0 +1,1 @@
+"""Random bytes for every decoder: `python -m tests.fuzz --seconds 60 [--seed 7]`."""

@@ -1,0 +1,79 @@
+"""The bytes that fuzzing starts from: what Java and this package write."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import decode_frame
+
+_GOLDEN: Final = Path(__file__).parent.parent / "golden"
+
+
+@functools.cache
+def frames() -> tuple[bytes, ...]:
+    """Return one recorded frame a code, side and answer, without its length field."""
+    packed = json.loads(gzip.decompress((_GOLDEN / "fuzz_seeds.json.gz").read_bytes()))
+    return tuple(base64.b64decode(frame["raw_b64"])[4:] for frame in packed)
+
+
+@functools.cache
+def commands() -> tuple[RemotingCommand, ...]:
+    """Return the recorded frames, decoded."""
+    return tuple(map(decode_frame, frames()))
+
+
+@functools.cache
+def header_frames() -> dict[str, tuple[bytes, ...]]:
+    """Return the frames of a request by the name of its header class, in both serializations."""
+    path = _GOLDEN / "vectors" / "headers_binary.json.gz"
+    by_name: dict[str, list[bytes]] = {}
+    for case in json.loads(gzip.decompress(path.read_bytes()))["cases"]:
+        pair = (bytes.fromhex(case["json_hex"])[4:], bytes.fromhex(case["binary_hex"])[4:])
+        by_name.setdefault(case["header"], []).extend(pair)
+    return {name: tuple(pairs) for name, pairs in by_name.items()}
+
+
+@functools.cache
+def bodies() -> tuple[bytes, ...]:
+    """Return the bodies of all recorded frames that have one."""
+    return tuple({command.body for command in commands() if command.body})
+
+
+@functools.cache
+def records() -> tuple[bytes, ...]:
+    """Return message records, compressed ones and inner batches among them."""
+    cases = _vectors("message_encode.json")["cases"]
+    return tuple(bytes.fromhex(case["store_encoder_hex"]) for case in cases)
+
+
+@functools.cache
+def batches() -> tuple[bytes, ...]:
+    """Return bodies of batches."""
+    return tuple(
+        bytes.fromhex(case["hex"]) for case in _vectors("message_encode.json")["batch_body"]
+    )
+
+
+@functools.cache
+def compressed() -> tuple[bytes, ...]:
+    """Return compressed bodies, each behind a byte that says how: the type's number."""
+    cases = _vectors("compression.json")["cases"]
+    return tuple(bytes((c["value"],)) + base64.b64decode(c["compressed_b64"]) for c in cases)
+
+
+@functools.cache
+def properties() -> tuple[bytes, ...]:
+    """Return property texts."""
+    cases = _vectors("message_encode.json")["cases"]
+    return tuple(bytes.fromhex(c["properties_string_hex"]) for c in cases if "input" in c)
+
+
+def _vectors(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((_GOLDEN / "vectors" / name).read_text())
+    return value

@@ -1,0 +1,280 @@
+"""What is fuzzed: every decoder, with what it may start from and which errors it may raise.
+
+Decoders of `kourou.protocol` are found by their names, so that a new one is fuzzed from its first
+day on; one whose arguments are unusual is refused here until it has a target of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from kourou import protocol
+from kourou.broker.config import BrokerConfig
+from kourou.errors import (
+    ConfigError,
+    FilterSyntaxError,
+    InvalidMessageError,
+    KourouError,
+    MalformedHeaderError,
+    MalformedMessageError,
+    ProtocolError,
+)
+from kourou.filter.tags import matches_code, parse_tags
+from kourou.model.msgid import decode_offset_msg_id, decode_unique_id
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.namesrv.config import NamesrvConfig
+from kourou.protocol.bodies_topics import decode_register_body
+from kourou.protocol.command import RemotingCommand, SerializeType
+from kourou.protocol.compression import decompress
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.fields import decode_fields, encode_fields
+from kourou.protocol.frame import decode_frame, encode_frame, frame_size
+from kourou.protocol.hashing import java_string_hash
+from kourou.protocol.message_batch import decode_batch, encode_batch
+from kourou.protocol.message_layout import decode_message, decode_messages, read_record
+from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
+from kourou.settings import load
+from kourou.store.record_seal import read_checked
+from tests.fuzz import corpus
+
+_INFLATED_MAX: Final = 1 << 20
+
+_SPECIAL: Final = frozenset(
+    {
+        *("decode_frame", "decode_header", "decode_fields", "decode_register_body"),
+        *("decode_message", "decode_messages", "decode_batch", "decode_record", "decode_records"),
+    }
+)
+"""Decoders of `kourou.protocol` that have a target below, or are reached by those of others."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """One thing to feed.
+
+    Attributes:
+        name: unique; the part before the first dot is its group.
+        run: takes a case; raises an AssertionError where what it decoded contradicts itself.
+        seeds: what cases are made from.
+        errors: what `run` may raise.
+    """
+
+    name: str
+    run: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    errors: tuple[type[KourouError], ...] = (ProtocolError,)
+
+
+def all_targets() -> list[Target]:
+    """Return every target, in an order that is the same in each process."""
+    return [*_framing(), *_records(), *_fields(), *_bodies(), *_texts()]
+
+
+def _framing() -> Iterator[Target]:
+    headers = tuple(frame for pair in corpus.header_frames().values() for frame in pair)
+    yield Target("frame", _frame, (*corpus.frames(), *headers[::8]))
+    sized = tuple(len(frame).to_bytes(4, "big") + frame for frame in corpus.frames()[::16])
+    yield Target("frame_size", _frame_size, sized)
+    preambles = (
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 50000 10911\r\n",
+        b"PROXY TCP6 2001:db8::1 2001:db8::2 50000 10911\r\n",
+        b"PROXY UNKNOWN\r\n",
+        b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x0a\x00\x00\x01\x0a\x00\x00\x02\xc3\x50\x2a\x9f",
+        b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00",
+    )
+    yield Target("preamble", _preamble, preambles)
+
+
+def _frame(data: bytes) -> None:
+    command = decode_frame(data)
+    for serialize_type in SerializeType:
+        command.serialize_type = serialize_type
+        try:
+            frame = encode_frame(command)
+        except MalformedHeaderError:
+            # Numbers of 32 bits have no place in a binary header.
+            assert serialize_type is SerializeType.ROCKETMQ
+            continue
+        assert frame_size(frame) == len(frame) - 4
+        again = decode_frame(frame[4:])
+        if serialize_type is SerializeType.ROCKETMQ:
+            again, command = _without_empty_texts(again), _without_empty_texts(command)
+        assert again == command
+
+
+def _without_empty_texts(command: RemotingCommand) -> RemotingCommand:
+    fields = {name: text for name, text in command.ext_fields.items() if name and text}
+    return dataclasses.replace(command, ext_fields=fields, remark=command.remark or None)
+
+
+def _frame_size(data: bytes) -> None:
+    if len(data) >= 4:
+        assert 4 <= frame_size(data) <= 16 * 1024 * 1024
+
+
+def _preamble(data: bytes) -> None:
+    size = preamble_bytes(data)
+    if size is not None and size <= len(data):
+        claimed_source(data[:size])
+
+
+def _records() -> Iterator[Target]:
+    records = corpus.records()
+    answers = (*records, b"".join(records[:4]))
+    yield Target("records.one", _record, records)
+    yield Target("records.sealed", lambda data: read_checked(data, 0), records)
+    yield Target("records.answer", decode_messages, answers)
+    yield Target("records.stored", lambda data: decode_messages(data, decompress=False), answers)
+    yield Target("batch", _batch, corpus.batches())
+    yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
+
+
+def _record(data: bytes) -> None:
+    header = read_record(data, check_crc=False)
+    assert 0 < header.total_size <= len(data)
+    assert header.born_host
+    assert header.store_host
+    decode_message(data, check_crc=False)
+
+
+def _batch(data: bytes) -> None:
+    items = decode_batch(data)
+    assert decode_batch(encode_batch(items)) == items
+
+
+def _compressed(data: bytes) -> None:
+    sys_flag = data[0] << 8 if data else 0
+    assert len(decompress(data[1:], sys_flag, size_max=_INFLATED_MAX)) <= _INFLATED_MAX
+
+
+def _fields() -> Iterator[Target]:
+    frames = corpus.header_frames()
+    for module in _modules("headers_"):
+        for name, header_class in sorted(vars(module).items()):
+            if _is_of(module, header_class) and isinstance(header_class, type):
+                assert dataclasses.is_dataclass(header_class), name
+                seeds = frames.get(name) or corpus.frames()
+                yield Target(f"fields.{name}", _header_reader(header_class), seeds)
+
+
+def _header_reader(header_class: type[Any]) -> Callable[[bytes], None]:
+    def run(data: bytes) -> None:
+        header = decode_fields(header_class, decode_frame(data).ext_fields)
+        assert decode_fields(header_class, encode_fields(header)) == header
+
+    return run
+
+
+def _bodies() -> Iterator[Target]:
+    for module in _modules(""):
+        for name, decoder in sorted(vars(module).items()):
+            if name.startswith("decode_") and name not in _SPECIAL and _is_of(module, decoder):
+                yield Target(f"body.{name}", _checked(decoder), _accepted(decoder))
+    registrations = _accepted(_register_plain) + _accepted(_register_compressed)
+    yield Target("body.register_plain", _register_plain, registrations)
+    yield Target("body.register_compressed", _register_compressed, registrations)
+    yield Target("body.json", _json, corpus.bodies())
+
+
+def _checked(decoder: Callable[..., object]) -> Callable[[bytes], object]:
+    """Return the decoder, if it needs bytes and nothing else."""
+    first, *others = inspect.signature(decoder, eval_str=True).parameters.values()
+    if first.annotation is not bytes or any(p.default is p.empty for p in others):
+        raise TypeError(f"{decoder.__qualname__} needs a target of its own")
+    return decoder
+
+
+def _accepted(decoder: Callable[[bytes], object]) -> tuple[bytes, ...]:
+    """Return the recorded bodies that the decoder takes, which lead deepest; else all."""
+    accepted = []
+    for body in corpus.bodies():
+        try:
+            decoder(body)
+        except ProtocolError:
+            continue
+        accepted.append(body)
+    return tuple(accepted) or corpus.bodies()
+
+
+def _register_plain(data: bytes) -> object:
+    return decode_register_body(data, compressed=False)
+
+
+def _register_compressed(data: bytes) -> object:
+    return decode_register_body(data, compressed=True)
+
+
+def _json(data: bytes) -> None:
+    value = loads(data)
+    if value is not None:
+        loads(dumps(value))
+
+
+def _texts() -> Iterator[Target]:
+    yield Target("properties", _properties, corpus.properties())
+    tags = (b"*", b"", b"TagA || TagB", b"a||b||c", b"||", "\u8ba2\u5355 || \U0001f600".encode())
+    yield Target("text.tags", _tags, tags, (FilterSyntaxError,))
+    ids = (
+        b"0A00000100002A9F0000000000000003",
+        b"7F000001000018B4AAC2000000000000",
+        b"20010DB8000000000000000000000001000018B4AAC2000000000000",
+    )
+    yield Target("text.offset_msg_id", _as_text(decode_offset_msg_id), ids, (InvalidMessageError,))
+    yield Target("text.unique_id", _as_text(decode_unique_id), ids, (InvalidMessageError,))
+    conf = (
+        b"listenPort = 10911\nbindAddress:0.0.0.0\n# remark\nidleTimeoutMs=120000\n!remark",
+        b"listen = a\\u0041 \\\n  b\nframe_bytes_max=65536\ntls.server.mode=permissive\r\n",
+    )
+    toml = (
+        b'listen = "0.0.0.0"\nlistenPort = 10911\nframe_bytes_max = 65_536\n',
+        b'[tls]\nserver = {mode = "permissive"}\n[tls.client]\nauthServer = true\n',
+    )
+    for config in (BrokerConfig, NamesrvConfig):
+        for suffix, seeds in (("conf", conf), ("toml", toml)):
+            name = f"settings.{config.__name__}.{suffix}"
+            yield Target(name, _settings(config, Path(f"fuzz.{suffix}")), seeds, (ConfigError,))
+
+
+def _properties(data: bytes) -> None:
+    properties = decode_properties(data)
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+def _tags(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    assert -(1 << 31) <= java_string_hash(text) < 1 << 31
+    subscription = parse_tags("T", text)
+    assert all(matches_code(subscription, code) for code in subscription.code_set)
+
+
+def _as_text(decoder: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: decoder(data.decode(errors="replace"))
+
+
+def _settings(config: type[Any], path: Path) -> Callable[[bytes], object]:
+    def run(data: bytes) -> object:
+        text = data.decode(errors="replace")
+        return load(config, path=path, text=text, environ={}, prefix="KOUROU_FUZZ_", flags={})
+
+    return run
+
+
+def _is_of(module: ModuleType, value: object) -> bool:
+    """Tell whether the module defines the value, and does not import it."""
+    return getattr(value, "__module__", "") == module.__name__
+
+
+def _modules(prefix: str) -> list[ModuleType]:
+    names = sorted(module.name for module in pkgutil.iter_modules(protocol.__path__))
+    return [
+        importlib.import_module(f"{protocol.__name__}.{name}")
+        for name in names
+        if name.startswith(prefix)
+    ]
