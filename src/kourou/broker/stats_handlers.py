@@ -18,7 +18,7 @@ from kourou.broker.stats import BrokerStats
 from kourou.broker.stats_samples import Window
 from kourou.clock import Clock
 from kourou.disk import Disk
-from kourou.errors import RemoteSystemError
+from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies_broker import BrokerStatsData, encode_broker_stats
 from kourou.protocol.bodies_route import encode_kv_table
@@ -98,7 +98,7 @@ class StatsHandlers:
         return BrokerFacts(
             boot_at_ms=self._boot_at_ms,
             now_ms=self._clock.now_ms(),
-            is_active=store.read_only_reason is None,
+            is_active=_is_writable(store),
             log_path=f"{self._disk.root}/{COMMITLOG}",
             space=space,
             log_begin=store.min_position,
@@ -112,6 +112,14 @@ class StatsHandlers:
             },
             pending_puts=self._commit.pending_puts,
         )
+
+
+def _is_writable(store: MessageStore) -> bool:
+    try:
+        store.check_writable()
+    except StoreError:
+        return False
+    return True
 
 
 def _earliest_at_ms(store: MessageStore) -> int:

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "receive": "Print a topic's messages, live or from a time.",
     "topic": "List, create, describe and delete topics.",
     "group": "List consumer groups, and show how far behind they are.",
+    "health": "Tell whether name servers and brokers serve.",
     "store": "Verify a store directory while no broker uses it.",
 }
 """Each command's line of help; its `app` lives in the module of its name."""

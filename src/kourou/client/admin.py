@@ -112,6 +112,11 @@ class AdminClient(CallingClient):
         """Return the brokers and clusters that a name server knows."""
         return decode_cluster_info(await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO))
 
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """Return what the broker at `host:port` tells of itself: RocketMQ's names -> texts."""
+        self._instance.check_open()
+        return await calls_admin.runtime_info(self._server(address))
+
     # Topics
 
     async def topic_list(self) -> list[str]:

@@ -15,6 +15,7 @@ from kourou.protocol.bodies import (
     TopicStatsTable,
     decode_consume_stats,
     decode_consumer_list,
+    decode_kv_table,
     decode_subscription_group_table,
     decode_topic_config,
     decode_topic_stats,
@@ -51,6 +52,11 @@ class Server:
         )
         raise_for_response(answer)
         return answer.body
+
+
+async def runtime_info(broker: Server) -> dict[str, str]:
+    """Return what the broker tells of itself: RocketMQ's names -> texts."""
+    return decode_kv_table(await broker.ask(RequestCode.GET_BROKER_RUNTIME_INFO))
 
 
 async def create_topic(broker: Server, config: TopicConfig) -> None:

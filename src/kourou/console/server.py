@@ -93,7 +93,7 @@ class Console:
         threading.Thread(
             target=server.serve_forever, args=(0.1,), name="kourou-console", daemon=True
         ).start()
-        log.info("console.started address=%s:%d", *self.address)
+        log.info("console.started address=%s", "{}:{}".format(*self.address))
         return self.address
 
     async def stop(self) -> None:

@@ -1,0 +1,174 @@
+"""`kourou health`: do name servers answer, do brokers serve, do their stores take messages?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.exits import FAILED, UNREACHABLE, one_line
+from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.client.admin import AdminClient
+from kourou.client.config import AdminConfig
+from kourou.errors import KourouError
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+DISK_FULL_RATIO: Final = 0.9
+"""How full a disk may be: at RocketMQ's warning level, a Java broker refuses messages."""
+
+_EMPTY: Final = "knows no broker"
+
+HELP: Final = """\
+Ask every name server and every broker, and tell whether they serve.
+
+A broker is healthy when it answers, takes messages, and its disk is less than 90 % full.
+
+\b
+Examples:
+  kourou health
+  kourou health -n '10.0.0.1:9876;10.0.0.2:9876' --json
+
+Exit codes: 0 all is well, 1 a broker or one of several name servers is not, 2 a wrong option, 3 no
+name server answers.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamesrvHealth:
+    """One name server; `problem` is empty if it answers."""
+
+    address: str
+    brokers: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """One broker; `problem` is empty if all is well."""
+
+    name: str
+    id: int
+    address: str
+    version: str = ""
+    disk_ratio: float | None = None
+    problem: str = ""
+
+
+@app.command(help=HELP)
+def health(
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Ask, print, and end with the exit code."""
+    addresses = [address.strip() for address in namesrv.split(";") if address.strip()]
+    # Two questions follow each other, each with a limit of its own.
+    asked = _ask_all(addresses, timeout)
+    servers, brokers = output.ask(asked, 2 * timeout + 1, f"the cluster at {namesrv}")
+    code = _exit_code(servers, brokers)
+    if as_json:
+        output.print_json(
+            {
+                "healthy": code == 0,
+                "name_servers": list(map(asdict, servers)),
+                "brokers": list(map(asdict, brokers)),
+            }
+        )
+    else:
+        _print(servers, brokers)
+    raise typer.Exit(code)
+
+
+async def _ask_all(
+    addresses: Sequence[str], timeout_s: float
+) -> tuple[list[NamesrvHealth], list[BrokerHealth]]:
+    """Ask all name servers at once, then all brokers that any of them knows."""
+    config = AdminConfig(admin_timeout_ms=int(timeout_s * 1000))
+    found = await asyncio.gather(*(_look_at_namesrv(one, config) for one in addresses))
+    known = sorted({broker for _, brokers in found for broker in brokers})
+    if not known:
+        return [server for server, _ in found], []
+    async with AdminClient(";".join(addresses), config=config) as admin:
+        looks = (_look_at_broker(admin, *broker) for broker in known)
+        return [server for server, _ in found], list(await asyncio.gather(*looks))
+
+
+async def _look_at_namesrv(
+    address: str, config: AdminConfig
+) -> tuple[NamesrvHealth, list[tuple[str, int, str]]]:
+    """Return how a name server is, and the brokers that it knows: name, id, address."""
+    try:
+        async with AdminClient(address, config=config) as admin:
+            info = await admin.cluster_info()
+    except KourouError as error:
+        return NamesrvHealth(address, 0, one_line(str(error))), []
+    brokers = [
+        (name, broker_id, broker)
+        for name, data in info.brokers.items()
+        for broker_id, broker in data.broker_addrs.items()
+    ]
+    return NamesrvHealth(address, len(brokers), "" if brokers else _EMPTY), brokers
+
+
+async def _look_at_broker(
+    admin: AdminClient, name: str, broker_id: int, address: str
+) -> BrokerHealth:
+    try:
+        info = await admin.runtime_info(address)
+    except KourouError as error:
+        return BrokerHealth(name, broker_id, address, problem=one_line(str(error)))
+    ratio = _number(info.get("commitLogDiskRatio"))
+    problem = ""
+    if info.get("brokerActive") == "false":
+        problem = "takes no messages: its log and its /readyz say why"
+    elif ratio is not None and ratio >= DISK_FULL_RATIO:
+        problem = f"its disk is {ratio:.0%} full"
+    version = info.get("brokerVersionDesc", "")
+    return BrokerHealth(name, broker_id, address, version, ratio, problem)
+
+
+def _exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> int:
+    """Return 0 if nothing is wrong, 3 if no name server answers, else 1."""
+    problems = [server.problem for server in servers]
+    if not brokers and all(problems) and not any(server.problem == _EMPTY for server in servers):
+        return UNREACHABLE
+    return FAILED if any(problems) or any(broker.problem for broker in brokers) else 0
+
+
+def _number(text: str | None) -> float | None:
+    """Return the number of a text; None if it is none, or stands for an unknown one."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0 <= number <= 1 else None
+
+
+def _print(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> None:
+    output.print_table(
+        ("NAME SERVER", "BROKERS", "STATE"),
+        [(server.address, server.brokers, server.problem or "ok") for server in servers],
+    )
+    if not brokers:
+        return
+    output.print_line("")
+    output.print_table(
+        ("BROKER", "ID", "ADDRESS", "VERSION", "DISK", "STATE"),
+        [
+            (
+                broker.name,
+                broker.id,
+                broker.address,
+                broker.version or None,
+                None if broker.disk_ratio is None else f"{broker.disk_ratio:.0%}",
+                broker.problem or "ok",
+            )
+            for broker in brokers
+        ],
+    )
