@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args, get_type_hints
 
 import pytest
 
 from kourou.errors import MalformedHeaderError
-from kourou.protocol import headers_admin, headers_consume, headers_route, headers_send
-from kourou.protocol.fields import encode_fields
+from kourou.protocol import fields
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.fields import Int, Long, camel_case, encode_fields
 from kourou.protocol.frame import decode_frame
 from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
-CASES = json.loads((VECTORS / "remoting_headers.json").read_text())["cases"]
+# Of no request that anybody makes, or without a member, so that no class is needed.
+WITHOUT_CLASS: Final = {
+    "CheckTransactionStateResponseHeader",
+    "EndTransactionResponseHeader",
+    "GetConsumerListByGroupResponseHeader",
+    "InitConsumerOffsetRequestHeader",
+    "RegisterOrderTopicRequestHeader",
+    "StatisticsMessagesRequestHeader",
+    "UnregisterClientResponseHeader",
+    "UpdateConsumerOffsetResponseHeader",
+    "ViewMessageResponseHeader",
+}
+ALL_CASES = json.loads((VECTORS / "remoting_headers.json").read_text())["cases"]
+CASES = [case for case in ALL_CASES if case["header"] not in WITHOUT_CLASS]
+MODULES = sorted(path.stem for path in Path(fields.__file__).parent.glob("headers_*.py"))
 CLASSES: dict[str, Any] = {
     # Java writes one class with a capital inside a word.
     name.replace("UnregisterBroker", "UnRegisterBroker"): member
-    for module in (headers_send, headers_consume, headers_route, headers_admin)
-    for name, member in inspect.getmembers(module, dataclasses.is_dataclass)
+    for module in MODULES
+    for name, member in inspect.getmembers(
+        importlib.import_module(f"kourou.protocol.{module}"), inspect.isclass
+    )
+}
+# Members that Java adds to the map beside the class, so that we have them in it.
+BESIDE: Final = {"MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY"}
+TYPES: Final[dict[Any, set[str]]] = {
+    Int: {"int", "Integer"},
+    Long: {"long", "Long"},
+    bool: {"boolean", "Boolean"},
+    str: {"String", "BoundaryType"},
 }
 SHORT_NAMES = {
     "producerGroup": "a",
@@ -42,29 +68,36 @@ SHORT_NAMES = {
 }
 
 
+def header_of(case: dict[str, Any], form: str) -> RemotingCommand:
+    return decode_frame(bytes.fromhex(case[form])[4:])
+
+
+@pytest.mark.parametrize("form", ["json_hex", "binary_hex"])
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case["filled"]], ids=lambda c: c["header"]
 )
 def test_a_full_header_of_java_is_read_and_written_with_all_its_fields(
-    case: dict[str, Any],
+    case: dict[str, Any], form: str
 ) -> None:
-    command = decode_frame(bytes.fromhex(case["json_hex"])[4:])
+    command = header_of(case, form)
     assert command.ext_fields == case["fields"]
 
     assert encode_fields(command.header(CLASSES[case["header"]])) == case["fields"]
 
 
+@pytest.mark.parametrize("form", ["json_hex", "binary_hex"])
 @pytest.mark.parametrize(
     "case", [case for case in CASES if not case["filled"]], ids=lambda c: c["header"]
 )
-def test_an_empty_header_of_java_is_read_or_names_what_it_lacks(case: dict[str, Any]) -> None:
-    command = decode_frame(bytes.fromhex(case["json_hex"])[4:])
+def test_an_empty_header_of_java_is_read_or_names_what_it_lacks(
+    case: dict[str, Any], form: str
+) -> None:
+    command = header_of(case, form)
     header_class = CLASSES[case["header"]]
     required = [
         field for field in dataclasses.fields(header_class) if field.default is dataclasses.MISSING
     ]
-    written = {field.metadata.get("wire", camel_case(field.name)) for field in required}
-    if written <= command.ext_fields.keys():
+    if {wire_name(field) for field in required} <= command.ext_fields.keys():
         header = command.header(header_class)
         assert encode_fields(header).items() >= command.ext_fields.items()
     else:
@@ -72,9 +105,27 @@ def test_an_empty_header_of_java_is_read_or_names_what_it_lacks(case: dict[str, 
             command.header(header_class)
 
 
-def camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case["filled"]], ids=lambda c: c["header"]
+)
+def test_members_have_the_types_of_java(case: dict[str, Any]) -> None:
+    header_class = CLASSES[case["header"]]
+    hints = get_type_hints(header_class, include_extras=True)
+    for field in dataclasses.fields(header_class):
+        hint = hints[field.name]
+        kind = hint if hint in TYPES else get_args(hint)[0]
+        if wire_name(field) not in BESIDE:
+            assert case["types"][wire_name(field)] in TYPES[kind], field.name
+
+
+def test_every_header_of_java_has_a_class_but_those_of_no_request() -> None:
+    names = {case["header"] for case in ALL_CASES}
+
+    assert names - CLASSES.keys() == WITHOUT_CLASS
+
+
+def wire_name(field: dataclasses.Field[Any]) -> str:
+    return str(field.metadata.get("wire", camel_case(field.name)))
 
 
 def test_the_short_names_stand_for_the_long_ones() -> None:

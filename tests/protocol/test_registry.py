@@ -1,40 +1,52 @@
-"""The table of requests is consistent in itself and covers what this version serves."""
+"""The table of requests is complete, consistent in itself, and covers what is served."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kourou.protocol import (
-    bodies,
-    headers_admin,
-    headers_consume,
-    headers_route,
-    headers_send,
-    registry,
-)
+from kourou.errors import MalformedBodyError, ProtocolError
+from kourou.protocol import bodies, headers_send, registry
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.registry import REQUESTS, RequestSpec
+from kourou.protocol.registry import REQUESTS, UNUSED, RequestSpec
+from kourou.protocol.registry_specs import TEXT
 
 SOURCE = Path(registry.__file__).parents[1]
 
 
-def test_what_is_served_and_asked_is_listed_and_nothing_else() -> None:
-    tables = (SOURCE / "broker" / "handlers.py", SOURCE / "namesrv" / "handlers.py")
+def header_classes() -> set[type]:
+    modules = sorted(path.stem for path in (SOURCE / "protocol").glob("headers_*.py"))
+    return {
+        member
+        for name in modules
+        for _, member in inspect.getmembers(
+            importlib.import_module(f"kourou.protocol.{name}"), inspect.isclass
+        )
+        if dataclasses.is_dataclass(member)
+    }
+
+
+def test_every_code_is_listed_once() -> None:
+    assert set(REQUESTS) == set(RequestCode)
+    assert len(registry._SPECS) == len(REQUESTS)
+
+
+def test_what_is_served_is_known_and_carries_something() -> None:
+    tables = [*(SOURCE / "broker").glob("*.py"), *(SOURCE / "namesrv").glob("*.py")]
     served = {
         RequestCode[name]
         for table in tables
         for name in re.findall(r"RequestCode\.(\w+): ", table.read_text(encoding="utf-8"))
     }
-    refused = {RequestCode.RECALL_MESSAGE}
-    asked_by_brokers = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
 
     assert len(served) > 30
-    assert set(REQUESTS) == served - refused | asked_by_brokers
+    assert not served & UNUSED
 
 
 @pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)
@@ -43,19 +55,16 @@ def test_an_entry_is_found_by_its_code_and_names_header_classes(spec: RequestSpe
     assert RequestCode(spec.code) is spec.code
     for header in (spec.header, spec.response_header):
         assert header is None or dataclasses.is_dataclass(header)
+    carries = (spec.header, spec.response_header, spec.request_body, spec.response_body)
+    assert spec.code not in UNUSED or carries == (None, None, None, None)
 
 
 def test_every_header_class_is_used() -> None:
-    inherited = {headers_send.RpcHeader, headers_send.TopicHeader}
-    defined = {
-        member
-        for module in (headers_send, headers_consume, headers_route, headers_admin)
-        for _, member in inspect.getmembers(module, dataclasses.is_dataclass)
-    }
+    inherited: set[Any] = {headers_send.RpcHeader, headers_send.TopicHeader}
     used = {spec.header for spec in REQUESTS.values()}
     used |= {spec.response_header for spec in REQUESTS.values()}
 
-    assert defined - inherited == used - {None}
+    assert header_classes() - inherited == used - {None}
 
 
 def test_every_body_that_is_decoded_can_be_encoded() -> None:
@@ -63,3 +72,23 @@ def test_every_body_that_is_decoded_can_be_encoded() -> None:
     decoders = {name for name in names if name.startswith("decode_")}
 
     assert {name.replace("decode", "encode") for name in decoders} <= names
+
+
+@pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)
+@pytest.mark.parametrize("body", [b"\xff", b"{", b"[1]", b'{"a":{{}:1}}', b"null", b"7"])
+def test_a_body_that_is_none_raises_nothing_but_a_protocol_error(
+    spec: RequestSpec, body: bytes
+) -> None:
+    for codec in (spec.request_body, spec.response_body):
+        if codec is None:
+            continue
+        try:
+            codec.decode(body)
+        except ProtocolError:
+            continue
+
+
+def test_a_text_body_is_utf_8() -> None:
+    assert TEXT.decode("gruppe-\u00fc".encode()) == "gruppe-\u00fc"
+    with pytest.raises(MalformedBodyError, match="UTF-8"):
+        TEXT.decode(b"\xff")

@@ -108,6 +108,7 @@ from kourou.protocol.bodies_offsets import (
 )
 from kourou.protocol.bodies_route import (
     ClusterInfo,
+    TopicList,
     decode_cluster_info,
     decode_kv_table,
     decode_topic_list,
@@ -200,6 +201,7 @@ __all__ = [
     "SetMessageRequestMode",
     "SubscriptionGroupTable",
     "TopicConfigTable",
+    "TopicList",
     "TopicOffset",
     "TopicStatsTable",
     "consume_stats_from_json",

@@ -22,6 +22,7 @@ from kourou.protocol.json_values import (
     get_integer,
     get_list,
     get_object,
+    get_optional_text,
     get_text,
     get_texts,
 )
@@ -169,7 +170,7 @@ def decode_check_client_config(body: bytes) -> CheckClientConfig:
         _required_text(data, "clientId"),
         _required_text(data, "group"),
         subscription_from_json(get_object(data, "subscriptionData")),
-        get_text(data, "namespace") or None,
+        get_optional_text(data, "namespace"),
     )
 
 

@@ -52,6 +52,14 @@ class ClusterInfo:
     clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """Topics by name; `broker_addr` is the broker's that answers 343."""
+
+    topic_list: tuple[str, ...] = ()
+    broker_addr: str | None = None
+
+
 def encode_topic_route(route: TopicRoute, *, standard: bool) -> bytes:
     """Return the body that answers GET_ROUTEINFO_BY_TOPIC (105).
 

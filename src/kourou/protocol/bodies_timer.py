@@ -1,7 +1,7 @@
 """Bodies of the timer and of reading old messages: 60, 61, 354 and 2003.
 
 Source: TimerCheckpoint.java, TimerMetrics.java, CheckRocksdbCqWriteResult.java,
-ColdDataCgCtrService.java.
+ColdDataCgCtrService.java, AccAndTimeStamp.java.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from kourou.errors import MalformedBodyError
 from kourou.protocol.bodies_topics import DataVersion
@@ -59,6 +59,15 @@ class CheckRocksdbCqWriteResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdRead:
+    """Bytes that a group read of old messages; times are epoch milliseconds."""
+
+    cold_acc: int = 0
+    last_cold_read_time_mills: int = 0
+    create_time_mills: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ColdDataFlowCtrInfo:
     """The body that answers GET_COLD_DATA_FLOW_CTR_INFO (2003).
 
@@ -67,7 +76,7 @@ class ColdDataFlowCtrInfo:
         cg_cold_read_threshold: bytes a second that a group may read of them.
     """
 
-    runtime_table: Mapping[str, Any] = field(default_factory=dict)
+    runtime_table: Mapping[str, ColdRead] = field(default_factory=dict)
     config_table: Mapping[str, int] = field(default_factory=dict)
     cg_cold_read_threshold: int = 0
     global_cold_read_threshold: int = 0

@@ -20,7 +20,7 @@ _TOPIC: Final = BodyCodec(bodies.decode_topic_config, bodies.encode_topic_config
 _TOPICS: Final = BodyCodec(bodies.decode_topic_config_list, bodies.encode_topic_config_list)
 _TOPIC_TABLE: Final = BodyCodec(bodies.decode_topic_config_table, bodies.encode_topic_config_table)
 _TOPIC_STATS: Final = BodyCodec(bodies.decode_topic_stats, bodies.encode_topic_stats)
-_TOPIC_LIST: Final = BodyCodec(bodies.decode_topic_list, bodies.encode_topic_list)
+_TOPIC_LIST: Final = record(bodies.TopicList)
 _GROUP: Final = BodyCodec(bodies.decode_subscription_group, bodies.encode_subscription_group)
 _GROUPS: Final = BodyCodec(
     bodies.decode_subscription_group_list, bodies.encode_subscription_group_list

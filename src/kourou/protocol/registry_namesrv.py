@@ -22,7 +22,7 @@ _ROUTE: Final = BodyCodec(
 )
 _CLUSTER: Final = BodyCodec(bodies.decode_cluster_info, bodies.encode_cluster_info)
 _KV_TABLE: Final = BodyCodec(bodies.decode_kv_table, bodies.encode_kv_table)
-_TOPIC_LIST: Final = BodyCodec(bodies.decode_topic_list, bodies.encode_topic_list)
+_TOPIC_LIST: Final = record(bodies.TopicList)
 _VERSION: Final = BodyCodec(bodies.decode_data_version, bodies.encode_data_version)
 _BROKER_NAMES: Final = BodyCodec(replicas.decode_broker_names, replicas.encode_broker_names)
 _SYNC_STATE: Final = record(replicas.SyncStateSet)
