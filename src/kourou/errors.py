@@ -283,6 +283,13 @@ class ConsumerNotOnlineError(RemoteError, code=206):
     """No consumer of the group is connected (CONSUMER_NOT_ONLINE)."""
 
 
+class ConsumeTimeoutError(RemoteError, code=207):
+    """A consumer did not answer in time what it was asked on someone's behalf (CONSUME_MSG_TIMEOUT).
+
+    It may have done what it was asked.
+    """
+
+
 class FlowControlError(RemoteError, code=215):
     """The broker asks to come back a little later (FLOW_CONTROL)."""
 

@@ -34,7 +34,11 @@ from kourou.protocol.headers_admin import (
 from kourou.protocol.headers_consume import GetConsumerListByGroupRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.clock import EPOCH_MS
 from kourou.testing.peers import FakePeer
+
+VERSION = f'{{"counter":3,"stateVersion":0,"timestamp":{EPOCH_MS}}}'
+OLD_VERSION = VERSION.replace("3", "2", 1)
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -55,7 +59,7 @@ async def ask(
 
 
 async def update(parts: BrokerParts, group: SubscriptionGroup) -> RemotingCommand:
-    handler = parts.admin.on_update_and_create_subscription_group
+    handler = parts.admin.groups.on_update_and_create_subscription_group
     return await ask(parts, handler, body=encode_subscription_group(group))
 
 
@@ -109,7 +113,7 @@ def test_a_body_that_is_no_group_is_refused(golden: Golden) -> None:
     assert expected is not None
 
     async def test(parts: BrokerParts) -> None:
-        handler = parts.admin.on_update_and_create_subscription_group
+        handler = parts.admin.groups.on_update_and_create_subscription_group
         assert (await ask(parts, handler, body=recorded.body)).code == expected.code
         assert (await ask(parts, handler, body=b"{}")).code == 1
         assert (await ask(parts, handler)).code == 1
@@ -122,7 +126,7 @@ def test_a_deleted_group_takes_its_offsets_along_if_asked() -> None:
         for name in ("g", "h"):
             await update(parts, SubscriptionGroup(name))
             parts.offsets.commit(name, "T", 0, 1)
-        delete = parts.admin.on_delete_subscription_group
+        delete = parts.admin.groups.on_delete_subscription_group
 
         for header in (
             DeleteSubscriptionGroupRequestHeader("g", clean_offset=True),
@@ -145,7 +149,7 @@ def test_one_group_is_read_and_made_where_groups_are_made(golden: Golden) -> Non
 
     async def test(parts: BrokerParts) -> None:
         await update(parts, SubscriptionGroup("golden_group", retry_max_times=5))
-        read = parts.admin.on_get_subscription_group_config
+        read = parts.admin.groups.on_get_subscription_group_config
 
         answer = await ask(parts, read, GetSubscriptionGroupConfigRequestHeader("golden_group"))
         assert answer.body == expected.body
@@ -163,9 +167,11 @@ def test_one_group_is_read_and_made_where_groups_are_made(golden: Golden) -> Non
     [
         (GetAllSubscriptionGroupRequestHeader(), ["TOOLS_CONSUMER", "a", "b", "c"]),
         (GetAllSubscriptionGroupRequestHeader(0, None, 2), ["TOOLS_CONSUMER", "a"]),
-        (GetAllSubscriptionGroupRequestHeader(2, "", 2), ["b", "c"]),
-        (GetAllSubscriptionGroupRequestHeader(3), ["c"]),
-        (GetAllSubscriptionGroupRequestHeader(9, None, 2), []),
+        (GetAllSubscriptionGroupRequestHeader(2, VERSION, 2), ["b", "c"]),
+        (GetAllSubscriptionGroupRequestHeader(3, VERSION), ["c"]),
+        (GetAllSubscriptionGroupRequestHeader(9, VERSION, 2), []),
+        (GetAllSubscriptionGroupRequestHeader(2, "", 2), ["TOOLS_CONSUMER", "a"]),
+        (GetAllSubscriptionGroupRequestHeader(2, OLD_VERSION, 2), ["TOOLS_CONSUMER", "a"]),
         (GetAllSubscriptionGroupRequestHeader(-1, None, -1), []),
     ],
 )
@@ -173,14 +179,14 @@ def test_groups_are_read_all_or_by_the_page(
     header: GetAllSubscriptionGroupRequestHeader, names: list[str]
 ) -> None:
     async def test(parts: BrokerParts) -> None:
-        for name in ("a", "b", "c"):
+        for name in ("c", "a", "b"):
             parts.groups.put(SubscriptionGroup(name))
 
-        answer = await ask(parts, parts.admin.on_get_all_subscription_group_config, header)
+        answer = await ask(parts, parts.admin.groups.on_get_all_subscription_group_config, header)
 
         assert answer.ext_fields == {"totalGroupNum": "4"}
         table = decode_subscription_group_table(answer.body)
-        assert list(table.groups) == names
+        assert sorted(table.groups) == names
         assert table.data_version.counter == 3
 
     run(test)
@@ -188,7 +194,7 @@ def test_groups_are_read_all_or_by_the_page(
 
 def test_connected_members_are_listed_with_what_they_want() -> None:
     async def test(parts: BrokerParts) -> None:
-        read = parts.admin.on_get_consumer_connection_list
+        read = parts.admin.clients.on_get_consumer_connection_list
         header = GetConsumerListByGroupRequestHeader("g")
         assert (await ask(parts, read, header)).code == 206
         parts.groups.get_or_create("g")
@@ -229,7 +235,7 @@ def test_connected_members_are_listed_with_what_they_want() -> None:
 
 async def stats(parts: BrokerParts, **fields: Any) -> dict[MessageQueue, ConsumeOffset]:
     header = GetConsumeStatsRequestHeader("g", **fields)
-    answer = await ask(parts, parts.admin.on_get_consume_stats, header)
+    answer = await ask(parts, parts.admin.progress.on_get_consume_stats, header)
     assert answer.code == 0
     return dict(decode_consume_stats(answer.body).offsets)
 

@@ -98,7 +98,7 @@ def test_a_broker_without_name_servers_serves_on_a_free_port() -> None:
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
-        (RequestCode.QUERY_MESSAGE, 3),
+        (RequestCode.QUERY_ASSIGNMENT, 3),
         (RequestCode.END_TRANSACTION, 3),
         (RequestCode.POP_MESSAGE, 3),
         (RequestCode.LOCK_BATCH_MQ, 3),

@@ -159,12 +159,19 @@ class ConsumerOffsets:
 
     def table(self) -> ConsumerOffsetTable:
         """Return all offsets as they are now, in the form of the file."""
+        return ConsumerOffsetTable(
+            _by_key(self._committed),
+            self._version,
+            self.topics_by_group(),
+            _by_key(self._pulled),
+        )
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics in which each group has committed, sorted."""
         topics: dict[str, list[str]] = {}
         for group, topic in sorted(self._committed):
             topics.setdefault(group, []).append(topic)
-        return ConsumerOffsetTable(
-            _by_key(self._committed), self._version, topics, _by_key(self._pulled)
-        )
+        return topics
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of the group."""

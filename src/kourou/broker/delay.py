@@ -38,9 +38,12 @@ from kourou.broker.steady_time import steady_ms
 from kourou.clock import Clock
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.bodies import DataVersion, data_version_from_json, data_version_to_json
-from kourou.protocol.fastjson import dumps, loads
-from kourou.protocol.json_values import as_integer, as_object, get_object
+from kourou.protocol.bodies import (
+    DataVersion,
+    DelayOffsetTable,
+    decode_delay_offset_table,
+    encode_delay_offset_table,
+)
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Offload
 from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
@@ -365,13 +368,13 @@ class DelayDelivery:
         self._saver.changed()
         return True
 
+    def table(self) -> DelayOffsetTable:
+        """Return how far each level is, in the form of the file."""
+        return DelayOffsetTable(dict(self.offsets), self._version)
+
     def _encode(self) -> bytes:
         self._version = self._version.next(self._clock.now_ms())
-        content = {
-            "dataVersion": data_version_to_json(self._version),
-            "offsetTable": dict(self.offsets),
-        }
-        return dumps(content, pretty=True)
+        return encode_delay_offset_table(self.table(), pretty=True)
 
 
 def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
@@ -380,14 +383,8 @@ def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
     Raises:
         MalformedBodyError: it is not such a file.
     """
-    content = as_object(loads(text), FILE_NAME)
-    return (
-        data_version_from_json(get_object(content, "dataVersion")),
-        {
-            as_integer(level, "a level"): as_integer(queue_offset, "an offset")
-            for level, queue_offset in get_object(content, "offsetTable").items()
-        },
-    )
+    table = decode_delay_offset_table(text)
+    return table.data_version or DataVersion(), dict(table.offsets)
 
 
 def _load(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:

@@ -19,7 +19,7 @@ from kourou.broker.config_saver import ConfigSaver, SavedFile
 from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
 from kourou.model.group import SubscriptionGroup
-from kourou.model.topic import PERM_READ, check_group, is_system_group
+from kourou.model.topic import PERM_READ, check_group, check_topic, is_system_group
 from kourou.protocol.bodies import (
     DataVersion,
     SubscriptionGroupTable,
@@ -86,8 +86,11 @@ class Groups:
 
     def table(self, names: Sequence[str] | None = None) -> SubscriptionGroupTable:
         """Return the groups as they are now, or those of `names`, with the version of all."""
-        chosen = self._groups if names is None else {name: self._groups[name] for name in names}
-        return SubscriptionGroupTable(dict(chosen), self._version, self._forbidden)
+        if names is None:
+            return SubscriptionGroupTable(dict(self._groups), self._version, self._forbidden)
+        groups = {name: self._groups[name] for name in names}
+        forbidden = {name: self._forbidden[name] for name in names if name in self._forbidden}
+        return SubscriptionGroupTable(groups, self._version, forbidden)
 
     def names(self) -> list[str]:
         """Return the names of all groups, in the order in which they became known."""
@@ -141,6 +144,32 @@ class Groups:
         self._changed()
         log.info("group.deleted name=%s", name)
         return True
+
+    def set_read_forbidden(self, group: str, topic: str, *, is_forbidden: bool) -> None:
+        """Forbid the group to read the topic, or allow it again. Neither need exist yet.
+
+        Raises:
+            InvalidGroupError: no group can have this name, or `GROUPS_MAX` topics are forbidden.
+            InvalidTopicError: no topic can have this name.
+        """
+        check_group(group)
+        check_topic(topic)
+        topics = dict(self._forbidden.get(group, {}))
+        before = topics.get(topic, 0)
+        after = before | PERM_READ if is_forbidden else before & ~PERM_READ
+        if after == before:
+            return
+        if is_forbidden and sum(map(len, self._forbidden.values())) >= GROUPS_MAX:
+            raise InvalidGroupError(f"{GROUPS_MAX} topics are forbidden to groups; allow some")
+        topics[topic] = after
+        if not after:
+            del topics[topic]
+        if topics:
+            self._forbidden[group] = topics
+        else:
+            self._forbidden.pop(group, None)
+        self._changed()
+        log.info("group.read_set group=%s topic=%s is_forbidden=%s", group, topic, is_forbidden)
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Return whether the group must not read the topic, although it may read others."""

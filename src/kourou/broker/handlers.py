@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kourou.broker.admin_groups import GroupAdminHandlers
+from kourou.broker.admin_handlers import AdminHandlers
 from kourou.broker.admin_topics import AdminTopicHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.pull import PullHandler
 from kourou.broker.query import QueryHandlers
+from kourou.broker.query_messages import MessageQueryHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.stats_handlers import StatsHandlers
@@ -37,13 +38,14 @@ class Handlers:
     clients: ClientHandlers
     offsets: OffsetHandlers
     queries: QueryHandlers
+    messages: MessageQueryHandler
     topics: AdminTopicHandlers
-    groups: GroupAdminHandlers
+    admin: AdminHandlers
 
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""
-        topics, groups = self.topics, self.groups
-        return {
+        topics = self.topics
+        return self.admin.table() | {
             RequestCode.SEND_MESSAGE: self.sends.on_send_message,
             RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
             RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
@@ -62,6 +64,7 @@ class Handlers:
             RequestCode.GET_MIN_OFFSET: self.queries.on_get_min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.on_get_earliest_msg_storetime,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.on_view_message_by_id,
+            RequestCode.QUERY_MESSAGE: self.messages.on_query_message,
             RequestCode.UPDATE_BROKER_CONFIG: self.configs.on_update_broker_config,
             RequestCode.GET_BROKER_CONFIG: self.configs.on_get_broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
@@ -71,16 +74,6 @@ class Handlers:
             RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,
             RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
             RequestCode.GET_TOPIC_STATS_INFO: topics.on_get_topic_stats_info,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
-                groups.on_update_and_create_subscription_group
-            ),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.on_delete_subscription_group,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.on_get_subscription_group_config,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (
-                groups.on_get_all_subscription_group_config
-            ),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: groups.on_get_consumer_connection_list,
-            RequestCode.GET_CONSUME_STATS: groups.on_get_consume_stats,
         }
 
 

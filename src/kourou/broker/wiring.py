@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from kourou.broker.admin_groups import GroupAdminHandlers
+from kourou.broker.admin_handlers import make_admin_handlers
 from kourou.broker.admin_topics import AdminTopicHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.config import BrokerConfig
@@ -13,6 +13,7 @@ from kourou.broker.handlers import Handlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
 from kourou.broker.query import QueryHandlers
+from kourou.broker.query_messages import MessageQueryHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
@@ -39,8 +40,11 @@ def make_handlers(parts: Parts) -> Handlers:
             resident_bytes=parts.config.store.resident_bytes,
         ),
         queries=QueryHandlers(parts.store, parts.runtime.offload, parts.later),
+        messages=MessageQueryHandler(
+            tables.topics, parts.store, parts.runtime.clock, parts.runtime.offload, parts.later
+        ),
         topics=_admin_topics(parts),
-        groups=_admin_groups(parts),
+        admin=make_admin_handlers(parts),
     )
 
 
@@ -82,19 +86,6 @@ def _admin_topics(parts: Parts) -> AdminTopicHandlers:
         offsets=parts.tables.offsets,
         store=parts.store,
         commit=parts.commit,
-        later=parts.later,
-        stats=parts.stats,
-    )
-
-
-def _admin_groups(parts: Parts) -> GroupAdminHandlers:
-    return GroupAdminHandlers(
-        broker_name=parts.config.broker_name,
-        topics=parts.tables.topics,
-        groups=parts.tables.groups,
-        clients=parts.clients,
-        offsets=parts.tables.offsets,
-        store=parts.store,
         later=parts.later,
         stats=parts.stats,
     )

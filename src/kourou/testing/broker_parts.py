@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
 
-from kourou.broker.admin_groups import GroupAdminHandlers
+from kourou.broker.admin_handlers import make_admin_handlers
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
-from kourou.broker.clients import Clients
+from kourou.broker.clients import Clients, Peer
 from kourou.broker.config import BrokerConfig
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
@@ -20,6 +20,7 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.later import LaterReplies
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.offset_handlers import OffsetHandlers
+from kourou.broker.parts import Parts
 from kourou.broker.placement import place
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
@@ -28,6 +29,7 @@ from kourou.broker.retry import SendBackHandler
 from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
+from kourou.errors import RequestTimeoutError
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import PULL_SUBSCRIPTION
@@ -109,6 +111,8 @@ class BrokerParts:
 
     Attributes:
         arrivals: all messages that became visible, oldest first.
+        answer_client: answers, as the client that it is given, what the broker asks; until a test
+            sets it, no client answers in time.
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class BrokerParts:
         self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
         self.clock = runtime.clock
         self.arrivals: list[Arrival] = []
+        self.answer_client: Callable[[Peer, RemotingCommand], RemotingCommand] | None = None
         self.store = MessageStore.open(disk, config.store_config, self.clock.now_ms(), pid=1)
         loop = asyncio.get_running_loop()
         self.flusher = SimFlusher(loop, seed)
@@ -146,6 +151,8 @@ class BrokerParts:
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
         self._make_handlers()
         self._make_what_reads_the_log()
+        # It has what is used there of a broker's parts.
+        self.admin = make_admin_handlers(cast(Parts, self), self._call_client)
 
     def _make_handlers(self) -> None:
         """Make what serves requests from the tables."""
@@ -157,16 +164,6 @@ class BrokerParts:
             offsets=self.offsets,
             store=self.store,
             resident_bytes=config.store.resident_bytes,
-        )
-        self.admin = GroupAdminHandlers(
-            broker_name=config.broker_name,
-            topics=self.topics,
-            groups=self.groups,
-            clients=self.clients,
-            offsets=self.offsets,
-            store=self.store,
-            later=self.later,
-            stats=self.stats,
         )
 
     def _make_what_reads_the_log(self) -> None:
@@ -202,6 +199,15 @@ class BrokerParts:
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
         )
+
+    async def _call_client(
+        self, peer: Peer, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Ask a client, as `Connection.request` does."""
+        if self.answer_client is None:
+            await asyncio.sleep(timeout_s)
+            raise RequestTimeoutError(f"no answer within {timeout_s} s")
+        return self.answer_client(peer, command)
 
     def pull(
         self,

@@ -1,0 +1,144 @@
+"""Who is connected, and who consumes what: requests 203, 204, 328, 300, 343 and 345.
+
+Answers tell of this broker only: an administrator asks each.
+
+Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kourou.broker.advertised import advertised_address
+from kourou.broker.clients import Clients, ConsumerGroup, Member
+from kourou.broker.config import BrokerConfig
+from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.steady_time import steady_ms
+from kourou.clock import Clock
+from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
+from kourou.protocol.bodies_connections import (
+    Connection,
+    ConsumerConnection,
+    GroupSubscription,
+    ProducerInfo,
+    encode_consumer_connection,
+    encode_group_list,
+    encode_group_subscription,
+    encode_producer_connection,
+    encode_producer_table,
+)
+from kourou.protocol.bodies_route import encode_topic_list
+from kourou.protocol.codes import ResponseCode, language_of
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin_clients import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+)
+from kourou.remoting.connection import Request
+from kourou.remoting.network import format_address
+
+
+class ClientAdminHandlers:
+    """Serves the requests, from the tables of clients and of committed offsets."""
+
+    def __init__(
+        self, config: BrokerConfig, clients: Clients, offsets: ConsumerOffsets, clock: Clock
+    ) -> None:
+        """Tell of `clients`.
+
+        Args:
+            config: names the broker's address.
+            clients: who is connected.
+            offsets: which groups consumed which topics.
+            clock: turns the time of a heartbeat into one of the calendar.
+        """
+        self._config = config
+        self._clients = clients
+        self._offsets = offsets
+        self._clock = clock
+
+    def on_get_consumer_connection_list(self, request: Request) -> RemotingCommand:
+        """Return who of the group is connected, and what they subscribed to (203)."""
+        group = request.command.header(GetConsumerConnectionListRequestHeader).consumer_group
+        live = self._clients.consumer_group(group)
+        if live is None:
+            raise ConsumerNotOnlineError(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
+            )
+        return response(request.command, body=encode_consumer_connection(_connection_of(live)))
+
+    def on_get_producer_connection_list(self, request: Request) -> RemotingCommand:
+        """Return which producers of the group are connected (204)."""
+        group = request.command.header(GetProducerConnectionListRequestHeader).producer_group
+        members = self._clients.producers(group)
+        if not members:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
+            )
+        return response(request.command, body=encode_producer_connection(_connections(members)))
+
+    def on_get_all_producer_info(self, request: Request) -> RemotingCommand:
+        """Return all connected producers, by group (328)."""
+        now_ms, steady = self._clock.now_ms(), steady_ms()
+        table = {
+            group: [
+                ProducerInfo(
+                    member.client_id,
+                    # With a slash, as Java writes an address that was not looked up.
+                    f"/{format_address(member.peer.remote_address)}",
+                    language_of(member.language),
+                    member.version,
+                    now_ms - (steady - member.seen_at_ms),
+                )
+                for member in self._clients.producers(group)
+            ]
+            for group in self._clients.producer_groups()
+        }
+        return response(request.command, body=encode_producer_table(table))
+
+    def on_query_topic_consume_by_who(self, request: Request) -> RemotingCommand:
+        """Return the groups that subscribe to the topic now, or committed in it (300)."""
+        topic = request.command.header(QueryTopicConsumeByWhoRequestHeader).topic
+        groups = self._clients.subscribers(topic) + self._offsets.groups_of(topic)
+        return response(request.command, body=encode_group_list(list(dict.fromkeys(groups))))
+
+    def on_query_topics_by_consumer(self, request: Request) -> RemotingCommand:
+        """Return the topics in which the group committed (343)."""
+        group = request.command.header(QueryTopicsByConsumerRequestHeader).group
+        body = encode_topic_list(
+            self._offsets.topics_of(group),
+            broker_addr=advertised_address(self._config, request.connection.local_address),
+        )
+        return response(request.command, body=body)
+
+    def on_query_subscription_by_consumer(self, request: Request) -> RemotingCommand:
+        """Return what the connected group wants of the topic (345); nothing if it wants nothing."""
+        header = request.command.header(QuerySubscriptionByConsumerRequestHeader)
+        wanted = self._clients.subscription(header.group, header.topic or "")
+        body = encode_group_subscription(GroupSubscription(header.group, header.topic, wanted))
+        return response(request.command, body=body)
+
+
+def _connection_of(live: ConsumerGroup) -> ConsumerConnection:
+    return ConsumerConnection(
+        _connections(live.members.values()),
+        live.consume_type,
+        live.message_model,
+        live.consume_from_where,
+        live.subscriptions,
+    )
+
+
+def _connections(members: Iterable[Member]) -> list[Connection]:
+    return [
+        Connection(
+            member.client_id,
+            format_address(member.peer.remote_address),
+            language_of(member.language),
+            member.version,
+        )
+        for member in members
+    ]

@@ -1,0 +1,286 @@
+"""Changing and handing over consumer groups' offsets: requests 222, 314, 43 and 45.
+
+A reset (222) holds for connected groups and for others. By default it is kept here and the group
+learns of it by its next pull of the queue (`consumer_offsets.py`, `pull.py`); where
+`use_server_side_reset_offset` is off, it is sent to the group's members, as older brokers do, which
+then go on there themselves. Both are answered when what is kept here is durable.
+
+Source: AdminBrokerProcessor.java, Broker2Client.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from kourou.broker.client_calls import ClientCalls
+from kourou.broker.clients import Clients
+from kourou.broker.config import BrokerConfig
+from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.groups import Groups
+from kourou.broker.later import LaterReplies
+from kourou.broker.retry_topics import TopicTable
+from kourou.errors import (
+    ConsumerNotOnlineError,
+    GroupNotFoundError,
+    InvalidParameterError,
+    RemoteSystemError,
+    TopicNotFoundError,
+)
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_offsets import (
+    DelayOffsetTable,
+    encode_consumer_offset_table,
+    encode_delay_offset_table,
+    encode_reset_offsets,
+)
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin_offsets import (
+    CloneGroupOffsetRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from kourou.remoting.connection import Request
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+OnReset = Callable[[str, str, int], None]
+"""Told of the group, topic and queue whose offset was reset."""
+
+
+class QueueOffsets(Protocol):
+    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+
+
+class OffsetAdminHandlers:
+    """Serves the requests."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: Groups,
+        clients: Clients,
+        offsets: ConsumerOffsets,
+        delay_offsets: Callable[[], DelayOffsetTable],
+        store: QueueOffsets,
+        calls: ClientCalls,
+        on_reset: OnReset,
+        offload: Offload,
+        later: LaterReplies,
+    ) -> None:
+        """Change `offsets`.
+
+        Args:
+            config: names the broker, and says how groups learn of a reset.
+            topics: whose queues there are.
+            groups: that may be reset.
+            clients: what a connected group subscribes to.
+            offsets: of all groups.
+            delay_offsets: how far delayed delivery is.
+            store: ends of the queues, and their offsets at a time.
+            calls: the way to the members of a group.
+            on_reset: see to it that who waits for messages learns of it now.
+            offload: takes searches by time off the loop.
+            later: answers when a change is durable.
+        """
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._delay_offsets = delay_offsets
+        self._store = store
+        self._calls = calls
+        self._on_reset = on_reset
+        self._offload = offload
+        self._later = later
+
+    def on_invoke_broker_to_reset_offset(self, request: Request) -> None:
+        """Serve 222: all queues by a time, or one by a time or an offset; answer the new offsets.
+
+        Raises:
+            TopicNotFoundError, GroupNotFoundError: as they say.
+            InvalidParameterError: the topic has no such queue.
+            RemoteSystemError: the queue does not have the offset.
+        """
+        header = request.command.header(ResetOffsetRequestHeader)
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist"
+            )
+        if not self._config.use_server_side_reset_offset:
+            self._later.answer(request, lambda: self._push(request, header, topic))
+            return
+        if self._groups.get(header.group) is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
+            )
+        queue_ids = _queue_ids(header, topic)
+        if header.queue_id >= 0 and header.offset not in (None, -1):
+            self._check_range(topic.name, header.queue_id, header.offset or 0)
+        self._later.answer(request, lambda: self._reset(request, header, queue_ids))
+
+    def on_clone_group_offset(self, request: Request) -> None:
+        """Serve 314: the destination goes on where the source stands, in one topic or in all.
+
+        Unless `offline` is given, topics that the connected source does not subscribe to are left
+        out.
+
+        Raises:
+            GroupNotFoundError: the destination does not exist and may not be made.
+        """
+        header = request.command.header(CloneGroupOffsetRequestHeader)
+        source, destination = header.src_group, header.dest_group
+        if self._groups.get_or_create(destination) is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {destination} does not exist"
+            )
+        live = None if header.offline else self._clients.consumer_group(source)
+        topic = (header.topic or "").strip()
+        for name in [topic] if topic else self._offsets.topics_of(source):
+            if self._topics.get(name) is None:
+                continue
+            if live is not None and live.subscriptions and name not in live.subscriptions:
+                continue
+            if self._offsets.clone(source, destination, name):
+                log.info("consumer_offset.cloned topic=%s from=%s to=%s", name, source, destination)
+        self._later.answer(request, lambda: self._saved(response(request.command)))
+
+    def on_get_all_consumer_offset(self, request: Request) -> None:
+        """Serve 43: the committed offsets of all groups, as a replica takes them over."""
+
+        async def serve() -> RemotingCommand:
+            table = self._offsets.table()
+            body = await self._offload(encode_consumer_offset_table, table)
+            return response(request.command, body=body)
+
+        self._later.answer(request, serve)
+
+    def on_get_all_delay_offset(self, request: Request) -> RemotingCommand:
+        """Serve 45: how far each delay level has been delivered."""
+        return response(request.command, body=encode_delay_offset_table(self._delay_offsets()))
+
+    async def _reset(
+        self, request: Request, header: ResetOffsetRequestHeader, queue_ids: range
+    ) -> RemotingCommand:
+        """Reset the offsets here; the group's next pulls tell its members."""
+        topic, group = header.topic, header.group
+        if header.queue_id >= 0 and header.offset not in (None, -1):
+            found = {header.queue_id: header.offset or 0}
+        else:
+            found = await self._by_time(topic, queue_ids, header.timestamp)
+        for queue_id, offset in found.items():
+            self._offsets.reset(group, topic, queue_id, offset)
+            self._on_reset(group, topic, queue_id)
+        body = encode_reset_offsets(
+            {self._queue(topic, queue_id): offset for queue_id, offset in found.items()}
+        )
+        return await self._saved(response(request.command, body=body))
+
+    async def _push(
+        self, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
+    ) -> RemotingCommand:
+        """Tell the members where to go on: nowhere further on than they are, unless forced."""
+        group = header.group
+        committed = self._offsets.of_topic(group, topic.name)
+        queue_ids = range(topic.write_queue_nums)
+        if any(queue_id not in committed for queue_id in queue_ids):
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"THe consumer group <{group}> not exist: it has not committed in every queue of "
+                f"topic {topic.name}",
+            )
+        found = await self._by_time(topic.name, queue_ids, header.timestamp)
+        told = {
+            self._queue(topic.name, queue_id): (
+                offset if header.is_force else min(offset, committed[queue_id])
+            )
+            for queue_id, offset in found.items()
+        }
+        if not self._calls.push_reset(topic.name, group, header.timestamp, told):
+            raise ConsumerNotOnlineError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {group} "
+                f"Topic: {topic.name} Timestamp: {header.timestamp}",
+            )
+        log.info("consumer_offset.reset_pushed group=%s topic=%s", group, topic.name)
+        return response(request.command, body=encode_reset_offsets(told))
+
+    async def _by_time(self, topic: str, queue_ids: range, at_ms: int) -> dict[int, int]:
+        """Return the offsets of a time; of a negative one, the ends of the queues."""
+        if at_ms < 0:
+            return {queue_id: self._store.max_offset(topic, queue_id) for queue_id in queue_ids}
+        return await self._offload(_offsets_by_time, self._store, topic, queue_ids, at_ms)
+
+    def _check_range(self, topic: str, queue_id: int, offset: int) -> None:
+        """Refuse an offset that the queue does not have.
+
+        Java also takes the one behind the end, and so would skip the next message.
+
+        Raises:
+            RemoteSystemError: as said.
+        """
+        first = self._store.min_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        if not first <= offset <= end:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"Target offset {offset} not in consume queue range [{first}-{end}]",
+            )
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._config.broker_name, queue_id)
+
+    async def _saved(self, answer: RemotingCommand) -> RemotingCommand:
+        """Return the answer once the offsets are on the disk.
+
+        Raises:
+            RemoteSystemError: they cannot be written.
+        """
+        try:
+            await self._offsets.persist()
+        except OSError as error:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the change holds until the broker stops, but could not be saved: {error}",
+            ) from error
+        return answer
+
+
+def _queue_ids(header: ResetOffsetRequestHeader, topic: TopicConfig) -> range:
+    """Return the queues to be reset: the one that is named, or all.
+
+    Raises:
+        InvalidParameterError: the topic has no such queue.
+        RemoteSystemError: the topic has no queues to read.
+    """
+    if header.queue_id < 0:
+        if topic.read_queue_nums <= 0:
+            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        return range(topic.read_queue_nums)
+    queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
+    if header.queue_id >= queue_nums:
+        raise InvalidParameterError(
+            ResponseCode.INVALID_PARAMETER,
+            f"topic {topic.name} has {queue_nums} queues, and no queue {header.queue_id}",
+        )
+    return range(header.queue_id, header.queue_id + 1)
+
+
+def _offsets_by_time(
+    store: QueueOffsets, topic: str, queue_ids: range, at_ms: int
+) -> dict[int, int]:
+    """Return the first offset of each queue that is not older; may wait for the device."""
+    return {queue_id: store.offset_by_time(topic, queue_id, at_ms) for queue_id in queue_ids}

@@ -1,0 +1,305 @@
+"""Where consumer groups stand: requests 208, 317, 303 and 308.
+
+What tells the time of a message reads the log, and so happens off the loop; offsets are taken
+before, on the loop.
+
+Source: AdminBrokerProcessor.java, ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from kourou.broker.advertised import advertised_address
+from kourou.broker.clients import Clients
+from kourou.broker.config import BrokerConfig
+from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.groups import Groups
+from kourou.broker.later import LaterReplies
+from kourou.broker.retry_topics import TopicTable
+from kourou.clock import Clock
+from kourou.errors import TopicNotFoundError
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_broker import (
+    ConsumeStatsList,
+    QueueTimeSpan,
+    encode_consume_stats_list,
+    encode_consume_time_spans,
+)
+from kourou.protocol.bodies_offsets import encode_correction_offsets
+from kourou.protocol.bodies_stats import ConsumeOffset, ConsumeStats, encode_consume_stats
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin import GetConsumeStatsRequestHeader
+from kourou.protocol.headers_admin_broker import GetConsumeStatsInBrokerHeader
+from kourou.protocol.headers_admin_offsets import (
+    QueryConsumeTimeSpanRequestHeader,
+    QueryCorrectionOffsetHeader,
+)
+from kourou.remoting.connection import Request
+from kourou.remoting.runtime import Offload
+
+_LONG_MAX: Final = 2**63 - 1
+_GROUPS_PER_TURN: Final = 100
+"""Groups that 317 looks at before it lets others run."""
+
+ConsumeTps = Callable[[str, str], float]
+"""Messages a second that a group gets of a topic, over the last minute."""
+
+
+class QueueTimes(Protocol):
+    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
+
+
+class _Place(NamedTuple):
+    """Where a group stands in one queue; `consumed` is None if it never committed there."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    consumed: int | None
+
+
+class ProgressHandlers:
+    """Serves the requests."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: Groups,
+        clients: Clients,
+        offsets: ConsumerOffsets,
+        store: QueueTimes,
+        consume_tps: ConsumeTps,
+        clock: Clock,
+        offload: Offload,
+        later: LaterReplies,
+    ) -> None:
+        """Tell where `groups` stand.
+
+        Args:
+            config: names the broker.
+            topics: of which queues.
+            groups: all that 317 tells of.
+            clients: what connected groups do not subscribe to any more is left out.
+            offsets: as committed and as pulled.
+            store: ends of the queues, and times of messages.
+            consume_tps: as it is measured.
+            clock: how long messages have waited.
+            offload: takes reads of the log off the loop.
+            later: answers when they are done.
+        """
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._store = store
+        self._consume_tps = consume_tps
+        self._clock = clock
+        self._offload = offload
+        self._later = later
+
+    def on_get_consume_stats(self, request: Request) -> None:
+        """Return where the group stands in each queue (208).
+
+        Of the topics that are named, or else of those that it committed in. Topics that it does
+        not subscribe to any more are left out while it has members, unless listed by name.
+        """
+        header = request.command.header(GetConsumeStatsRequestHeader)
+        group = header.consumer_group
+        listed = [name for name in (header.topic_list or "").split(";") if name]
+        names = listed or ([header.topic] if header.topic else self._offsets.topics_of(group))
+        wanted = [name for name in dict.fromkeys(names) if listed or self._may_consume(group, name)]
+
+        async def serve() -> RemotingCommand:
+            found: dict[MessageQueue, ConsumeOffset] = {}
+            tps = 0.0
+            for topic in wanted:
+                stats = await self._stats_of(group, topic)
+                if stats is not None:
+                    found.update(stats.offsets)
+                    tps += stats.consume_tps
+            return response(request.command, body=encode_consume_stats(ConsumeStats(found, tps)))
+
+        self._later.answer(request, serve)
+
+    def on_get_broker_consume_stats(self, request: Request) -> None:
+        """Return where all groups stand (317): in ordered topics only, or in all.
+
+        Java tells 0 as the offset that was read up to, and so a negative sum of what is in
+        flight; here both are what they say.
+        """
+        is_order = request.command.header(GetConsumeStatsInBrokerHeader).is_order
+        address = advertised_address(self._config, request.connection.local_address)
+
+        async def serve() -> RemotingCommand:
+            table: dict[str, list[ConsumeStats]] = {}
+            topics_of = self._offsets.topics_by_group()
+            for number, group in enumerate(self._groups.names()):
+                if number % _GROUPS_PER_TURN == _GROUPS_PER_TURN - 1:
+                    await asyncio.sleep(0)
+                table[group] = await self._all_stats(
+                    group, topics_of.get(group, ()), is_order=is_order
+                )
+            places = [
+                place for stats in table.values() for one in stats for place in one.offsets.values()
+            ]
+            found = ConsumeStatsList(
+                table,
+                address,
+                sum(place.broker_offset - place.consumer_offset for place in places),
+                sum(place.pull_offset - place.consumer_offset for place in places),
+            )
+            return response(
+                request.command, body=await self._offload(encode_consume_stats_list, found)
+            )
+
+        self._later.answer(request, serve)
+
+    def on_query_consume_time_span(self, request: Request) -> None:
+        """Return how old each queue of the topic is, and how far behind the group (303).
+
+        Times are -1 where there is no message. A group that never committed in a queue stands at
+        its oldest message.
+        """
+        header = request.command.header(QueryConsumeTimeSpanRequestHeader)
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist"
+            )
+        places = self._places(header.group, topic, topic.write_queue_nums)
+        now_ms = self._clock.now_ms()
+
+        async def serve() -> RemotingCommand:
+            spans = await self._offload(_time_spans, self._store, places, now_ms)
+            body = encode_consume_time_spans(spans, zone=_local_zone(now_ms))
+            return response(request.command, body=body)
+
+        self._later.answer(request, serve)
+
+    def on_query_correction_offset(self, request: Request) -> RemotingCommand:
+        """Return the least offset that groups committed in each queue of the topic (308).
+
+        Of all groups but those of `filter_groups`, and of offsets whose messages are still there.
+        A queue in which `compare_group` is behind all of them gets the largest number there is.
+        """
+        header = request.command.header(QueryCorrectionOffsetHeader)
+        left_out = set(filter(None, (header.filter_groups or "").split(",")))
+        least: dict[int, int] = {}
+        for group in self._offsets.groups_of(header.topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in self._offsets.of_topic(group, header.topic).items():
+                if offset >= self._store.min_offset(header.topic, queue_id):
+                    least[queue_id] = min(offset, least.get(queue_id, offset))
+        compared = self._offsets.of_topic(header.compare_group, header.topic)
+        for queue_id, offset in compared.items():
+            if least.get(queue_id, offset) > offset:
+                least[queue_id] = _LONG_MAX
+        return response(request.command, body=encode_correction_offsets(least))
+
+    def _may_consume(self, group: str, topic: str) -> bool:
+        """Return whether the group is not connected, or subscribes to the topic."""
+        live = self._clients.consumer_group(group)
+        return live is None or not live.subscriptions or topic in live.subscriptions
+
+    async def _all_stats(
+        self, group: str, topics: Sequence[str], *, is_order: bool
+    ) -> list[ConsumeStats]:
+        """Return where the group stands, a topic each."""
+        found = []
+        for name in topics:
+            topic = self._topics.get(name)
+            if topic is None or (is_order and not topic.order):
+                continue
+            stats = await self._stats_of(group, name) if self._may_consume(group, name) else None
+            if stats is not None:
+                found.append(stats)
+        return found
+
+    async def _stats_of(self, group: str, name: str) -> ConsumeStats | None:
+        """Return where the group stands in the topic; None if there is no such topic."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return None
+        places = self._places(group, topic, topic.read_queue_nums)
+        offsets = {
+            place.queue: ConsumeOffset(
+                place.max_offset,
+                place.consumed or 0,
+                max(
+                    place.consumed or 0,
+                    self._offsets.pulled(group, name, place.queue.queue_id) or 0,
+                ),
+            )
+            for place in places
+        }
+        tps = self._consume_tps(group, name)
+        if any(place.consumed for place in places):
+            offsets = await self._offload(_with_times, self._store, offsets)
+        return ConsumeStats(offsets, tps)
+
+    def _places(self, group: str, topic: TopicConfig, queue_nums: int) -> list[_Place]:
+        return [
+            _Place(
+                MessageQueue(topic.name, self._config.broker_name, queue_id),
+                self._store.min_offset(topic.name, queue_id),
+                self._store.max_offset(topic.name, queue_id),
+                self._offsets.query(group, topic.name, queue_id),
+            )
+            for queue_id in range(queue_nums)
+        ]
+
+
+def _with_times(
+    store: QueueTimes, offsets: dict[MessageQueue, ConsumeOffset]
+) -> dict[MessageQueue, ConsumeOffset]:
+    """Return the offsets with the times of the messages consumed last; may wait for the device."""
+    return {
+        queue: replace(offset, last_timestamp=_last_time(store, queue, offset.consumer_offset))
+        for queue, offset in offsets.items()
+    }
+
+
+def _last_time(store: QueueTimes, queue: MessageQueue, consumed: int) -> int:
+    """Return when the last message before an offset was stored; 0 if there is none."""
+    return max(0, store.store_time(queue.topic, queue.queue_id, consumed - 1)) if consumed else 0
+
+
+def _time_spans(store: QueueTimes, places: Sequence[_Place], now_ms: int) -> list[QueueTimeSpan]:
+    """Return the ages of queues; may wait for the device."""
+    return [_time_span(store, place, now_ms) for place in places]
+
+
+def _time_span(store: QueueTimes, place: _Place, now_ms: int) -> QueueTimeSpan:
+    stored_at = partial(store.store_time, place.queue.topic, place.queue.queue_id)
+    is_empty = place.max_offset <= place.min_offset
+    oldest_ms = -1 if is_empty else stored_at(place.min_offset)
+    newest_ms = -1 if is_empty else stored_at(place.max_offset - 1)
+    consumed_ms = stored_at(place.consumed - 1) if place.consumed else oldest_ms
+    next_offset = max(place.consumed or 0, place.min_offset)
+    next_ms = stored_at(next_offset) if next_offset < place.max_offset else -1
+    return QueueTimeSpan(
+        place.queue, oldest_ms, newest_ms, consumed_ms, now_ms - next_ms if next_ms >= 0 else 0
+    )
+
+
+def _local_zone(at_ms: int) -> tzinfo:
+    """Return the time zone of this machine, as it is at that time."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().tzinfo or UTC

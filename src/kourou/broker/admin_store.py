@@ -1,0 +1,165 @@
+"""Looking into consume queues and cleaning up the store: requests 321, 306, 316 and 329.
+
+Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kourou.broker.clients import Clients
+from kourou.broker.later import LaterReplies
+from kourou.broker.retry_topics import TopicTable
+from kourou.errors import RemoteSystemError, StoreError
+from kourou.model.topic import is_system_topic
+from kourou.protocol.bodies_consume_queue import (
+    ConsumeQueueData,
+    QueryConsumeQueueResponse,
+    encode_consume_queue,
+)
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
+from kourou.remoting.connection import Request
+from kourou.remoting.runtime import Offload
+from kourou.store.formats import QueueEntry
+from kourou.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+ENTRIES_MAX: Final = 10_000
+"""Entries in one answer to 321, whatever it asks for."""
+
+
+class StoreAdminHandlers:
+    """Serves the requests."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        clients: Clients,
+        store: MessageStore,
+        delete_queues: Callable[[str], None],
+        offload: Offload,
+        later: LaterReplies,
+    ) -> None:
+        """Look into `store`.
+
+        Args:
+            topics: which there are; queues of others are not used.
+            clients: what a group wants of a topic.
+            store: read only.
+            delete_queues: removes the queues of a topic, durably.
+            offload: takes reads off the loop.
+            later: answers when they are done.
+        """
+        self._topics = topics
+        self._clients = clients
+        self._store = store
+        self._delete_queues = delete_queues
+        self._offload = offload
+        self._later = later
+
+    def on_query_consume_queue(self, request: Request) -> None:
+        """Serve 321: entries of a queue from an offset on, and what a group wants of the topic.
+
+        As in Java an offset that the queue does not have is answered with success, a remark, and
+        no body.
+
+        Raises:
+            RemoteSystemError: there is no such queue.
+        """
+        command = request.command
+        header = command.header(QueryConsumeQueueRequestHeader)
+        topic, queue_id = self._topics.get(header.topic), header.queue_id
+        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums) if topic else 0
+        if not 0 <= queue_id < queue_nums:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR, f"{queue_id}@{header.topic} is not exist!"
+            )
+        wanted, filter_data = None, None
+        if header.consumer_group is not None:
+            wanted = self._clients.subscription(header.consumer_group, header.topic)
+            # "null" is the group's expression filter in JSON: there are none but tags.
+            filter_data = (
+                "null" if wanted else f"{header.consumer_group}@{header.topic} is not online!"
+            )
+        first, end = (
+            self._store.min_offset(header.topic, queue_id),
+            self._store.max_offset(header.topic, queue_id),
+        )
+
+        async def serve() -> RemotingCommand:
+            if not first <= header.index < end:
+                remark = f"Index {header.index} of {queue_id}@{header.topic} is not exist!"
+                return response(command, remark=remark)
+            count = min(max(0, header.count), ENTRIES_MAX, end - header.index)
+            offsets = range(header.index, header.index + count)
+            entries = await self._offload(_entries, self._store, header.topic, queue_id, offsets)
+            found = QueryConsumeQueueResponse(
+                tuple(
+                    ConsumeQueueData(entry.physical_offset, entry.size, entry.tags_code)
+                    for entry in entries
+                ),
+                end,
+                first,
+                wanted,
+                filter_data,
+            )
+            return response(command, body=encode_consume_queue(found))
+
+        self._later.answer(request, serve)
+
+    def on_clean_unused_topic(self, request: Request) -> None:
+        """Serve 316: remove the queues of topics that do not exist any more.
+
+        If the queues of one cannot be removed, it is answered 1, and those before it are gone.
+        """
+
+        async def serve() -> RemotingCommand:
+            for name in self._store.queues():
+                if self._topics.get(name) is not None or is_system_topic(name):
+                    continue
+                try:
+                    self._delete_queues(name)
+                except (StoreError, OSError) as error:
+                    raise RemoteSystemError(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"the queues of topic {name} cannot be removed: {error}",
+                    ) from error
+                log.info("topic.cleaned name=%s", name)
+                await asyncio.sleep(0)  # requests of others between two topics
+            return response(request.command)
+
+        self._later.answer(request, serve)
+
+    def on_clean_expired_consume_queue(self, request: Request) -> RemotingCommand:
+        """Serve 306: there is nothing to do, since a queue is never behind the start of its log.
+
+        Messages do not expire yet, and a start removes entries of messages that are gone.
+        """
+        return response(request.command)
+
+    def on_delete_expired_commitlog(self, _: Request) -> RemotingCommand:
+        """Refuse 329: messages do not expire yet, and one that asks to delete must not think so."""
+        raise RemoteSystemError(
+            ResponseCode.SYSTEM_ERROR,
+            "nothing was deleted: messages are kept for ever, their expiry is not built yet",
+        )
+
+
+def _entries(
+    store: MessageStore, topic: str, queue_id: int, offsets: Sequence[int]
+) -> list[QueueEntry]:
+    """Return the queue's entries, up to the first that is gone meanwhile; may read the disk."""
+    found = []
+    for offset in offsets:
+        entry = store.entry(topic, queue_id, offset)
+        if entry is None:
+            break
+        found.append(entry)
+    return found
