@@ -10,6 +10,7 @@ import pytest
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
+from kourou.broker.topics import Topics
 from kourou.errors import TopicNotFoundError
 from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
@@ -18,7 +19,12 @@ from kourou.namesrv.server import NameServer
 from kourou.protocol.bodies import RegisterBody, decode_topic_route, encode_register_body
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.headers_kv import PutKVConfigRequestHeader
+from kourou.protocol.headers_route import (
+    DeleteTopicFromNamesrvRequestHeader,
+    GetRouteInfoRequestHeader,
+    UnregisterBrokerRequestHeader,
+)
 from kourou.remoting.check import raise_for_response
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
@@ -64,6 +70,16 @@ class World:
             return bool((await self.route(address, topic)).broker_datas)
         except TopicNotFoundError:
             return False
+
+    @property
+    def topics(self) -> Topics:
+        """The broker's table."""
+        assert self.broker._running is not None
+        return self.broker._running._parts.tables.topics
+
+    async def ask(self, code: RequestCode, header: object, address: str = BOTH[0]) -> None:
+        """Ask a name server as an administrator does."""
+        raise_for_response(await self.pool.request(address, request(code, header), 3))
 
     async def stop(self, *namesrvs: NameServer) -> None:
         await self.broker.stop()
@@ -178,7 +194,7 @@ def test_a_new_topic_is_known_at_once_and_many_share_a_registration() -> None:
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
         await asyncio.sleep(1)
-        topics = world.broker._parts._tables.topics  # type: ignore[union-attr]
+        topics = world.topics
         for number in range(100):
             topics.put(TopicConfig(f"T{number}"))
         await asyncio.sleep(0.3)
@@ -235,6 +251,147 @@ def test_routes_show_no_more_than_the_broker_allows() -> None:
         await world.broker.start()
         (queues,) = (await world.route(FIRST, "BenchmarkTest")).queue_datas
         assert queues.perm == 4
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Collect the topics of each registration that a broker sends."""
+    bodies: list[list[str]] = []
+
+    def encode(body: RegisterBody) -> bytes:
+        bodies.append(sorted(body.table.topics))
+        return encode_register_body(body)
+
+    monkeypatch.setattr("kourou.broker.registration.encode_register_body", encode)
+    return bodies
+
+
+def test_a_change_travels_alone_and_all_topics_follow_once(sent: list[list[str]]) -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        await asyncio.sleep(1)
+        (first,) = sent
+        world.topics.put(TopicConfig("New"))
+        await asyncio.sleep(0.2)
+        assert sent[1:] == [["New"]]
+        assert await world.knows(FIRST, "New")
+        await asyncio.sleep(31)
+        assert sent[2:] == [sorted([*first, "New"])]
+        await asyncio.sleep(240)
+        assert len(sent) == 3, "nothing changed: it is only asked"
+        assert await world.knows(FIRST, "New"), "which keeps the broker alive"
+        await asyncio.sleep(90)
+        assert len(sent) == 4, "but not for ever"
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_deleted_topic_is_no_news_until_all_topics_are_told(sent: list[list[str]]) -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        world.topics.put(TopicConfig("New"))
+        await asyncio.sleep(1)
+        world.topics.delete("New")
+        await asyncio.sleep(1)
+        assert len(sent) == 2
+        await asyncio.sleep(30)
+        assert "New" not in sent[-1]
+        assert len(sent) == 3
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_name_server_that_forgot_the_broker_is_told_all(sent: list[list[str]]) -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1], port=10911)
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        await asyncio.sleep(1)
+        header = UnregisterBrokerRequestHeader("broker-a", "127.0.0.1:10911", "DefaultCluster", 0)
+        await world.ask(RequestCode.UNREGISTER_BROKER, header)
+        assert not await world.knows(FIRST)
+        await asyncio.sleep(31)
+        assert await world.knows(FIRST), "asked, it knows nothing"
+        await world.ask(RequestCode.UNREGISTER_BROKER, header)
+        world.topics.put(TopicConfig("New"))
+        await asyncio.sleep(2)
+        assert await world.knows(FIRST, "New"), "a single change of an unknown broker is refused"
+        assert await world.knows(FIRST)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_topic_deleted_in_a_name_server_by_mistake_comes_back() -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        header = DeleteTopicFromNamesrvRequestHeader("TBW102")
+        await world.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+        assert not await world.knows(FIRST)
+        await asyncio.sleep(305)
+        assert await world.knows(FIRST)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_more_changes_than_are_kept_apart_are_told_as_a_whole(sent: list[list[str]]) -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        await asyncio.sleep(1)
+        for number in range(1001):
+            world.topics.put(TopicConfig(f"T{number}"))
+        await asyncio.sleep(0.5)
+        assert len(sent[-1]) == len(world.topics)
+        assert await world.knows(FIRST, "T0")
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_topic_that_a_name_server_calls_ordered_is_marked() -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        header = PutKVConfigRequestHeader("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+        await world.ask(RequestCode.PUT_KV_CONFIG, header)
+        await world.broker.start()
+        world.topics.put(TopicConfig("T"))
+        world.topics.put(TopicConfig("U"))
+        await asyncio.sleep(1)
+        assert [topic.order for topic in world.topics if topic.name in "TU"] == [True, False]
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_permission_that_changes_while_the_broker_runs_is_routed() -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        assert world.broker._running is not None
+        live = world.broker._running._parts.live
+        await asyncio.sleep(1)
+        live.update({"brokerPermission": "4"}, 1)
+        await asyncio.sleep(1)
+        assert (await world.route(FIRST)).queue_datas[0].perm == 4
+        live.update({"brokerPermission": "6"}, 1)
+        await asyncio.sleep(1)
+        assert (await world.route(FIRST)).queue_datas[0].perm == 7
         await world.stop(namesrv)
 
     run_virtual(main())

@@ -194,9 +194,15 @@ class _Running:
         address = await self._ports.start()
         self._parts.delay.start()
         self._start_loops()
-        self._registration = Registration(config, topics, self._parts.pool, address)
-        topics.on_changed = self._registration.soon
-        self._registration.start()
+        registration = Registration(
+            config, topics, self._parts.pool, address, self._parts.runtime.offload
+        )
+        self._registration = registration
+        topics.on_changed = registration.soon
+        self._parts.live.on_changed.append(
+            lambda now: registration.announce_permission(now.broker_permission)
+        )
+        registration.start()
         return address
 
     async def registered(self) -> None:

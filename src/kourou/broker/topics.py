@@ -2,7 +2,8 @@
 
 A topic is made by request, on the first send to it (`create_for_send`), or at start: those are the
 system's own, with the queues that RocketMQ gives them. A change is in memory at once; `persist`
-makes it durable, and whoever tells a client of a new topic waits for that.
+makes it durable, and whoever tells a client of a new topic waits for that. Changes that come while
+a write is under way share the next one; the latest are also kept apart, for name servers.
 
 Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 """
@@ -10,7 +11,8 @@ Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
@@ -30,9 +32,9 @@ from kourou.protocol.bodies import (
     DataVersion,
     TopicConfigTable,
     decode_topic_config_table,
-    encode_topic_config_table,
 )
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.topic_table_text import TopicTableText
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,9 @@ FILE_NAME: Final = "config/topics.json"
 TOPICS_MAX: Final = 25_000
 """Topics that a broker may have: producers make them by naming them, and they stay. So many fit
 into a registration, which is one frame; more could cost all of them their route."""
+
+CHANGES_MAX: Final = 1_000
+"""Latest changes that are kept apart; who missed more is told of all topics."""
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUES: Final = 18  # in RocketMQ too, however many delay levels are configured
@@ -81,14 +86,19 @@ class Topics:
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(timestamp=clock.now_ms())
         self._change = 0
+        self._forgotten = 0  # number of the last change that `_changed` no longer holds
+        self._changed: dict[str, int] = {}  # name -> number of its last change, oldest first
         self._unsaved: dict[str, int] = {}  # name -> number of the change that made or removed it
         text = file.load()
         if text is not None:
             saved = decode_topic_config_table(text)
             self._version, self._table = saved.data_version, dict(saved.topics)
+        self._text = TopicTableText()
+        for topic in self._table.values():
+            self._text.put(topic)
         for topic in system_topics(config):
             if topic.name not in self._table:
-                self._table[topic.name] = topic
+                self._set(topic)
                 self._saver.changed()
 
     def __iter__(self) -> Iterator[TopicConfig]:
@@ -105,6 +115,37 @@ class Topics:
     def table(self) -> TopicConfigTable:
         """Return all topics by name, as they are now, and their version."""
         return TopicConfigTable(dict(self._table), self._version)
+
+    @property
+    def change(self) -> int:
+        """The number of the last change since the start."""
+        return self._change
+
+    def changed_since(self, change: int) -> TopicConfigTable | None:
+        """Return the topics changed after that change, as they are now; deleted ones are missing.
+
+        The version is that of all topics. None: more has changed than is kept apart.
+        """
+        if change < self._forgotten:
+            return None
+        names = [name for name, at in self._changed.items() if at > change]
+        topics = {name: self._table[name] for name in names if name in self._table}
+        return TopicConfigTable(topics, self._version)
+
+    def new_version(self) -> None:
+        """Count a change of all topics: what routes show of them has changed."""
+        self._version = self._version.next(self._clock.now_ms())
+        self._saver.changed()
+
+    def note_ordered(self, names: Iterable[str]) -> None:
+        """Mark topics as ordered, as a name server's order configuration tells; never unmark one.
+
+        Source: TopicConfigManager.updateOrderTopicConfig.
+        """
+        for name in names:
+            topic = self._table.get(name)
+            if topic is not None and not topic.order:
+                self.put(replace(topic, order=True))
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the topic; None when the broker does not have it."""
@@ -125,7 +166,7 @@ class Topics:
                 f"topic {topic.name} cannot be made: the broker has {len(self._table)}, limit "
                 f"{TOPICS_MAX}; delete some",
             )
-        self._table[topic.name] = topic
+        self._set(topic)
         self._note_change(topic.name)
         log.info(
             "topic.changed name=%s read_queues=%d write_queues=%d perm=%d",
@@ -136,6 +177,7 @@ class Topics:
         """Remove a topic, and return whether there was one. Its queues are the store's business."""
         if self._table.pop(name, None) is None:
             return False
+        self._text.remove(name)
         self._note_change(name)
         log.info("topic.deleted name=%s", name)
         return True
@@ -200,15 +242,24 @@ class Topics:
             return False  # a file from before it was switched off may still say it may
         return is_inherited(pattern.perm)
 
+    def _set(self, topic: TopicConfig) -> None:
+        self._table[topic.name] = topic
+        self._text.put(topic)
+
     def _note_change(self, name: str) -> None:
         self._change += 1
+        self._changed.pop(name, None)
+        self._changed[name] = self._change
+        if len(self._changed) > CHANGES_MAX:
+            oldest = next(iter(self._changed))
+            self._forgotten = self._changed.pop(oldest)
         self._unsaved[name] = self._change
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
         self.on_changed()
 
     def _encode(self) -> bytes:
-        return encode_topic_config_table(self.table(), pretty=True)
+        return self._text.encode(self._version)
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
