@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kourou.model import sysflag
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
+TABLES = json.loads((VECTORS / "tables.json").read_text())
+PULL_BITS = {
+    "commit": sysflag.PULL_COMMIT_OFFSET,
+    "suspend": sysflag.PULL_SUSPEND,
+    "subscription": sysflag.PULL_SUBSCRIPTION,
+    "class_filter": sysflag.PULL_CLASS_FILTER,
+}
 
 
 def test_message_flags_are_those_of_java() -> None:
-    assert json.loads((VECTORS / "tables.json").read_text())["message_sys_flag"] == {
+    assert TABLES["message_sys_flag"] == {
         "BORNHOST_V6_FLAG": sysflag.BORN_HOST_V6,
         "COMPRESSED_FLAG": sysflag.COMPRESSED,
         "COMPRESSION_LZ4_TYPE": sysflag.COMPRESSION_LZ4,
@@ -28,3 +38,11 @@ def test_message_flags_are_those_of_java() -> None:
         "TRANSACTION_ROLLBACK_TYPE": sysflag.TRANSACTION_ROLLBACK,
     }
     assert sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_PREPARED | sysflag.TRANSACTION_COMMIT
+
+
+@pytest.mark.parametrize("case", TABLES["pull_sys_flag"], ids=lambda c: f"{c['flag']:04b}")
+def test_pull_flags_are_those_of_java(case: dict[str, Any]) -> None:
+    flag = sum(bit for name, bit in PULL_BITS.items() if case[name])
+
+    assert flag == case["flag"]
+    assert flag | sysflag.PULL_LITE == case["flag_lite"]

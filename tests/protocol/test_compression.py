@@ -39,6 +39,12 @@ def test_bodies_of_java_clients_inflate(case: dict[str, Any]) -> None:
     assert decompress(body, case["flag"], size_max=1 << 20) == expected
 
 
+def test_types_are_those_of_java() -> None:
+    tables = json.loads((VECTORS / "tables.json").read_text())
+
+    assert [kind.name for kind in CompressionType] == tables["enums"]["CompressionType"]
+
+
 def test_a_body_of_no_type_is_a_zlib_stream() -> None:
     assert decompress(compress(b"old client"), COMPRESSED, size_max=64) == b"old client"
 

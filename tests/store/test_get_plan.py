@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from kourou.store.get_plan import Accepts, GetPlan, GetStatus, LogView, plan_get
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG
 
+TABLES = Path(__file__).parent.parent / "golden" / "vectors" / "tables.json"
 MIB = 1 << 20
 SEGMENT = 1 << 16
 PER_FILE = 1000
@@ -40,6 +43,12 @@ def get(
 ) -> GetPlan:
     view = LogView(log_min, 1 << 30, SEGMENT)
     return plan_get(queue, view, BIG_FILES, offset, (max_messages, max_bytes), accepts=accepts)
+
+
+def test_outcomes_have_the_names_that_java_puts_into_remarks() -> None:
+    assert [status.name for status in GetStatus] == json.loads(TABLES.read_text())["enums"][
+        "GetMessageStatus"
+    ]
 
 
 @pytest.mark.parametrize(
