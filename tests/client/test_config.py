@@ -10,12 +10,24 @@ from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
 from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.errors import ConfigError
 from kourou.model.group import ConsumeFromWhere
+from kourou.protocol.compression import CompressionType
 
 BAD: list[tuple[Callable[[], ClientConfig], str]] = [
     (lambda: ProducerConfig(send_timeout_ms=0), "send_timeout_ms is 0: allowed are 1 to 3600000"),
     (lambda: ProducerConfig(attempt_timeout_ms=9000), "attempt_timeout_ms is 9000: .* 1 to 3000"),
     (lambda: ProducerConfig(max_message_size_bytes=2**24), "max_message_size_bytes is 16777216"),
     (lambda: ProducerConfig(compress_level=10), "compress_level is 10: allowed are 1 to 9"),
+    (lambda: ProducerConfig(linger_ms=4_000), "linger_ms is 4000: allowed are 0 to 3000"),
+    (lambda: ProducerConfig(batch_bytes_max=0), "batch_bytes_max is 0"),
+    (lambda: ProducerConfig(close_timeout_ms=-1), "close_timeout_ms is -1"),
+    (lambda: ProducerConfig(latency_detector=True), "it needs latency_fault_tolerance"),
+    (lambda: ProducerConfig(detect_timeout_ms=0), "detect_timeout_ms is 0"),
+    (lambda: ProducerConfig(detect_interval_ms=0), "detect_interval_ms is 0"),
+    (
+        lambda: ProducerConfig(compress_type=CompressionType.ZSTD, compress_level=23),
+        "compress_level is 23: allowed are 1 to 22",
+    ),
+    (lambda: ClientConfig(namesrv_lookup_interval_ms=0), "namesrv_lookup_interval_ms is 0"),
     (lambda: PushConsumerConfig(consume_threads=0), "consume_threads is 0"),
     (lambda: PushConsumerConfig(allocation="RANDOM"), "allocation is RANDOM: one of AVG, AVG_BY"),
     (lambda: PushConsumerConfig(pull_timeout_ms=15_000), "must be above pull_suspend_timeout_ms"),

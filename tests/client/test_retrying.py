@@ -86,3 +86,28 @@ def test_no_time_is_no_try() -> None:
         assert script.tries == 0
 
     run_virtual(main())
+
+
+def test_a_list_of_codes_decides_in_place_of_the_errors() -> None:
+    async def main() -> None:
+        healed = Script(MessageIllegalError(13, "no"), busy())
+        healed.errors.append(busy())
+        with pytest.raises(SystemBusyError):
+            await try_until(
+                Deadline(1_000), BACKOFF, healed, healed.failures.append, retry_codes={13}
+            )
+        assert healed.tries == 2, "13 is in the list, 2 is not"
+
+        refused = Script(MessageIllegalError(13, "no"))
+        with pytest.raises(MessageIllegalError):
+            await try_until(
+                Deadline(60_000), BACKOFF, refused, refused.failures.append, retry_codes={13}
+            )
+        assert refused.tries == 3, "what does not pass by itself is not tried for ever"
+
+        lost = Script(RequestTimeoutError("silent"))
+        with pytest.raises(RequestTimeoutError):
+            await try_until(Deadline(1_000), BACKOFF, lost, lost.failures.append, retry_codes=())
+        assert lost.tries > 2, "codes are those of answers"
+
+    run_virtual(main())

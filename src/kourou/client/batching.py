@@ -96,7 +96,7 @@ class Batcher:
 
     def __init__(self, config: ProducerConfig, send: SendBatch) -> None:
         self._linger_s = config.linger_ms / 1000
-        self._bytes_max = config.batch_bytes_max
+        self._bytes_max = min(config.batch_bytes_max, config.max_message_size_bytes)
         self._compress_over = config.compress_body_over_bytes
         self._send = send
         self._batches: dict[_Key, _Batch] = {}

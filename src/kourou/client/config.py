@@ -206,7 +206,7 @@ class ProducerConfig(ClientConfig):
         is_zstd = self.compress_type is CompressionType.ZSTD
         check_range(self, "compress_level", 1, 22 if is_zstd else 9)
         check_range(self, "linger_ms", 0, self.send_timeout_ms)
-        check_range(self, "batch_bytes_max", 1, self.max_message_size_bytes)
+        check_range(self, "batch_bytes_max", 1, BODY_SIZE_LIMIT_BYTES)
         if self.close_timeout_ms is not None:
             check_range(self, "close_timeout_ms", 0, 3_600_000)
         check_range(self, "detect_timeout_ms", 1, 60_000)

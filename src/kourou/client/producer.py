@@ -341,7 +341,8 @@ class Producer(Lifetime):
             outgoing = outgoings[0]
         else:
             outgoing = encode_batch_of(outgoings, self._next_id(), self._config)
-        return await self._sender.send(outgoing, timeout_ms, queue)
+        with self._under_way:
+            return await self._sender.send(outgoing, timeout_ms, queue)
 
     def _count(self) -> int:
         """Return how many messages are under way."""

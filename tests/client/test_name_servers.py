@@ -1,0 +1,161 @@
+"""Name servers are found by a web address, and followed when it names others."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
+from kourou.client.namesrv_lookup import fetch_text
+from kourou.client.producer import Producer
+from kourou.errors import ConfigError, ConnectFailedError
+from kourou.model.message import Message
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+URL = "http://names.example/rocketmq/nsaddr"
+
+
+class Page:
+    """What the web address says, to a simulated client."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def offload(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert function is fetch_text
+        self.asked.append(args)
+        await asyncio.sleep(0.01)
+        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+
+def producer_by(page: Page, cluster: Cluster) -> Producer:
+    runtime = dataclasses.replace(cluster.runtime, offload=page.offload)
+    return Producer("p", URL, runtime=runtime)
+
+
+def test_the_first_requests_share_one_look_up_and_use_the_first_line() -> None:
+    async def main() -> None:
+        page = Page("127.0.0.1:9876;127.0.0.1:9877\r\nand a second line\n")
+        async with Cluster(seed=2, namesrvs=2) as cluster, producer_by(page, cluster) as producer:
+            await asyncio.gather(*(producer.send(Message(f"T{n}", b"x")) for n in range(3)))
+            assert page.asked == [(URL, 3.0)]
+            names = producer._instance.name_servers
+            assert await names.all() == ("127.0.0.1:9876", "127.0.0.1:9877")
+
+    run_virtual(main())
+
+
+def test_the_address_is_asked_again_each_two_minutes_and_a_failure_changes_nothing() -> None:
+    async def main() -> None:
+        gone = ConnectFailedError("gone")
+        page = Page("127.0.0.1:9876", gone, "", "not an address:x", "127.0.0.1:9877")
+        async with Cluster(seed=2, namesrvs=2) as cluster, producer_by(page, cluster) as producer:
+            names = producer._instance.name_servers
+            await producer.send(Message("T", b"x"))
+            await asyncio.sleep(3 * 120 + 1)
+            assert len(page.asked) == 4
+            assert names.addresses == ("127.0.0.1:9876",)
+            await asyncio.sleep(120)
+            assert names.addresses == ("127.0.0.1:9877",)
+            cluster.network.cut(("127.0.0.1", 9876))
+            await producer.fetch_publish_message_queues("T")
+
+    run_virtual(main())
+
+
+def test_a_web_address_that_tells_nothing_is_named() -> None:
+    async def main() -> None:
+        page = Page("\n")
+        async with Cluster(seed=2) as cluster, producer_by(page, cluster) as producer:
+            with pytest.raises(ConnectFailedError, match=f"{URL} names no name servers"):
+                await producer.send(Message("T", b"x"), timeout_ms=500)
+            assert URL in producer.health().problems[0]
+
+    run_virtual(main())
+
+
+def test_closing_ends_a_look_up_that_somebody_waits_for() -> None:
+    async def main() -> None:
+        page = Page("127.0.0.1:9876")
+        async with Cluster(seed=2) as cluster, producer_by(page, cluster) as producer:
+            await producer.send(Message("T", b"x"))
+            closing = asyncio.create_task(producer._instance.name_servers.refresh())
+            await asyncio.sleep(0)
+            producer._instance.name_servers.close()
+            with pytest.raises(ConnectFailedError, match="closed while it looked up"):
+                await closing
+
+    run_virtual(main())
+
+
+@contextmanager
+def web_server(status: int, body: bytes) -> Iterator[str]:
+    """Serve one answer at a real port, and yield its web address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/nsaddr"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_page_is_read_over_http() -> None:
+    with web_server(200, b"10.0.0.1:9876\n") as url:
+        assert fetch_text(url, 3.0) == "10.0.0.1:9876\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (404, b"", "404"),
+        (200, b"\xff\xfe", "does not tell the name servers"),
+        (200, b"x" * 70_000, "answered more than 65536 bytes"),
+    ],
+)
+def test_an_answer_that_is_no_list_is_refused(status: int, body: bytes, text: str) -> None:
+    with web_server(status, body) as url, pytest.raises(ConnectFailedError, match=text):
+        fetch_text(url, 3.0)
+
+
+def test_a_web_server_that_is_absent_is_named() -> None:
+    with web_server(200, b"") as url:
+        pass
+    with pytest.raises(ConnectFailedError, match=url):
+        fetch_text(url, 3.0)
+
+
+def test_web_addresses_are_told_from_others() -> None:
+    assert find_url(f" {URL} ") == URL
+    assert find_url("HTTPS://host") == "HTTPS://host"
+    assert find_url("http:9876") is None, "a host may be called http"
+    assert parse_namesrv_addr("http:9876") == ("http:9876",)
+    for bad in ("http://", "http:///path", "http://[::1/path"):
+        with pytest.raises(ConfigError, match="names no host"):
+            find_url(bad)
