@@ -47,11 +47,14 @@ def test_a_failure_counts_as_ten_seconds_and_a_quick_answer_does_not_shorten_it(
 
 def test_a_broker_that_refused_is_reachable_again_by_a_success_or_a_probe() -> None:
     faults = LatencyFaults()
-    for heal in (lambda: faults.on_answered("b", 1, NOW), lambda: faults.on_probed("b")):
-        faults.on_failed("b", NOW, is_reachable=False)
-        assert not faults.is_reachable("b")
-        heal()
-        assert faults.is_reachable("b")
+    faults.on_failed("b", NOW, is_reachable=False)
+    assert not faults.is_reachable("b")
+    faults.on_answered("b", 1, NOW)
+    assert faults.is_reachable("b")
+
+    faults.on_failed("b", NOW, is_reachable=False)
+    faults.on_probed("b")
+    assert faults.is_reachable("b")
 
 
 def test_only_unreachable_brokers_are_probed_each_once_an_interval() -> None:

@@ -334,7 +334,7 @@ def test_a_message_that_cannot_be_read_stops_its_queue_alone(
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.producer() as producer:
             lz4 = Outgoing(TOPIC, ("id",), b"not inflatable", "", 0, COMPRESSED | COMPRESSION_LZ4)
-            await producer._deliver(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
+            await producer._sender.send(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
             async with w.consumer() as consumer:
                 for body in BODIES:
                     queue = MessageQueue(TOPIC, "broker-0", 1)

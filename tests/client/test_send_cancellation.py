@@ -42,8 +42,8 @@ async def submit(producer: Producer, body: bytes) -> object:
     return await (await producer.submit(Message("T", body)))
 
 
-async def send_oneway(producer: Producer, body: bytes) -> object:
-    return await producer.send_oneway(Message("T", body))
+async def send_oneway(producer: Producer, body: bytes) -> None:
+    await producer.send_oneway(Message("T", body))
 
 
 async def stored(cluster: Cluster) -> list[MessageExt]:
