@@ -1,0 +1,44 @@
+"""The file of ordered pops is read and written as Java writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kourou.errors import MalformedBodyError
+from kourou.protocol.bodies_order_info import (
+    OrderInfo,
+    OrderInfoTable,
+    decode_order_info_table,
+    encode_order_info_table,
+)
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "consumerOrderInfo.json"
+
+
+def test_the_file_of_a_java_broker_is_read_and_written_byte_by_byte() -> None:
+    data = GOLDEN.read_bytes()
+    table = decode_order_info_table(data)
+
+    info = table.table["StorePopOrder@store_pop_order"][0]
+    assert (info.offsets, info.commit_bits, info.attempt_id) == ((0, 1, 2, 3), 1, "a1")
+    assert info.invisible_time == 600_000
+    assert encode_order_info_table(table) == data
+
+
+def test_counts_and_times_of_single_messages_have_bare_keys() -> None:
+    info = OrderInfo(1, 2, (5, 1), {6: 9}, {5: 2}, 3, -1)
+    table = OrderInfoTable({"T@g": {1: info}}, 1)
+
+    data = encode_order_info_table(table, pretty=False)
+
+    assert b'"oc":{5:2}' in data
+    assert b'"ot":{6:9}' in data
+    assert decode_order_info_table(data) == table
+
+
+@pytest.mark.parametrize("data", [b"[]", b'{"table":{"T@g":{"x":{}}}}', b'{"table":{"T@g":7}}'])
+def test_a_file_of_another_form_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedBodyError):
+        decode_order_info_table(data)

@@ -1,0 +1,93 @@
+"""Bodies that few requests have: consume queues, timers, replicas, static topics, batch acks."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.errors import MalformedBodyError
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies_consume_queue import (
+    ConsumeQueueData,
+    QueryConsumeQueueResponse,
+    decode_consume_queue,
+    encode_consume_queue,
+)
+from kourou.protocol.bodies_pop import BatchAck, BatchAckMessages
+from kourou.protocol.bodies_replicas import (
+    BrokerReplicasInfo,
+    EpochEntry,
+    EpochEntryCache,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSet,
+    decode_broker_names,
+    encode_broker_names,
+)
+from kourou.protocol.bodies_timer import (
+    TimerCheckPoint,
+    decode_timer_check_point,
+    encode_timer_check_point,
+)
+from kourou.protocol.bodies_topics import DataVersion
+from kourou.protocol.json_records import decode_record, encode_record
+
+
+def test_entries_of_a_consume_queue_are_told_with_the_filter() -> None:
+    answer = QueryConsumeQueueResponse(
+        (ConsumeQueueData(1, 2, 3, eval=True),), 5, 4, SubscriptionData("T"), "null"
+    )
+
+    assert decode_consume_queue(encode_consume_queue(answer)) == answer
+    assert encode_consume_queue(QueryConsumeQueueResponse()) == (
+        b'{"maxQueueIndex":0,"minQueueIndex":0,"queueData":[]}'
+    )
+
+
+def test_a_timers_check_point_has_seven_numbers() -> None:
+    check_point = TimerCheckPoint(1, 2, 3, 4, DataVersion(7, 5, 6))
+    body = encode_timer_check_point(check_point)
+
+    assert [body[at + 7] for at in range(0, 56, 8)] == [1, 2, 3, 4, 5, 6, 7]
+    assert decode_timer_check_point(body) == check_point
+    with pytest.raises(MalformedBodyError, match="not 55"):
+        decode_timer_check_point(body[1:])
+
+
+def test_replicas_are_told_as_a_controller_tells_them() -> None:
+    replica = ReplicaIdentity("b", 1, "h:1", True)
+    info = BrokerReplicasInfo({"b": ReplicasInfo(1, "h:1", 2, 3, (replica,))})
+
+    assert encode_record(info) == (
+        b'{"replicasInfoTable":{"b":{"inSyncReplicas":[{"alive":true,"brokerAddress":"h:1",'
+        b'"brokerId":1,"brokerName":"b"}],"masterAddress":"h:1","masterBrokerId":1,'
+        b'"masterEpoch":2,"notInSyncReplicas":[],"syncStateSetEpoch":3}}}'
+    )
+    assert decode_record(BrokerReplicasInfo, encode_record(info)) == info
+
+
+def test_who_is_in_sync_and_which_epochs_there_were_is_read_again() -> None:
+    in_sync = SyncStateSet((1, 2), 3)
+    epochs = EpochEntryCache("c", "b", 1, (EpochEntry(1, 0, 100), EpochEntry(2, 100)), 200)
+
+    assert encode_record(in_sync) == b'{"syncStateSet":[1,2],"syncStateSetEpoch":3}'
+    assert decode_record(SyncStateSet, encode_record(in_sync)) == in_sync
+    assert decode_record(EpochEntryCache, encode_record(epochs)) == epochs
+
+
+def test_broker_names_are_an_array() -> None:
+    assert decode_broker_names(encode_broker_names(["a", "b"])) == ["a", "b"]
+    with pytest.raises(MalformedBodyError):
+        decode_broker_names(b'["a",7]')
+
+
+def test_a_batch_of_acks_is_read_under_short_and_long_names() -> None:
+    ack = BatchAck("g", "T", "1", 5, 6, 7, 8, 9, b"\x05")
+    body = encode_record(BatchAckMessages("b", (ack,)))
+    long = (
+        b'{"acks":[{"bitSet":"BQ==","consumerGroup":"g","invisibleTime":9,"popTime":8,'
+        b'"queueId":6,"retry":"1","reviveQueueId":7,"startOffset":5,"topic":"T"}]}'
+    )
+
+    assert b'{"b":"BQ==","c":"g","it":9,"pt":8,"q":6,"r":"1","rq":7,"so":5,"t":"T"}' in body
+    assert decode_record(BatchAckMessages, body) == BatchAckMessages("b", (ack,))
+    assert decode_record(BatchAckMessages, long).acks == (ack,)
