@@ -156,8 +156,10 @@ def send_command(
     default_queue_nums: int,
     *,
     oneway: bool = False,
+    reconsume_times: int = 0,
+    max_reconsume_times: int | None = None,
 ) -> RemotingCommand:
-    """Return the request that stores `outgoing` in `queue`."""
+    """Return the request that stores `outgoing` in `queue`; the last two are for retry topics."""
     header = SendMessageRequestHeaderV2(
         producer_group=group,
         topic=outgoing.topic,
@@ -169,6 +171,8 @@ def send_command(
         flag=outgoing.flag,
         properties=outgoing.properties,
         batch=outgoing.is_batch,
+        reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times,
         broker_name=queue.broker_name,
     )
     is_batch = outgoing.is_batch

@@ -4,7 +4,8 @@
     returns         the message is done
     raises          it is given back to its broker, which delivers it again later
                     and after `max_reconsume_times` puts it into the dead-letter topic;
-                    if the broker does not take it, it is delivered again from memory
+                    if the broker does not take it, a copy goes to the retry topic on another;
+                    if none takes it, it is delivered again from memory
 
 Source: ConsumeMessageConcurrentlyService.java.
 """
@@ -14,18 +15,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
-from kourou.client import calls_consume
+from kourou.client.acknowledgements import Acknowledgements
 from kourou.client.background import BackgroundTasks
+from kourou.client.consume_hooks import ConsumeContext, ConsumeHooks, ConsumeOutcome
+from kourou.client.consume_stats import ConsumerStats
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import Delivery, ReadyMessages
-from kourou.client.instance import ClientInstance
-from kourou.client.offset_store import Offsets
-from kourou.client.process_queue import ProcessQueue
 from kourou.clock import Clock
-from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
 
@@ -34,11 +33,8 @@ log = logging.getLogger(__name__)
 Listener = Callable[[MessageExt], Awaitable[object] | object]
 """Consumes one message: returning acknowledges it, raising has it delivered again."""
 
-_OVERDUE_MAX: Final = 16
-"""Messages of one queue given back in one look, as in Java: the rest waits for the next."""
-
-_OVERDUE_DELAY_LEVEL: Final = 3
-"""10 seconds: the delay of a message whose listener takes too long."""
+BatchListener = Callable[[list[MessageExt]], Awaitable[object] | object]
+"""Consumes messages of one queue: returning acknowledges all, raising has all delivered again."""
 
 _CANCELLATION_S: Final = 1.0
 """What a listener may take to clean up after it was cancelled."""
@@ -47,73 +43,93 @@ _TURN_MESSAGES: Final = 32
 """Messages after which a worker lets others have the loop, if its listener never waits."""
 
 
-class Acknowledgements:
-    """What ends a delivery: done, or given back.
+class ListenerCall:
+    """Calls a listener, and notes how it went.
 
     Args:
-        instance: the client's connections and routes.
-        group: the consumer group.
-        config: its timeouts.
-        offsets: where the offsets go that become committable.
+        listener: takes one message, or with `is_batch` a list of them.
+        is_batch: what `listener` takes.
+        run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
+        group: for hooks.
+        consume_timeout_ms: after which a call counts as timed out.
+        hooks: called around it.
+        stats: count it.
     """
 
     def __init__(
         self,
-        instance: ClientInstance,
+        listener: Listener | BatchListener,
+        *,
+        is_batch: bool,
+        run_blocking: Offload,
         group: str,
-        config: PushConsumerConfig,
-        offsets: Offsets,
+        consume_timeout_ms: int,
+        hooks: ConsumeHooks,
+        stats: ConsumerStats,
     ) -> None:
-        self._instance = instance
+        self.is_batch = is_batch
+        self._listener: Callable[[Any], Any] = listener
+        self._is_coroutine = is_coroutine_function(listener)
+        self._run_blocking = run_blocking
         self._group = group
-        self._config = config
-        self._offsets = offsets
+        self._consume_timeout_ms = consume_timeout_ms
+        self._hooks = hooks
+        self._stats = stats
 
-    def acknowledge(self, delivery: Delivery) -> None:
-        """Note that the message is done. Does nothing once the queue belongs to another member."""
-        process_queue, message = delivery.process_queue, delivery.message
-        offset = process_queue.remove(message)
-        if offset is not None:
-            self._offsets.update(process_queue.queue, offset)
+    async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
+        """Call the listener with messages of one queue, and return how it ended."""
+        context = ConsumeContext(self._group, messages)
+        self._hooks.before(context)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        context.error = await self._call(list(messages) if self.is_batch else messages[0])
+        context.elapsed_ms = (loop.time() - began_s) * 1000
+        if context.error is not None:
+            context.outcome = ConsumeOutcome.EXCEPTION
+        elif context.elapsed_ms >= self._consume_timeout_ms:
+            context.outcome = ConsumeOutcome.TIME_OUT
+        else:
+            context.outcome = ConsumeOutcome.SUCCESS
+        self._hooks.after(context)
+        self._stats.count_consumed(
+            messages[0].topic, len(messages), context.elapsed_ms, is_ok=context.error is None
+        )
+        return context
 
-    async def give_back(self, delivery: Delivery, delay_level: int = 0) -> bool:
-        """Have the broker deliver the message again later; return whether it took it.
-
-        A message that is no longer this member's is left alone, and counts as taken.
-        """
-        if not delivery.is_wanted:
-            return True
-        message = delivery.message
-        instance, config = self._instance, self._config
-        timeout_s = config.send_back_timeout_ms / 1000
-        queue = delivery.process_queue.queue
+    async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
+        """Return what the listener raised; None if it returned."""
+        message = argument[0] if isinstance(argument, list) else argument
         try:
-            address = await instance.routes.address(queue.topic, queue.broker_name, timeout_s)
-            await calls_consume.send_back(
-                instance.pool,
-                address,
-                self._group,
-                message,
-                delay_level=delay_level,
-                max_reconsume_times=config.max_reconsume_times,
-                timeout_s=timeout_s,
+            if self._is_coroutine:
+                outcome = self._listener(argument)
+            else:
+                outcome = await self._run_blocking(self._listener, argument)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except asyncio.CancelledError as error:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise
+            # The listener's own, of something that it awaited: a failure like any other.
+            log.warning("listener.cancelled msg_id=%s", message.msg_id)
+            return error
+        except Exception as error:
+            log.exception(
+                "listener.failed topic=%s msg_id=%s reconsume_times=%d",
+                message.topic,
+                message.msg_id,
+                message.reconsume_times,
             )
-        except KourouError as error:
-            if error.refresh_route:
-                instance.routes.refresh_soon(queue.topic)
-            log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, error)
-            return False
-        self.acknowledge(delivery)
-        return True
+            return error
+        return None
 
 
 class ConcurrentConsumption:
     """The workers that call a listener.
 
     Args:
-        listener: called with one message at a time by each worker.
-        run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
-        config: number of workers, timeouts.
+        call: calls the listener, with one message or batch at a time by each worker.
+        config: number of workers, size of batches, timeouts.
         clock: says since when a listener has a message.
         ready: where the messages come from.
         acknowledgements: where the outcomes go.
@@ -122,8 +138,7 @@ class ConcurrentConsumption:
 
     def __init__(
         self,
-        listener: Listener,
-        run_blocking: Offload,
+        call: ListenerCall,
         config: PushConsumerConfig,
         *,
         clock: Clock,
@@ -131,10 +146,9 @@ class ConcurrentConsumption:
         acknowledgements: Acknowledgements,
         tasks: BackgroundTasks,
     ) -> None:
-        self._listener = listener
-        self._is_coroutine = is_coroutine_function(listener)
-        self._run_blocking = run_blocking
+        self._call = call
         self._config = config
+        self._batch_max = config.consume_batch_size if call.is_batch else 1
         self._clock = clock
         self._ready = ready
         self._acknowledgements = acknowledgements
@@ -190,39 +204,17 @@ class ConcurrentConsumption:
             if count % _TURN_MESSAGES == 0:
                 await asyncio.sleep(0)
 
-    async def _deliver(self, delivery: Delivery) -> None:
-        process_queue, message = delivery.process_queue, delivery.message
-        process_queue.start(message, self._clock.now_ms())
-        if await self._call(message):
-            self._acknowledgements.acknowledge(delivery)
-        elif not await self._acknowledgements.give_back(delivery):
-            self._deliver_later(delivery)
-
-    async def _call(self, message: MessageExt) -> bool:
-        """Return whether the listener returned."""
-        try:
-            if self._is_coroutine:
-                outcome = self._listener(message)
-            else:
-                outcome = await self._run_blocking(self._listener, message)
-            if inspect.isawaitable(outcome):
-                await outcome
-        except asyncio.CancelledError:
-            me = asyncio.current_task()
-            if me is not None and me.cancelling():
-                raise
-            # The listener's own, of something that it awaited: a failure like any other.
-            log.warning("listener.cancelled msg_id=%s", message.msg_id)
-            return False
-        except Exception:
-            log.exception(
-                "listener.failed topic=%s msg_id=%s reconsume_times=%d",
-                message.topic,
-                message.msg_id,
-                message.reconsume_times,
-            )
-            return False
-        return True
+    async def _deliver(self, first: Delivery) -> None:
+        deliveries = [first, *self._ready.take_more(first.process_queue, self._batch_max - 1)]
+        now_ms = self._clock.now_ms()
+        for delivery in deliveries:
+            delivery.process_queue.start(delivery.message, now_ms)
+        outcome = await self._call([delivery.message for delivery in deliveries])
+        for delivery in deliveries:
+            if outcome.error is None:
+                self._acknowledgements.acknowledge(delivery)
+            elif not await self._acknowledgements.give_back(delivery):
+                self._deliver_later(delivery)
 
     def _deliver_later(self, delivery: Delivery) -> None:
         """Deliver the message again from memory, after a while; till then it stays held."""
@@ -237,23 +229,7 @@ class ConcurrentConsumption:
         self._tasks.start(deliver, "local retry")
 
 
-async def give_back_overdue(
-    process_queues: Iterable[ProcessQueue],
-    acknowledgements: Acknowledgements,
-    started_before_ms: int,
-) -> None:
-    """Give back the messages that listeners got before then and have not ended.
-
-    What such a listener says later counts no more.
-    """
-    for process_queue in list(process_queues):
-        for message in process_queue.overdue(started_before_ms, _OVERDUE_MAX):
-            log.warning("message.overdue topic=%s msg_id=%s", message.topic, message.msg_id)
-            delivery = Delivery(process_queue, message)
-            await acknowledgements.give_back(delivery, _OVERDUE_DELAY_LEVEL)
-
-
-def is_coroutine_function(listener: Listener) -> bool:
+def is_coroutine_function(listener: Listener | BatchListener) -> bool:
     """Return whether calling the listener makes a coroutine: also for objects with `__call__`."""
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004  # not whether: which one

@@ -76,11 +76,15 @@ class Consumer(ABC):
         return self._stats.all_topics()
 
     def health(self) -> ConsumerHealth:
-        """Return how the consumer is, at this moment. Asks nobody; may be called at any time."""
+        """Return how the consumer is, at this moment. Asks nobody; may be called at any time.
+
+        Raises:
+            ForkedError: it belongs to the process from which this one was forked.
+        """
         states = dict(sorted(self._queue_states().items()))
-        problems = [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
+        problems = self._instance.problems()
+        problems += [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
         problems += [f"{queue}: {one.problem}" for queue, one in states.items() if one.problem]
-        problems += [f"{address} does not answer heartbeats" for address in self._instance.deaf]
         return ConsumerHealth(
             is_open=self._instance.is_open,
             problems=tuple(problems),

@@ -174,9 +174,6 @@ class PushConsumerConfig(ConsumerConfig):
     )
     """Time in ms between two commits of what is done. A crash repeats up to this much."""
 
-    reset_wait_ms: int = 10_000
-    """Time in ms that running listeners get to end when an administrator resets the offset."""
-
     shutdown_timeout_ms: int = field(
         default=10_000, metadata={"key": "awaitTerminationMillisWhenShutdown"}
     )
@@ -233,6 +230,5 @@ _PUSH_RANGES: Final = (
     ("send_back_timeout_ms", 1, 3_600_000),
     ("local_retry_delay_ms", 1, 3_600_000),
     ("persist_offset_interval_ms", 1, 3_600_000),
-    ("reset_wait_ms", 0, 3_600_000),
     ("shutdown_timeout_ms", 0, 3_600_000),
 )

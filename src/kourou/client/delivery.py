@@ -63,6 +63,16 @@ class ReadyMessages:
                 raise
         return None
 
+    def take_more(self, process_queue: ProcessQueue, limit: int) -> list[Delivery]:
+        """Take those at the front that are of the same queue, at most `limit`; do not wait."""
+        taken: list[Delivery] = []
+        waiting = self._deliveries
+        while len(taken) < limit and waiting and waiting[0].process_queue is process_queue:
+            delivery = waiting.popleft()
+            if delivery.is_wanted:
+                taken.append(delivery)
+        return taken
+
     def close(self) -> None:
         """Give out no more messages; those who wait get None."""
         self._is_closed = True

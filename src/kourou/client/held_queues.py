@@ -7,17 +7,20 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from kourou.client.config import MIB
+from kourou.client.consumer import QueueState
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import ReadyMessages
 from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import Offsets
 from kourou.client.process_queue import ProcessQueue
 from kourou.client.pull_result import PullResult
-from kourou.client.queue_puller import QueuePuller
+from kourou.client.queue_puller import PulledSome, QueuePuller
 from kourou.client.rebalance import QueueChanges
 from kourou.client.start_offset import CONSUME_TIMESTAMP_AGE_MS, find_start_offset
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class HeldQueues:
         subscriptions: by topic.
         ready: where pulled messages go.
         offsets: of the queues held.
+        on_pulled: counts pulls that found messages.
 
     Attributes:
         on_lost: called when a queue was given up that the next rebalance pass must start anew.
@@ -56,6 +60,7 @@ class HeldQueues:
         subscriptions: Mapping[str, SubscriptionData],
         ready: ReadyMessages,
         offsets: Offsets,
+        on_pulled: PulledSome,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -63,6 +68,7 @@ class HeldQueues:
         self._subscriptions = subscriptions
         self._ready = ready
         self._offsets = offsets
+        self._on_pulled = on_pulled
         self._held: dict[MessageQueue, _Held] = {}
         self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
         self.on_lost: Callable[[], None] | None = None
@@ -76,6 +82,41 @@ class HeldQueues:
     def process_queues(self) -> Collection[ProcessQueue]:
         """What is held of each."""
         return [held.process_queue for held in self._held.values()]
+
+    def states(self) -> dict[MessageQueue, QueueState]:
+        """Return how each queue is."""
+        return {
+            queue: QueueState(
+                len(held.process_queue),
+                held.process_queue.size_bytes,
+                self._offsets.get(queue),
+                held.puller.max_offset,
+                held.puller.is_failing,
+                held.puller.problem,
+            )
+            for queue, held in self._held.items()
+        }
+
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return each queue as administrators see it."""
+        return {
+            queue: ProcessQueueInfo(
+                commit_offset=self._offsets.get(queue) or 0,
+                cached_msg_min_offset=held.process_queue.lowest or 0,
+                cached_msg_max_offset=held.process_queue.highest or 0,
+                cached_msg_count=len(held.process_queue),
+                cached_msg_size_in_mib=held.process_queue.size_bytes // MIB,
+                dropped=held.process_queue.is_dropped,
+                last_pull_timestamp=held.puller.last_pull_at_ms,
+                last_consume_timestamp=held.process_queue.last_consumed_at_ms,
+            )
+            for queue, held in sorted(self._held.items())
+        }
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the offsets in memory of the topic's queues."""
+        known = {queue: self._offsets.get(queue) for queue in sorted(self.of_topic(topic))}
+        return {queue: offset for queue, offset in known.items() if offset is not None}
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
         """Return the queues held of one topic."""
@@ -97,6 +138,21 @@ class HeldQueues:
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets, back or forth, in those of the queues that are held.
+
+        What is in flight is dropped first, so that it moves no offset any more; what a listener
+        has of it may be delivered again beside it.
+        """
+        queues = [queue for queue in wanted if queue in self._held]
+        for queue in queues:
+            self._held[queue].process_queue.drop()
+            self._offsets.overwrite(queue, wanted[queue])
+            log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+        await asyncio.gather(*map(self._release, queues))
+        if queues and self.on_lost is not None:
+            self.on_lost()
 
     async def persist(self) -> None:
         """Tell the brokers the offsets of all queues held whose pulls they answer."""
@@ -154,6 +210,7 @@ class HeldQueues:
             ready=self._ready,
             offsets=self._offsets,
             on_offset_illegal=self._restart,
+            on_pulled=self._on_pulled,
         )
         pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
         self._held[queue] = _Held(process_queue, puller, pulling)

@@ -128,11 +128,6 @@ class ClientInstance:
         return self._state is _State.OPEN
 
     @property
-    def deaf(self) -> list[str]:
-        """Addresses of brokers that did not answer the last heartbeat, sorted."""
-        return sorted(self._deaf)
-
-    @property
     def is_closed(self) -> bool:
         """Whether its connections are closed, or about to be: nothing can be sent any more."""
         return self._state is _State.CLOSED

@@ -7,7 +7,7 @@ import functools
 import logging
 from typing import Self
 
-from kourou.client.consume_concurrently import Acknowledgements
+from kourou.client.acknowledgements import Acknowledgements
 from kourou.client.delivery import Delivery, ReadyMessages
 from kourou.clock import Clock
 from kourou.model.message import MessageExt

@@ -12,7 +12,8 @@ from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import Offsets
 from kourou.client.polled_queue import PolledQueue
-from kourou.client.queue_reader import PulledSome, QueueReader
+from kourou.client.queue_puller import PulledSome
+from kourou.client.queue_reader import QueueReader
 from kourou.client.rebalance import QueueChanges
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt

@@ -24,6 +24,7 @@ class ProcessQueue:
         is_dropped: the queue belongs to another member now: its messages must not be delivered,
             sent back or committed from here any more. Never set back.
         size_bytes: sum of the bodies held, as pulled.
+        last_consumed_at_ms: when a listener last got a message; 0 if none did.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class ProcessQueue:
         "_messages",
         "_started",
         "is_dropped",
+        "last_consumed_at_ms",
         "queue",
         "size_bytes",
     )
@@ -41,6 +43,7 @@ class ProcessQueue:
         self.queue = queue
         self.is_dropped = False
         self.size_bytes = 0
+        self.last_consumed_at_ms = 0
         self._messages: dict[int, MessageExt] = {}
         self._heap: list[int] = []  # offsets; those no longer in _messages are skipped lazily
         self._started: dict[int, int] = {}
@@ -50,6 +53,16 @@ class ProcessQueue:
     def __len__(self) -> int:
         """Return how many messages are held."""
         return len(self._messages)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest queue offset held; None when empty."""
+        return self._lowest() if self._messages else None
+
+    @property
+    def highest(self) -> int | None:
+        """The highest queue offset held; None when empty."""
+        return self._highest if self._messages else None
 
     @property
     def span(self) -> int:
@@ -85,6 +98,7 @@ class ProcessQueue:
         """Remember that a listener got `message` at `now_ms`."""
         if self.holds(message):
             self._started[message.queue_offset] = now_ms
+            self.last_consumed_at_ms = now_ms
 
     def postpone(self, message: MessageExt) -> None:
         """Forget that a listener got `message`: it waits for its next delivery."""

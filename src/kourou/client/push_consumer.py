@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+from collections.abc import Mapping
+from typing import Final
 
-from kourou.client.consume_concurrently import (
+from kourou.client.acknowledgements import (
     Acknowledgements,
-    ConcurrentConsumption,
-    Listener,
+    BroadcastAcknowledgements,
     give_back_overdue,
 )
+from kourou.client.client_requests import ClientRequests
+from kourou.client.consume_concurrently import (
+    BatchListener,
+    ConcurrentConsumption,
+    Listener,
+    ListenerCall,
+)
+from kourou.client.consumer import Consumer, QueueState
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.consumer_groups import consumer_groups
 from kourou.client.delivery import ReadyMessages
@@ -19,25 +29,32 @@ from kourou.client.instance import ClientInstance
 from kourou.client.iteration import Iteration, MessageLoop
 from kourou.client.lifetime import Lifetime
 from kourou.client.listener_threads import ListenerThreads
-from kourou.client.offset_store import RemoteOffsets
+from kourou.client.local_offsets import LocalOffsets, offset_disk
+from kourou.client.loop_watch import LoopWatch
+from kourou.client.offset_store import Offsets, RemoteOffsets
+from kourou.client.push_answers import PushAnswers
 from kourou.client.rebalance_loop import RebalanceLoop
-from kourou.client.retrying import Deadline, try_until
-from kourou.errors import NoRouteError, UsageError
-from kourou.filter.tags import parse_tags
+from kourou.client.subscriptions import Subscriptions
+from kourou.disk import Disk
+from kourou.errors import UsageError
+from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
-from kourou.model.subscription import SUB_ALL, SubscriptionData
-from kourou.model.topic import check_client_group, check_topic, retry_topic
-from kourou.protocol.bodies import ConsumerData
-from kourou.protocol.codes import RequestCode
-from kourou.remoting.connection import Request
+from kourou.model.subscription import SUB_ALL
+from kourou.model.topic import check_client_group
+from kourou.protocol.bodies import (
+    ConsumerData,
+)
 from kourou.remoting.runtime import Offload, Runtime
 
 __all__ = ["Listener", "PushConsumer"]
 
 log = logging.getLogger(__name__)
 
+BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
+"""Java's, of a consumer that broadcasts and has no name of its own."""
 
-class PushConsumer(Lifetime):
+
+class PushConsumer(Lifetime, Consumer):
     """Consumes topics as one member of a group: each message goes to one member.
 
     Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
@@ -73,6 +90,7 @@ class PushConsumer(Lifetime):
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
         run_blocking: runs listeners that are plain functions; None for threads.
+        disk: where BROADCASTING keeps its offsets, for tests; None as the config says.
 
     Raises:
         InvalidGroupError, ConfigError: an argument is no valid name or address.
@@ -86,35 +104,43 @@ class PushConsumer(Lifetime):
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
         run_blocking: Offload | None = None,
+        disk: Disk | None = None,
     ) -> None:
         check_client_group(group)
-        self.group = group
-        self._config = config or PushConsumerConfig()
-        self._expressions: dict[str, str | None] = {}
-        self._listener: Listener | None = None
+        config = config or PushConsumerConfig()
+        self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
+        if self._is_broadcasting and config.instance_name is None:
+            # Its offsets are kept under the client id, which must be the same after a restart.
+            config = dataclasses.replace(config, instance_name=BROADCAST_INSTANCE_NAME)
+        self._config = config
+        self._disk = disk
+        self._call: ListenerCall | None = None
         self._run_blocking = run_blocking
         self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | None = None
         self._closed = asyncio.Event()
-        self._instance = ClientInstance(
+        self._requests = ClientRequests(group)
+        instance = ClientInstance(
             namesrv_addr,
             self._config,
             runtime,
             kind="push consumer",
             consumer=self._consumer_data,
-            handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_consumer_ids_changed},
+            handlers=self._requests.handlers(),
             on_route_changed=self._on_change,
             on_registered=self._on_change,
         )
+        Consumer.__init__(self, instance, group)
         self._compose()
 
     def _compose(self) -> None:
         """Make the parts; nothing runs yet, and nothing is subscribed."""
         config, instance = self._config, self._instance
-        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._subscriptions = Subscriptions(instance, self.group)
         self._ready = ReadyMessages()
-        self._offsets = RemoteOffsets(instance, self.group, config.request_timeout_ms)
-        self._acknowledgements = Acknowledgements(instance, self.group, config, self._offsets)
+        self._offsets = self._make_offsets()
+        acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
+        self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
         self._iteration = Iteration(self._ready, self._acknowledgements, instance.runtime.clock)
         self._held = HeldQueues(
             instance,
@@ -123,15 +149,35 @@ class PushConsumer(Lifetime):
             subscriptions=self._subscriptions,
             ready=self._ready,
             offsets=self._offsets,
+            on_pulled=self._stats.count_pulled,
         )
         self._rebalance = RebalanceLoop(
-            instance, self.group, config, subscriptions=self._subscriptions, held=self._held
+            instance,
+            self.group,
+            config,
+            subscriptions=self._subscriptions,
+            held=self._held,
+            is_alone=self._is_broadcasting,
+        )
+        self._rebalance.on_queues_changed = self._tell_queues_changed
+        self._answers = self._requests.asked = PushAnswers(
+            instance,
+            config,
+            subscriptions=self._subscriptions,
+            held=self._held,
+            rebalance=self._rebalance,
+            stats=self._stats,
         )
 
-    @property
-    def client_id(self) -> str:
-        """What brokers call this member."""
-        return self._instance.client_id
+    def _make_offsets(self) -> Offsets:
+        config, instance = self._config, self._instance
+        if not self._is_broadcasting:
+            return RemoteOffsets(instance, self.group, config.request_timeout_ms)
+        disk = self._disk or offset_disk(config.local_offset_directory)
+        self._local_offsets = LocalOffsets(
+            disk, instance.client_id, self.group, instance.runtime.offload
+        )
+        return self._local_offsets
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -158,9 +204,17 @@ class PushConsumer(Lifetime):
             UsageError: the consumer was started.
         """
         self._check_new("subscribe")
-        check_topic(topic)
-        parse_tags(topic, tags)
-        self._expressions[topic] = tags
+        self._subscriptions.want(topic, tags)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume the topic no more, before the start or after it.
+
+        Its queues are given up soon: what is done of them is committed, what a listener has may be
+        delivered again to another member.
+        """
+        if self._subscriptions.leave(topic) and self._instance.is_open:
+            self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
+            self._rebalance.wake()
 
     def listen(self, listener: Listener) -> Listener:
         """Have `listener` called with each message; to be called before `start`.
@@ -171,11 +225,41 @@ class PushConsumer(Lifetime):
         Raises:
             UsageError: the consumer was started, or has a listener.
         """
-        self._check_new("listen")
-        if self._listener is not None:
-            raise UsageError("the consumer has a listener already")
-        self._listener = listener
+        self._set_listener(listener, is_batch=False)
         return listener
+
+    def listen_in_batches(self, listener: BatchListener) -> BatchListener:
+        """Have `listener` called with up to `consume_batch_size` messages of one queue.
+
+        It gets what is there, and does not wait for more. Raising gives all of them back.
+
+        Returns:
+            `listener`, so that this also is a decorator.
+
+        Raises:
+            UsageError: the consumer was started, or has a listener.
+        """
+        self._set_listener(listener, is_batch=True)
+        return listener
+
+    def _set_listener(self, listener: Listener | BatchListener, *, is_batch: bool) -> None:
+        self._check_new("listen")
+        if self._call is not None:
+            raise UsageError("the consumer has a listener already")
+        run_blocking = self._run_blocking
+        if run_blocking is None:
+            run_blocking = self._threads = ListenerThreads(
+                self._config.consume_threads, f"kourou-{self.group}"
+            )
+        self._call = ListenerCall(
+            listener,
+            is_batch=is_batch,
+            run_blocking=run_blocking,
+            group=self.group,
+            consume_timeout_ms=self._config.consume_timeout_ms,
+            hooks=self._hooks,
+            stats=self._stats,
+        )
 
     async def start(self) -> None:
         """Join the group, and return when this member has its queues or after a few seconds.
@@ -190,13 +274,15 @@ class PushConsumer(Lifetime):
             ConnectFailedError: no name server answered within `request_timeout_ms`.
             ClosedError: the consumer was started before, or is closed meanwhile.
         """
-        if not self._expressions:
+        if not self._subscriptions.wanted:
             raise UsageError("subscribe a topic before the start")
         self._instance.start()
         try:
             self._acquire_group()
-            self._fix_subscriptions()
-            await self._look_up_routes()
+            if self._is_broadcasting:
+                await self._local_offsets.open()
+            self._subscriptions.fix(is_retrying=not self._is_broadcasting)
+            await self._subscriptions.look_up_routes(self._config.request_timeout_ms)
             await self._instance.heartbeat_all()
             self._instance.check_open()  # another task may have closed it meanwhile
             self._begin()
@@ -248,7 +334,7 @@ class PushConsumer(Lifetime):
             UsageError: it has a listener.
         """
         self._instance.check_open()
-        if self._listener is not None:
+        if self._call is not None:
             raise UsageError("the consumer has a listener: messages go there")
         return self._iteration.messages()
 
@@ -258,25 +344,6 @@ class PushConsumer(Lifetime):
         namesrv = self._instance.namesrv_addresses
         consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
 
-    def _fix_subscriptions(self) -> None:
-        now_ms = self._instance.runtime.clock.now_ms()
-        expressions = {**self._expressions, retry_topic(self.group): SUB_ALL}
-        for topic, tags in expressions.items():
-            self._subscriptions[topic] = parse_tags(topic, tags, now_ms)
-
-    async def _look_up_routes(self) -> None:
-        """Find the brokers to join; fail if no name server answers, not if a topic is new."""
-        deadline = Deadline(self._config.request_timeout_ms)
-        for topic in self._expressions:
-
-            async def look_up(topic: str = topic) -> None:
-                try:
-                    await self._instance.routes.get(topic, deadline.remaining_s())
-                except NoRouteError as error:
-                    log.warning("topic.unknown group=%s reason=%s", self.group, error)
-
-            await try_until(deadline, self._instance.backoff, look_up, lambda _: None)
-
     def _begin(self) -> None:
         """Start the loops and the listener's workers."""
         config, tasks = self._config, self._instance.tasks
@@ -285,16 +352,13 @@ class PushConsumer(Lifetime):
             self._held.persist, config.persist_offset_interval_ms, "persist offsets"
         )
         tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
-        if self._listener is None:
+        self._start_sampling()
+        tasks.start(LoopWatch().run, "event loop watch")
+        self._answers.begin(self._call)
+        if self._call is None:
             return
-        run_blocking = self._run_blocking
-        if run_blocking is None:
-            run_blocking = self._threads = ListenerThreads(
-                config.consume_threads, f"kourou-{self.group}"
-            )
         self._consumption = ConcurrentConsumption(
-            self._listener,
-            run_blocking,
+            self._call,
             config,
             clock=self._instance.runtime.clock,
             ready=self._ready,
@@ -317,6 +381,8 @@ class PushConsumer(Lifetime):
         self._held.drop_all()
         if self._threads is not None:
             self._threads.close()
+        if self._is_broadcasting:
+            self._local_offsets.close()
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
         self._closed.set()
@@ -330,12 +396,10 @@ class PushConsumer(Lifetime):
     def _consumer_data(self) -> ConsumerData:
         return ConsumerData(
             self.group,
+            message_model=self._config.message_model,
             consume_from_where=self._config.consume_from_where,
             subscriptions=tuple(self._subscriptions.values()),
         )
-
-    def _on_consumer_ids_changed(self, _: Request) -> None:
-        self._rebalance.wake()
 
     def _on_change(self, _: str) -> None:
         self._rebalance.wake()
@@ -347,3 +411,6 @@ class PushConsumer(Lifetime):
             self._acknowledgements,
             now_ms - self._config.consume_timeout_ms,
         )
+
+    def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
+        return self._held.states()

@@ -41,6 +41,10 @@ _UNREADABLE_DELAY_MS: Final = 30_000
 compression needs, or the broker's disk is mended."""
 
 
+PulledSome = Callable[[str, int, float], None]
+"""Called with a topic, how many messages a pull found, and the time that it took in ms."""
+
+
 class QueuePuller:
     """Pulls one queue into its process queue, and hands what is new to `ready`.
 
@@ -55,11 +59,15 @@ class QueuePuller:
         offsets: committed on the way; moved on where nothing is left to consume.
         on_offset_illegal: called with the broker's answer and the offset asked for, when it does
             not hold that offset. The puller has ended then.
+        on_pulled: counts pulls that found messages.
 
     Attributes:
         is_failing: the broker did not answer the last pull, or refused it. It may have lost the end
             of the queue meanwhile: until the next pull says, nothing is committed, so that the
             broker keeps the offset that it corrected.
+        problem: why the queue is not pulled although its broker answers; None if it is.
+        max_offset: the queue offset that the next message will have; None before the first pull.
+        last_pull_at_ms: when the last pull began, in epoch milliseconds; 0 before the first.
     """
 
     def __init__(
@@ -74,6 +82,7 @@ class QueuePuller:
         ready: ReadyMessages,
         offsets: Offsets,
         on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
+        on_pulled: PulledSome,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -85,8 +94,12 @@ class QueuePuller:
         self._ready = ready
         self._offsets = offsets
         self._on_offset_illegal = on_offset_illegal
+        self._on_pulled = on_pulled
         self._broker_id = MASTER_ID
         self.is_failing = False
+        self.problem: str | None = None
+        self.max_offset: int | None = None
+        self.last_pull_at_ms = 0
 
     async def run(self) -> None:
         """Pull until the queue is dropped. Cancelling leaves no message half taken."""
@@ -106,7 +119,10 @@ class QueuePuller:
         """Pull once, or not while too much is held; return the delay before the next, in ms."""
         if self._holds_too_much():
             return self._config.flow_control_delay_ms
+        self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
+        began_s = asyncio.get_running_loop().time()
         result = await self._pull()
+        self.max_offset = result.max_offset
         if self._process_queue.is_dropped:
             return 0
         if self.is_failing:
@@ -126,12 +142,16 @@ class QueuePuller:
             return self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
         messages = result.messages if result.status is PullStatus.FOUND else []
+        self.problem = None
         self._take(messages, result)
+        if messages:
+            elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+            self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
         return self._config.pull_interval_ms if messages else 0
 
     def _take(self, messages: list[MessageExt], result: PullResult) -> None:
         for message in messages:
-            _restore_topic(message)
+            restore_topic(message)
         added = self._process_queue.put(messages)
         self._ready.put(self._process_queue, added)
         self._offset = result.next_offset
@@ -186,6 +206,7 @@ class QueuePuller:
             log.error(
                 "pull.unreadable queue=%s offset=%d reason=%s", self._queue, self._offset, error
             )
+            self.problem = str(error)
             return _UNREADABLE_DELAY_MS
         if error.refresh_route:
             self._instance.routes.refresh_soon(self._queue.topic)
@@ -209,7 +230,7 @@ class QueuePuller:
         )
 
 
-def _restore_topic(message: MessageExt) -> None:
+def restore_topic(message: MessageExt) -> None:
     """Give a message from the retry topic the topic that its producer sent it to."""
     if is_retry_topic(message.topic):
         message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic

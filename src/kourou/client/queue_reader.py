@@ -16,6 +16,7 @@ from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import Offsets
 from kourou.client.polled_queue import PolledQueue
 from kourou.client.pull_result import PullResult, PullStatus
+from kourou.client.queue_puller import PulledSome
 from kourou.client.start_offset import CONSUME_TIMESTAMP_AGE_MS, find_start_offset
 from kourou.errors import CodecMissingError, FlowControlError, KourouError, ProtocolError
 from kourou.model.route import MASTER_ID
@@ -31,10 +32,6 @@ _UNREADABLE_DELAY_MS: Final = 30_000
 
 _HELD_BY_BROKER_EXTRA_MS: Final = 10_000
 """What a pull may take beyond the time that the broker holds it (30 s and 20 s in Java)."""
-
-
-PulledSome = Callable[[str, int, float], None]
-"""Called with a topic, how many messages a pull found, and the time that it took in ms."""
 
 
 class QueueReader:

@@ -141,15 +141,25 @@ class Cluster:
         return Producer(group, self.namesrv_addr, config=config, runtime=self.runtime)
 
     def push_consumer(
-        self, group: str = "consumers", config: PushConsumerConfig | None = None
+        self,
+        group: str = "consumers",
+        config: PushConsumerConfig | None = None,
+        disk: SimDisk | None = None,
     ) -> PushConsumer:
-        """Return a push consumer of the cluster, to be started; listeners run on the loop."""
+        """Return a push consumer of the cluster, to be started; listeners run on the loop.
+
+        Args:
+            group: the consumer group.
+            config: None for the defaults.
+            disk: where it keeps offsets if it broadcasts; None for one of its own.
+        """
         return PushConsumer(
             group,
             self.namesrv_addr,
             config=config,
             runtime=self.runtime,
             run_blocking=self.runtime.offload,
+            disk=SimDisk(self._seed) if disk is None else disk,
         )
 
     def pull_consumer(

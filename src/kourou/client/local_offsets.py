@@ -1,0 +1,124 @@
+"""Offsets that a broadcasting consumer keeps in a file of its own.
+
+    <directory>/<client id>/<group>/offsets.json        and .bak, the one before
+
+    {
+        "offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}
+    }
+
+Java's clients read the same file, and write it. A consumer that starts again under the same client
+id goes on there; so the id must not change, and no other process may use it at the same time.
+
+Source: LocalFileOffsetStore.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from kourou.client.offset_store import OffsetsInMemory
+from kourou.disk import Disk, OsDisk
+from kourou.errors import CorruptRecordError, StoreLockedError, UsageError
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies import decode_reset_offsets
+from kourou.protocol.fastjson import dumps
+from kourou.remoting.runtime import Offload
+from kourou.store.config_file import ConfigFile
+
+log = logging.getLogger(__name__)
+
+DIRECTORY: Final = ".rocketmq_offsets"
+"""In the home directory, unless the config names another."""
+
+
+def offset_disk(directory: Path | None) -> Disk:
+    """Return where offset files are; None: where Java's clients keep theirs."""
+    return OsDisk(Path.home() / DIRECTORY if directory is None else directory)
+
+
+class LocalOffsets(OffsetsInMemory):
+    """Offsets of the queues that this consumer holds, and the file that keeps them.
+
+    What is updated here is in memory until `persist`. A crash in between repeats deliveries.
+
+    Args:
+        disk: the directory of all clients' offsets.
+        client_id: this client's.
+        group: the consumer group.
+        offload: runs what waits for the disk.
+    """
+
+    is_remote = False
+
+    def __init__(self, disk: Disk, client_id: str, group: str, offload: Offload) -> None:
+        super().__init__()
+        self._disk = disk
+        self._directory = f"{client_id}/{group}"
+        self._offload = offload
+        self._file = ConfigFile(disk, f"{self._directory}/offsets.json", decode_reset_offsets)
+        self._kept: dict[MessageQueue, int] = {}
+        self._unlock: Callable[[], None] | None = None
+        self._is_failing = False
+
+    async def open(self) -> None:
+        """Read the file, and keep others from using it until `close`.
+
+        Raises:
+            UsageError: another consumer has it, or it cannot be read or written.
+        """
+        try:
+            await self._offload(self._open)
+        except StoreLockedError as error:
+            raise UsageError(
+                f"{error}: another consumer broadcasts with this client id; give each its own "
+                "instance_name"
+            ) from None
+        except (OSError, CorruptRecordError) as error:
+            raise UsageError(f"offsets in {self._disk.root}/{self._directory}: {error}") from error
+
+    def close(self) -> None:
+        """Let others use the file. Nothing is written."""
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
+
+    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
+        """Return the queue offset that the file has; None if it has none.
+
+        Args:
+            queue: the queue.
+            zero_if_new: without effect: no broker is asked.
+        """
+        del zero_if_new
+        return self._kept.get(queue)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the offsets of these queues, beside those that the file has of others.
+
+        Returns when they are on the disk. A failure is not raised, but logged once until it works
+        again: the next time heals it, or deliveries are repeated.
+        """
+        for queue in queues:
+            offset = self._offsets.get(queue)
+            if offset is not None:
+                self._kept[queue] = offset
+        if not self._kept:
+            return
+        data = dumps({"offsetTable": dict(sorted(self._kept.items()))}, pretty=True)
+        try:
+            await self._offload(self._file.save, data)
+        except OSError as error:
+            level = logging.DEBUG if self._is_failing else logging.WARNING
+            self._is_failing = True
+            log.log(level, "offset_file.not_saved name=%s reason=%s", self._file.name, error)
+        else:
+            self._is_failing = False
+
+    def _open(self) -> None:
+        self._disk.make_directory(self._directory)
+        self._unlock = self._disk.lock(f"{self._directory}/lock")
+        data = self._file.load()
+        self._kept = {} if data is None else decode_reset_offsets(data)
