@@ -237,3 +237,35 @@ def test_a_long_text_with_bare_keys_is_read_only_for_who_asks() -> None:
     with pytest.raises(MalformedBodyError, match="bare keys, 262144 bytes are read, not 3"):
         loads(text)
     assert len(loads(text, bare_keys_bytes_max=len(text))) == 40_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # As fastjson 1.2 writes a queue that it has met as a key, and a table met again.
+        '{"a":{{"brokerName":"b","queueId":0,"topic":"T"}:1},"b":{{"$ref":"$.a.null"}:3}}',
+        '{"a":{{"brokerName":"b","queueId":0,"topic":"T"}:1},"c":[{"$ref":"$.a.null"}]}',
+        '{"d":{"c1":{},"c2":{"$ref":"$.d.c1"}}}',
+        '{"$ref":"$"}',
+        '[[{"x":{"$ref":".."}}]]',
+        '[{"$ref":"@"}]',
+    ],
+)
+def test_a_reference_is_refused_by_name(text: str) -> None:
+    for data in (text, text.encode(), memoryview(text.encode())):
+        with pytest.raises(MalformedBodyError, match="a reference is not read"):
+            loads(data)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"table": {"$ref": "x"}},
+        {"$ref": "$.a", "b": 1},
+        {"$ref": {"a": 1}},
+        ["$ref", "$"],
+        {"$refs": "$"},
+    ],
+)
+def test_what_only_looks_like_a_reference_is_read(value: object) -> None:
+    assert loads(dumps(value)) == value

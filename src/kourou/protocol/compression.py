@@ -104,11 +104,11 @@ def decompress(body: bytes | memoryview, sys_flag: int, *, size_max: int) -> byt
         # One more byte than allowed tells "too large" from "just fits"; 0 would mean no limit.
         inflated = inflater.decompress(body, size_max + 1)
     except damaged as error:
-        raise MalformedMessageError(f"the body is no {kind.name} stream: {error}") from None
+        raise MalformedMessageError(f"the body is no {kind.name.lower()} stream: {error}") from None
     if len(inflated) > size_max:
         raise MalformedMessageError(f"the body inflates to more than {size_max} bytes")
     if not inflater.eof:
-        raise MalformedMessageError(f"the body is a {kind.name} stream cut short")
+        raise MalformedMessageError(f"the body is a {kind.name.lower()} stream cut short")
     return inflated
 
 

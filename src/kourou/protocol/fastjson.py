@@ -6,7 +6,11 @@ Maps whose keys are not texts are written with bare keys:
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}              objects
 
 `loads` takes these and standard JSON, `dumps` writes them, because Java, Go and the files of
-Java's brokers do. Not taken: single quotes, bare words and `$ref`.
+Java's brokers do. Not taken: single quotes and bare words.
+
+A value that Java meets again within one text may come as a reference, up to RocketMQ 5.3:
+`{"$ref":"$.a.null"}`. One to a key names any key of its map, so that Java itself reads it as
+another queue. References are refused by name: none is known to be sent, and a guess could be wrong.
 
 Source: RemotingSerializable.java, JSONSerializer of fastjson2.
 """
@@ -44,6 +48,8 @@ _TOKEN: Final = re.compile(
 )
 _WORDS: Final = {"true": True, "false": False, "null": None}
 _INTEGER: Final = re.compile(r"-?[0-9]+")
+_REFERENCE_KEY: Final = '{"$ref":"'
+_REFERENCE_PATHS: Final = ("$", "@", "..")
 
 
 def loads(data: bytes | memoryview | str, *, bare_keys_bytes_max: int = BARE_KEYS_BYTES_MAX) -> Any:  # noqa: ANN401 - any JSON value
@@ -54,8 +60,16 @@ def loads(data: bytes | memoryview | str, *, bare_keys_bytes_max: int = BARE_KEY
 
     Raises:
         MalformedBodyError: the text is neither, is not UTF-8, nests too deep, has a number too
-            large to hold, or is no strict JSON and longer than `bare_keys_bytes_max`.
+            large to hold or a reference, or is no strict JSON and longer than
+            `bare_keys_bytes_max`.
     """
+    value = _loads(data, bare_keys_bytes_max)
+    if "$ref" in data if isinstance(data, str) else b"$ref" in bytes(data):
+        _refuse_references(value)
+    return value
+
+
+def _loads(data: bytes | memoryview | str, bare_keys_bytes_max: int) -> Any:  # noqa: ANN401
     try:
         return _decode(data)
     except msgspec.DecodeError as error:
@@ -71,6 +85,21 @@ def loads(data: bytes | memoryview | str, *, bare_keys_bytes_max: int = BARE_KEY
     except UnicodeDecodeError as error:
         raise MalformedBodyError(f"not JSON: {error}") from None
     return _Reader(text).read()
+
+
+def _refuse_references(value: object) -> None:
+    """Refuse a value that has `{"$ref": path}` for a value or, as the text of one, for a key."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, dict):
+            path = one.get("$ref") if len(one) == 1 else None
+            keys = [key for key in one if key.startswith(_REFERENCE_KEY)]
+            if keys or (isinstance(path, str) and path.startswith(_REFERENCE_PATHS)):
+                raise MalformedBodyError(f"a reference is not read: {keys[0] if keys else path}")
+            left += one.values()
 
 
 class _Reader:
