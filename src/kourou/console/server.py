@@ -122,6 +122,10 @@ class Console:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, text.encode()
         except FutureCancelledError:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the process is stopping\n"
+        except Exception:  # a page that fails must not take the others with it
+            log.exception("console.page_failed path=%s", path)
+            text = "this page could not be made; the log says why\n"
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, text.encode()
 
     def _index(self) -> _Answer:
         return HTTPStatus.OK, _TEXT, b"kourou: /metrics /healthz /readyz\n"
