@@ -16,8 +16,10 @@ from kourou.protocol.bodies import (
     TopicOffset,
     decode_topic_config,
     decode_topic_config_table,
+    decode_topic_list,
     decode_topic_stats,
     encode_data_version,
+    encode_topic_config_list,
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -61,6 +63,8 @@ class AdminBench:
         peer = self.sends.peer
         handler: Any = {
             17: self.handlers.on_update_and_create_topic,
+            18: self.handlers.on_update_and_create_topic_list,
+            305: self.handlers.on_get_system_topic_list,
             21: self.handlers.on_get_all_topic_config,
             202: self.handlers.on_get_topic_stats_info,
             215: self.handlers.on_delete_topic,
@@ -120,6 +124,8 @@ def test_the_same_again_changes_no_version() -> None:
         "17_UPDATE_AND_CREATE_TOPIC_admin-updateTopic-bad-attribute_rc1",
         "215_DELETE_TOPIC_IN_BROKER_raw-delete-topic-system_rc29",
         "215_DELETE_TOPIC_IN_BROKER_raw-delete-topic-unknown",
+        "18_UPDATE_AND_CREATE_TOPIC_LIST_raw-create-topic-list",
+        "305_GET_SYSTEM_TOPIC_LIST_FROM_BROKER_raw-system-topics-broker",
         "202_GET_TOPIC_STATS_INFO_raw-topic-stats-unknown_rc17",
         "351_GET_TOPIC_CONFIG_raw-topic-config-unknown_rc17",
     ],
@@ -259,5 +265,66 @@ def test_statistics_say_what_each_queue_holds() -> None:
             MessageQueue("T", "broker-a", 2): TopicOffset(0, 0, 0),
             MessageQueue("T", "broker-a", 3): TopicOffset(0, 1, EPOCH_MS + 2000),
         }
+
+    run_sends(test)
+
+
+async def ask_list(admin: AdminBench, *topics: TopicConfig) -> RemotingCommand:
+    body = encode_topic_config_list(topics)
+    return await admin.ask_with(admin.sends.peer.request(18, None, body).command)
+
+
+def test_a_list_of_topics_is_durable_when_it_is_answered() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        await admin.ask(17, replace(CREATE, attributes="+message.type=NORMAL"))
+        answer = await ask_list(
+            admin,
+            TopicConfig("New", 1, 1, attributes={"-message.type": ""}),
+            TopicConfig("Other", 2, 2, attributes={"+message.type": "FIFO"}),
+        )
+        assert (answer.code, answer.remark) == (0, None)
+        assert admin.parts.topics.get("New") == TopicConfig("New", 1, 1)
+        other = TopicConfig("Other", 2, 2, attributes={"message.type": "FIFO"})
+        assert admin.parts.topics.get("Other") == other
+        assert '"Other"' in admin.saved_topics()
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (TopicConfig("not a name"), 29),
+        (TopicConfig("TBW102"), 29),
+        (TopicConfig("DefaultCluster"), 29),
+        (TopicConfig("Bad", 0, 1), 29),
+        (TopicConfig("Bad", attributes={"message.type": "FIFO"}), 1),
+    ],
+)
+def test_one_bad_topic_refuses_the_list(bad: TopicConfig, code: int) -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        version = admin.parts.topics.data_version
+        answer = await ask_list(admin, TopicConfig("Good"), bad)
+        assert answer.code == code
+        assert admin.parts.topics.get("Good") is None
+        assert admin.parts.topics.data_version == version
+
+    run_sends(test)
+
+
+def test_the_systems_topics_are_those_of_a_java_broker(golden: Golden) -> None:
+    request, java = golden("305_GET_SYSTEM_TOPIC_LIST_FROM_BROKER_raw-system-topics-broker")
+    assert java is not None
+    expected = set(decode_topic_list(java.body))
+
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        answer = await admin.ask_with(request)
+        assert set(decode_topic_list(answer.body)) == expected
+        for name in expected:
+            assert (await admin.ask(17, replace(CREATE, topic=name))).code == 29, name
+            assert (await admin.ask(215, DeleteTopicRequestHeader(name))).code == 29, name
 
     run_sends(test)

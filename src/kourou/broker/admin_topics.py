@@ -1,9 +1,11 @@
 """Requests of administrators on topics.
 
     17   UPDATE_AND_CREATE_TOPIC   29 bad name, system topic, bad numbers; 1 bad attributes
+    18   UPDATE_AND_CREATE_TOPIC_LIST   several, all or none of them
     21   GET_ALL_TOPIC_CONFIG      all, or one page
     202  GET_TOPIC_STATS_INFO      what each queue holds; 17 unknown
     215  DELETE_TOPIC_IN_BROKER    with its messages' places and its offsets; unknown is no error
+    305  GET_SYSTEM_TOPIC_LIST     those that are the system's own
     351  GET_TOPIC_CONFIG          17 unknown
 
 A change is answered when it is durable.
@@ -13,6 +15,8 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -23,7 +27,7 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.later import LaterReplies
 from kourou.broker.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
-from kourou.broker.topics import Topics
+from kourou.broker.topics import Topics, system_topics
 from kourou.errors import (
     InvalidParameterError,
     InvalidTopicError,
@@ -33,14 +37,16 @@ from kourou.errors import (
 )
 from kourou.model.queue import MessageQueue
 from kourou.model.route import QUEUE_NUMS_MAX
-from kourou.model.topic import PERM_MAX, TopicConfig, check_topic, is_system_topic
+from kourou.model.topic import PERM_MAX, SYSTEM_TOPICS, TopicConfig, check_topic, is_system_topic
 from kourou.protocol.bodies import (
     TopicConfigTable,
     TopicOffset,
     TopicStatsTable,
     decode_data_version,
+    decode_topic_config_list,
     encode_topic_config,
     encode_topic_config_table,
+    encode_topic_list,
     encode_topic_stats,
 )
 from kourou.protocol.codes import ResponseCode
@@ -88,6 +94,7 @@ class AdminTopicHandlers:
             stats: tells how many messages come a second.
         """
         self._config = config
+        self._system_topics = SYSTEM_TOPICS | {topic.name for topic in system_topics(config)}
         self._topics = topics
         self._offsets = offsets
         self._store = store
@@ -98,8 +105,6 @@ class AdminTopicHandlers:
     def on_update_and_create_topic(self, request: Request) -> RemotingCommand | None:
         """Serve 17. Attributes that are not mentioned stay as they are."""
         header = request.command.header(CreateTopicRequestHeader)
-        _check_not_system(header.topic)
-        known = self._topics.get(header.topic)
         topic = TopicConfig(
             header.topic,
             header.read_queue_nums,
@@ -108,21 +113,26 @@ class AdminTopicHandlers:
             header.topic_filter_type,
             header.topic_sys_flag or 0,
             header.order,
-            change_attributes(
-                known.attributes if known is not None else {},
-                header.attributes,
-                is_new=known is None,
-            ),
         )
-        _check_topic_config(topic)
-        self._topics.put(topic)
+        self._topics.put(self._checked(topic, header.attributes))
+        self._later.answer(request, partial(self._saved, request))
+        return None
+
+    def on_update_and_create_topic_list(self, request: Request) -> RemotingCommand | None:
+        """Serve 18: all topics, or none if one of them is refused.
+
+        The attributes of each are a change, as with 17: `{"+message.type": "FIFO"}`.
+        """
+        asked = decode_topic_config_list(request.command.body)
+        topics = [self._checked(topic, _change_text(topic.attributes)) for topic in asked]
+        self._topics.put_all(topics)
         self._later.answer(request, partial(self._saved, request))
         return None
 
     def on_delete_topic(self, request: Request) -> RemotingCommand | None:
         """Serve 215. The messages stay in the log until it is cut, but no queue leads to them."""
         name = request.command.header(DeleteTopicRequestHeader).topic
-        _check_not_system(name)
+        self._check_not_system(name)
         try:
             self._commit.delete_topic(name)
         except (StoreError, OSError) as error:
@@ -139,6 +149,10 @@ class AdminTopicHandlers:
         """Serve 351."""
         topic = self._existing(request.command.header(GetTopicConfigRequestHeader).topic)
         return response(request.command, body=encode_topic_config(topic))
+
+    def on_get_system_topic_list(self, request: Request) -> RemotingCommand:
+        """Serve 305: the topics that nobody may make, change or delete by request."""
+        return response(request.command, body=encode_topic_list(sorted(self._system_topics)))
 
     def on_get_all_topic_config(self, request: Request) -> RemotingCommand:
         """Serve 21: all topics, or the page that begins with number `topic_seq`.
@@ -173,6 +187,31 @@ class AdminTopicHandlers:
         stats = TopicStatsTable(offsets, self._stats.put_tps(topic.name))
         return response(request.command, body=encode_topic_stats(stats))
 
+    def _checked(self, topic: TopicConfig, change: str | None) -> TopicConfig:
+        """Return the topic as it is to be, with the attributes that it has after the change.
+
+        Raises:
+            InvalidParameterError: it is the system's, or there can be no such topic.
+            RemoteSystemError: the change of attributes is refused.
+        """
+        self._check_not_system(topic.name)
+        known = self._topics.get(topic.name)
+        attributes = change_attributes(
+            known.attributes if known is not None else {}, change, is_new=known is None
+        )
+        topic = replace(topic, attributes=attributes)
+        _check_topic_config(topic)
+        return topic
+
+    def _check_not_system(self, name: str) -> None:
+        """Refuse a name that no topic can have, or that is the system's own."""
+        try:
+            check_topic(name)
+        except InvalidTopicError as error:
+            raise _invalid(str(error)) from None
+        if is_system_topic(name) or name in self._system_topics:
+            raise _invalid(f"The topic[{name}] is conflict with system topic.")
+
     def _existing(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)
         if topic is None:
@@ -199,14 +238,11 @@ class AdminTopicHandlers:
         return response(request.command)
 
 
-def _check_not_system(name: str) -> None:
-    """Refuse a name that no topic can have, or that is the system's own."""
-    try:
-        check_topic(name)
-    except InvalidTopicError as error:
-        raise _invalid(str(error)) from None
-    if is_system_topic(name):
-        raise _invalid(f"The topic[{name}] is conflict with system topic.")
+def _change_text(attributes: Mapping[str, str]) -> str:
+    """Return the change that a list's topic asks for, as the header of 17 has it."""
+    return ",".join(
+        f"{name}={value}" if name.startswith("+") else name for name, value in attributes.items()
+    )
 
 
 def _check_topic_config(topic: TopicConfig) -> None:

@@ -21,7 +21,7 @@ from kourou.broker.send import SendHandlers
 from kourou.broker.stats_handlers import StatsHandlers
 from kourou.errors import NoPermissionError
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand
+from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 
@@ -70,6 +70,9 @@ class Handlers:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.on_update_and_create_topic_list,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.on_get_system_topic_list,
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: on_notify_min_broker_id_change,
             RequestCode.DELETE_TOPIC_IN_BROKER: topics.on_delete_topic,
             RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,
             RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
@@ -80,3 +83,8 @@ class Handlers:
 def on_recall_message(_: Request) -> RemotingCommand:
     """Refuse 370 as Java does unless `recallMessageEnable` is on: there are no timer messages."""
     raise NoPermissionError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+
+
+def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:
+    """Take 905 without effect, as a Java master does: slaves act on it, and there are none yet."""
+    return response(request.command)

@@ -11,7 +11,7 @@ Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -157,21 +157,30 @@ class Topics:
         Raises:
             RemoteSystemError: it is new, and there are `TOPICS_MAX` already.
         """
-        known = self._table.get(topic.name)
-        if known == topic:
-            return
-        if known is None and len(self._table) >= TOPICS_MAX:
+        self.put_all((topic,))
+
+    def put_all(self, topics: Sequence[TopicConfig]) -> None:
+        """Add or replace topics: all, or none.
+
+        Raises:
+            RemoteSystemError: there would be more than `TOPICS_MAX`.
+        """
+        new = {topic.name for topic in topics} - self._table.keys()
+        if new and len(self._table) + len(new) > TOPICS_MAX:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic {topic.name} cannot be made: the broker has {len(self._table)}, limit "
+                f"topic {min(new)} cannot be made: the broker has {len(self._table)}, limit "
                 f"{TOPICS_MAX}; delete some",
             )
-        self._set(topic)
-        self._note_change(topic.name)
-        log.info(
-            "topic.changed name=%s read_queues=%d write_queues=%d perm=%d",
-            topic.name, topic.read_queue_nums, topic.write_queue_nums, topic.perm,
-        )  # fmt: skip
+        for topic in topics:
+            if self._table.get(topic.name) == topic:
+                continue
+            self._set(topic)
+            self._note_change(topic.name)
+            log.info(
+                "topic.changed name=%s read_queues=%d write_queues=%d perm=%d",
+                topic.name, topic.read_queue_nums, topic.write_queue_nums, topic.perm,
+            )  # fmt: skip
 
     def delete(self, name: str) -> bool:
         """Remove a topic, and return whether there was one. Its queues are the store's business."""
