@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import assert_type
 
 import pytest
@@ -16,9 +17,14 @@ from kourou import (
     MessageExt,
     MessageQueue,
     Producer,
+    ProducerHealth,
+    ProducerStats,
     PullConsumer,
     PullResult,
     PushConsumer,
+    SendAttempt,
+    SendHook,
+    SendOutcome,
     SendReceipt,
 )
 
@@ -45,6 +51,24 @@ def test_importing_the_package_loads_nothing_else() -> None:
     assert done.stdout == "[]\n"
 
 
+def last_queue(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
+    """Choose a queue, as a user's function does."""
+    return queues[-1]
+
+
+class Audit:
+    """A user's hook."""
+
+    def before_send(self, attempt: SendAttempt) -> None:
+        """See a try begin."""
+
+    def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
+        """See it end."""
+
+
+HOOK: SendHook = Audit()
+
+
 async def use(producer: Producer, reader: PullConsumer, consumer: PushConsumer) -> None:
     """Never run: mypy checks that a user sees these types."""
     receipt = await producer.send(Message("T", b"x"))
@@ -52,6 +76,10 @@ async def use(producer: Producer, reader: PullConsumer, consumer: PushConsumer) 
     assert_type(receipt.durability, Durability)
     assert_type(await producer.submit(Message("T", b"x")), asyncio.Future[SendReceipt])
     assert_type(await producer.send_batch([Message("T", b"x")]), list[SendReceipt])
+    assert_type(await producer.send(Message("T", b"x"), sharding_key="k"), SendReceipt)
+    assert_type(await producer.send(Message("T", b"x"), queue=last_queue), SendReceipt)
+    assert_type(producer.stats(), ProducerStats)
+    assert_type(producer.health(), ProducerHealth)
     queues = await reader.fetch_subscribe_message_queues("T")
     assert_type(queues, list[MessageQueue])
     result = await reader.pull(queues[0], 0)

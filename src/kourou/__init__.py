@@ -21,20 +21,27 @@ if TYPE_CHECKING:
     from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
     from kourou.client.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.producer import Producer
+    from kourou.client.producer_health import ProducerHealth
     from kourou.client.pull_consumer import PullConsumer
     from kourou.client.pull_result import PullResult, PullStatus
     from kourou.client.push_consumer import PushConsumer
     from kourou.client.seen_store import SeenInMemory, SeenInSqlite
+    from kourou.client.send_hooks import SendAttempt, SendHook, SendOutcome
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
+    from kourou.client.send_stats import ProducerStats
     from kourou.model.group import ConsumeFromWhere
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue
+    from kourou.protocol.command import SerializeType
+    from kourou.protocol.compression import CompressionType
+    from kourou.remoting.tls import TlsClientConfig
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AdminClient",
     "AdminConfig",
+    "CompressionType",
     "ConsumeFromWhere",
     "Durability",
     "Idempotent",
@@ -43,6 +50,8 @@ __all__ = [
     "MessageQueue",
     "Producer",
     "ProducerConfig",
+    "ProducerHealth",
+    "ProducerStats",
     "PullConsumer",
     "PullConsumerConfig",
     "PullResult",
@@ -51,8 +60,13 @@ __all__ = [
     "PushConsumerConfig",
     "SeenInMemory",
     "SeenInSqlite",
+    "SendAttempt",
+    "SendHook",
+    "SendOutcome",
     "SendReceipt",
     "SendStatus",
+    "SerializeType",
+    "TlsClientConfig",
     "__version__",
     "by_key",
     "by_unique_id",
@@ -64,6 +78,7 @@ _HOMES: Final = MappingProxyType(
     {
         "AdminClient": "kourou.client.admin",
         "AdminConfig": "kourou.client.config",
+        "CompressionType": "kourou.protocol.compression",
         "ConsumeFromWhere": "kourou.model.group",
         "Durability": "kourou.client.send_receipt",
         "Idempotent": "kourou.client.idempotent",
@@ -72,6 +87,8 @@ _HOMES: Final = MappingProxyType(
         "MessageQueue": "kourou.model.queue",
         "Producer": "kourou.client.producer",
         "ProducerConfig": "kourou.client.config",
+        "ProducerHealth": "kourou.client.producer_health",
+        "ProducerStats": "kourou.client.send_stats",
         "PullConsumer": "kourou.client.pull_consumer",
         "PullConsumerConfig": "kourou.client.consumer_config",
         "PullResult": "kourou.client.pull_result",
@@ -80,11 +97,16 @@ _HOMES: Final = MappingProxyType(
         "PushConsumerConfig": "kourou.client.consumer_config",
         "SeenInMemory": "kourou.client.seen_store",
         "SeenInSqlite": "kourou.client.seen_store",
+        "SendAttempt": "kourou.client.send_hooks",
+        "SendHook": "kourou.client.send_hooks",
+        "SendOutcome": "kourou.client.send_hooks",
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",
-        "split_batch": "kourou.client.batching",
+        "SerializeType": "kourou.protocol.command",
+        "TlsClientConfig": "kourou.remoting.tls",
         "by_key": "kourou.client.idempotent",
         "by_unique_id": "kourou.client.idempotent",
+        "split_batch": "kourou.client.batching",
     }
 )
 

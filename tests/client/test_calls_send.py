@@ -33,7 +33,11 @@ ADDRESS = ("127.0.0.1", 9876)
 STORED = SendMessageResponseHeader("7F00000100002A9F0000000000000000", 3, 17)
 
 
-def against(answers: list[Handler], body: Callable[[Producer], Coroutine[Any, Any, None]]) -> None:
+def against(
+    answers: list[Handler],
+    body: Callable[[Producer], Coroutine[Any, Any, None]],
+    order_topic_conf: str | None = None,
+) -> None:
     """Run `body` with a producer whose sends get these answers in order, the last for ever."""
 
     async def main() -> None:
@@ -41,7 +45,7 @@ def against(answers: list[Handler], body: Callable[[Producer], Coroutine[Any, An
 
         def on_route(request: Request) -> RemotingCommand:
             brokers = [BrokerData("c", "b", {0: "127.0.0.1:9876"})]
-            route = TopicRoute([QueueData("b", 4, 4, 6)], brokers)
+            route = TopicRoute([QueueData("b", 4, 4, 6)], brokers, order_topic_conf)
             return response(request.command, body=encode_topic_route(route, standard=True))
 
         def on_send(request: Request) -> RemotingCommand | None:
@@ -200,3 +204,20 @@ def test_silence_to_the_end_is_a_transport_error() -> None:
             await producer.send(Message("T", b"x"), timeout_ms=1200)
 
     against([silent], body)
+
+
+def test_an_ordered_topic_has_the_queues_that_its_configuration_lists() -> None:
+    queue_ids: list[int] = []
+
+    def store(request: Request) -> RemotingCommand:
+        queue_ids.append(request.command.header(SendMessageRequestHeaderV2).queue_id)
+        return response(request.command, header=STORED)
+
+    async def body(producer: Producer) -> None:
+        for number in range(4):
+            await producer.send(Message("T", b"x"))
+            await producer.send(Message("T", b"x"), sharding_key=f"{number}")
+
+    against([store], body, order_topic_conf="b:2")
+    assert set(queue_ids) == {0, 1}, "not the four of the queue data"
+    assert queue_ids[1::2] == [0, 1, 0, 1], 'the hash of "0" is 48'

@@ -293,3 +293,25 @@ def test_a_producer_that_was_not_started_says_so() -> None:
             await producer.close()
 
     run_virtual(main())
+
+
+def test_a_broker_that_stops_sends_producers_away_and_nothing_is_lost_or_doubled() -> None:
+    async def body(cluster: Cluster, producer: Producer) -> None:
+        sent: list[bytes] = []
+
+        async def keep_sending(name: int) -> None:
+            for number in range(50):
+                payload = b"%d-%d" % (name, number)
+                await producer.send(Message("T", payload))
+                sent.append(payload)
+
+        tasks = [asyncio.create_task(keep_sending(name)) for name in range(8)]
+        await asyncio.sleep(0.05)
+        await cluster.stop_broker(0)
+        await asyncio.gather(*tasks)
+        assert len(sent) == 400
+        await cluster.restart_broker(0)
+        await asyncio.sleep(31)
+        assert sorted(one.body for one in await stored(cluster)) == sorted(sent)
+
+    sending(body, brokers=2)
