@@ -7,31 +7,22 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.clients import Member
 from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
-from kourou.filter.tags import parse_tags
 from kourou.model.group import SubscriptionGroup
-from kourou.model.queue import MessageQueue
-from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import (
-    ConsumeOffset,
-    ConsumerData,
-    decode_consume_stats,
     decode_subscription_group,
     decode_subscription_group_table,
     encode_subscription_group,
 )
-from kourou.protocol.codes import LanguageCode
+from kourou.protocol.bodies_groups import GroupForbidden, decode_group_forbidden
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.fastjson import loads
 from kourou.protocol.headers_admin import (
     DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
-    GetConsumeStatsRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
 )
-from kourou.protocol.headers_consume import GetConsumerListByGroupRequestHeader
+from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.clock import EPOCH_MS
@@ -192,85 +183,48 @@ def test_groups_are_read_all_or_by_the_page(
     run(test)
 
 
-def test_connected_members_are_listed_with_what_they_want() -> None:
+async def forbid(parts: BrokerParts, *, readable: bool | None) -> RemotingCommand:
+    header = UpdateGroupForbiddenRequestHeader("g", "T", readable)
+    return await ask(parts, parts.admin.groups.on_update_and_get_group_forbidden, header)
+
+
+def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again() -> None:
     async def test(parts: BrokerParts) -> None:
-        read = parts.admin.clients.on_get_consumer_connection_list
-        header = GetConsumerListByGroupRequestHeader("g")
-        assert (await ask(parts, read, header)).code == 206
-        parts.groups.get_or_create("g")
-        parts.clients.register_consumer(
-            Member("raw@1", FakePeer(57840), LanguageCode.JAVA, 513, 0),
-            ConsumerData("g", subscriptions=[parse_tags("T", "*", 1)]),
-        )
-
-        answer = await ask(parts, read, header)
-
-        assert loads(answer.body) == {
-            "connectionSet": [
-                {
-                    "clientAddr": "10.0.0.9:57840",
-                    "clientId": "raw@1",
-                    "language": "JAVA",
-                    "version": 513,
-                }
-            ],
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "subscriptionTable": {
-                "T": {
-                    "classFilterMode": False,
-                    "codeSet": [],
-                    "expressionType": "TAG",
-                    "subString": "*",
-                    "subVersion": 1,
-                    "tagsSet": [],
-                    "topic": "T",
-                }
-            },
-        }
+        for readable, holds in ((None, True), (False, False), (None, False), (True, True)):
+            answer = await forbid(parts, readable=readable)
+            assert answer.code == 0
+            assert decode_group_forbidden(answer.body) == GroupForbidden("g", "T", holds)
+            assert parts.groups.is_read_forbidden("g", "T") is not holds
+            if readable is not None:
+                text = parts.disk.read(GROUPS_FILE, 0, parts.disk.size(GROUPS_FILE))
+                saved = decode_subscription_group_table(text).forbidden
+                assert saved == ({} if holds else {"g": {"T": 4}})
 
     run(test)
 
 
-async def stats(parts: BrokerParts, **fields: Any) -> dict[MessageQueue, ConsumeOffset]:
-    header = GetConsumeStatsRequestHeader("g", **fields)
-    answer = await ask(parts, parts.admin.progress.on_get_consume_stats, header)
-    assert answer.code == 0
-    return dict(decode_consume_stats(answer.body).offsets)
-
-
-def test_where_a_group_stands_is_told_by_queue() -> None:
+def test_names_that_no_group_or_topic_has_cannot_be_forbidden() -> None:
     async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 2, 2))
-        for _ in range(3):
-            await parts.store_messages([parts.draft()])
-        stored_at_ms = parts.store.store_time("T", 0, 1)
-        parts.offsets.commit("g", "T", 0, 2)
-        parts.offsets.note_pulled("g", "T", 0, 3)
-        parts.offsets.commit("g", "Gone", 0, 1)
-
-        assert await stats(parts) == {
-            MessageQueue("T", "broker-a", 0): ConsumeOffset(3, 2, 3, stored_at_ms),
-            MessageQueue("T", "broker-a", 1): ConsumeOffset(0, 0, 0, 0),
-        }
-        assert await stats(parts, topic="Gone") == {}
+        handler = parts.admin.groups.on_update_and_get_group_forbidden
+        for group, topic in (("bad group", "T"), ("g", "bad topic")):
+            header = UpdateGroupForbiddenRequestHeader(group, topic, readable=False)
+            assert (await ask(parts, handler, header)).code == 29
 
     run(test)
 
 
-def test_topics_not_subscribed_any_more_are_left_out_unless_listed() -> None:
+def test_many_groups_are_made_at_once_and_none_if_one_is_bad() -> None:
     async def test(parts: BrokerParts) -> None:
-        for name in ("T", "U"):
-            parts.topics.put(TopicConfig(name, 1, 1))
-            parts.offsets.commit("g", name, 0, 0)
-        parts.clients.register_consumer(
-            Member("c", FakePeer(), LanguageCode.JAVA, 513, 0),
-            ConsumerData("g", subscriptions=[parse_tags("T", "*")]),
-        )
+        handler = parts.admin.groups.on_update_and_create_subscription_group_list
+        good = b'{"groupConfigList":[{"groupName":"a"},{"groupName":"b","retryMaxTimes":3}]}'
+        assert (await ask(parts, handler, body=good)).code == 0
+        text = parts.disk.read(GROUPS_FILE, 0, parts.disk.size(GROUPS_FILE))
+        made = decode_subscription_group_table(text).groups
+        assert made["a"] == SubscriptionGroup("a")
+        assert made["b"] == SubscriptionGroup("b", retry_max_times=3)
 
-        assert [queue.topic for queue in await stats(parts)] == ["T"]
-        assert [queue.topic for queue in await stats(parts, topic="U")] == []
-        assert [queue.topic for queue in await stats(parts, topic_list="U;T;")] == ["T", "U"]
+        bad = b'{"groupConfigList":[{"groupName":"c"},{"groupName":"no good"}]}'
+        assert (await ask(parts, handler, body=bad)).code == 29
+        assert parts.groups.get("c") is None
 
     run(test)

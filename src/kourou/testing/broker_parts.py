@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kourou.broker.admin_handlers import make_admin_handlers
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
-from kourou.broker.clients import Clients, Peer
+from kourou.broker.clients import Clients, Member, Peer
 from kourou.broker.config import BrokerConfig
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
@@ -30,14 +30,17 @@ from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
 from kourou.errors import RequestTimeoutError
+from kourou.filter.tags import parse_tags
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.model.topic import TopicConfig
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.bodies_client import ConsumerData
+from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.dispatch import Handler
 from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
 from kourou.store.config_file import ConfigFile
@@ -199,6 +202,33 @@ class BrokerParts:
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
         )
+
+    async def ask(
+        self, handler: Handler, header: object | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Return the answer to a request, which may have to wait for the disk or for clients."""
+        peer = FakePeer()
+        peer.ask(handler, peer.request(0, header, body))
+        await self.later.close()
+        return peer.sent[0]
+
+    def connect(
+        self,
+        client_id: str,
+        group: str = "g",
+        *,
+        topics: Sequence[str] = ("T",),
+        language: LanguageCode = LanguageCode.JAVA,
+        version: int = 513,
+    ) -> FakePeer:
+        """Let a consumer of the group be connected, and return its connection."""
+        self.groups.get_or_create(group)
+        peer = FakePeer(50_000 + len(client_id))
+        self.clients.register_consumer(
+            Member(client_id, cast(Peer, peer), language, version, steady_ms()),
+            ConsumerData(group, subscriptions=[parse_tags(topic, "*", 1) for topic in topics]),
+        )
+        return peer
 
     async def _call_client(
         self, peer: Peer, command: RemotingCommand, timeout_s: float

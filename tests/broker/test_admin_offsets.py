@@ -1,0 +1,350 @@
+"""Offsets are reset for connected groups and others, cloned, and handed over whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.consumer_offsets import FILE_NAME, parse_consumer_offsets
+from kourou.model.queue import MessageQueue
+from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_offsets import (
+    decode_consumer_offset_table,
+    decode_delay_offset_table,
+    decode_reset_offsets,
+)
+from kourou.protocol.codes import LanguageCode, RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_admin_offsets import (
+    CloneGroupOffsetRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from kourou.protocol.headers_consume import (
+    QueryConsumerOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.peers import FakePeer
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+
+def queue(queue_id: int, topic: str = "T") -> MessageQueue:
+    return MessageQueue(topic, "broker-a", queue_id)
+
+
+async def reset(parts: BrokerParts, **fields: Any) -> RemotingCommand:
+    """Reset group g in topic T, by default to the end of all queues."""
+    said = {"topic": "T", "group": "g", "timestamp": -1, "is_force": True} | fields
+    handler = parts.admin.offsets.on_invoke_broker_to_reset_offset
+    return await parts.ask(handler, ResetOffsetRequestHeader(**said))
+
+
+async def five_messages(parts: BrokerParts) -> None:
+    """Store five messages in queue 0 of topic T, which has two queues, and make group g."""
+    parts.topics.put(TopicConfig("T", 2, 2))
+    parts.groups.get_or_create("g")
+    for _ in range(5):
+        await parts.store_messages([parts.draft()])
+
+
+async def commit(parts: BrokerParts, offset: int) -> RemotingCommand:
+    header = UpdateConsumerOffsetRequestHeader("g", "T", 0, offset)
+    return await parts.ask(parts.offset_handlers.on_update_consumer_offset, header)
+
+
+def test_a_reset_is_durable_when_answered_and_tells_the_new_offsets() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        parts.offsets.commit("g", "T", 0, 2)
+
+        answer = await reset(parts)
+
+        assert answer.code == 0
+        assert decode_reset_offsets(answer.body) == {queue(0): 5, queue(1): 0}
+        text = parts.disk.read(FILE_NAME, 0, parts.disk.size(FILE_NAME))
+        assert parse_consumer_offsets(text)[1]["g", "T"] == {0: 5, 1: 0}
+
+    run_with_parts(test)
+
+
+def test_a_reset_to_a_time_goes_to_the_first_message_not_older() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        at_ms = parts.store.store_time("T", 0, 3)
+
+        answer = await reset(parts, timestamp=at_ms, queue_id=0)
+
+        at = decode_reset_offsets(answer.body)[queue(0)]
+        assert parts.store.store_time("T", 0, at) >= at_ms
+        assert at == 0 or parts.store.store_time("T", 0, at - 1) < at_ms
+        assert decode_reset_offsets((await reset(parts, timestamp=0)).body)[queue(0)] == 0
+
+    run_with_parts(test)
+
+
+def test_one_queue_is_reset_to_an_offset() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+
+        answer = await reset(parts, queue_id=0, offset=3)
+
+        assert decode_reset_offsets(answer.body) == {queue(0): 3}
+        assert parts.offsets.query("g", "T", 0) == 3
+        assert parts.offsets.query("g", "T", 1) is None
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"topic": "NoSuchTopic"}, 17, "Topic NoSuchTopic does not exist"),
+        ({"group": "unknown"}, 26, "Group unknown does not exist"),
+        ({"queue_id": 0, "offset": 9999}, 1, "Target offset 9999 not in consume queue range [0-5]"),
+        ({"queue_id": 0, "offset": 6}, 1, "Target offset 6 not in consume queue range [0-5]"),
+        ({"queue_id": 0, "offset": -7}, 1, "Target offset -7 not in consume queue range [0-5]"),
+        ({"queue_id": 2}, 29, "topic T has 2 queues, and no queue 2"),
+    ],
+)
+def test_a_reset_that_cannot_be_is_refused(fields: dict[str, Any], code: int, text: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+
+        answer = await reset(parts, **fields)
+
+        assert (answer.code, answer.remark) == (code, text)
+        assert parts.offsets.of_topic("g", "T") == {}
+
+    run_with_parts(test)
+
+
+def test_refusals_are_worded_as_by_java(golden: Golden) -> None:
+    _, java = golden("222_INVOKE_BROKER_TO_RESET_OFFSET_raw-reset-offset-unknown-topic_rc17")
+    assert java is not None
+
+    async def test(parts: BrokerParts) -> None:
+        answer = await reset(parts, topic="NoSuchTopic")
+        assert (answer.code, answer.remark) == (java.code, java.remark)
+
+    run_with_parts(test)
+
+
+def test_a_reset_that_cannot_be_saved_is_told() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        parts.disk.fail_after(0, OSError(28, "No space left on device"))
+        answer = await reset(parts)
+        assert answer.code == 1
+        assert "No space" in (answer.remark or "")
+
+    run_with_parts(test)
+
+
+def test_commits_do_not_count_until_the_next_pull_has_told_the_group() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        await reset(parts, queue_id=0, offset=1)
+
+        answer = await commit(parts, 4)
+        assert (answer.code, answer.remark) == (0, "Offset has been previously reset")
+        header = QueryConsumerOffsetRequestHeader("g", "T", 0)
+        read = await parts.ask(parts.offset_handlers.on_query_consumer_offset, header)
+        assert read.ext_fields == {"offset": "1"}
+
+        peer = FakePeer()
+        flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
+        told = parts.pull(peer, queue_offset=4, commit_offset=4, flags=flags)
+        assert told is not None
+        assert (told.code, told.remark) == (21, "OFFSET_RESET")
+        assert told.ext_fields["nextBeginOffset"] == "1"
+        assert (told.ext_fields["minOffset"], told.ext_fields["maxOffset"]) == ("0", "5")
+        assert parts.offsets.query("g", "T", 0) == 1
+
+        again = parts.pull(peer, queue_offset=1)
+        assert again is not None
+        assert again.code == 0
+        assert (await commit(parts, 2)).remark is None
+        assert parts.offsets.query("g", "T", 0) == 2
+
+    run_with_parts(test)
+
+
+def test_a_held_pull_of_the_group_learns_of_the_reset_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        flags = PULL_SUBSCRIPTION | PULL_SUSPEND
+        waiting, other, elsewhere = FakePeer(1), FakePeer(2), FakePeer(3)
+        assert parts.pull(waiting, queue_offset=5, flags=flags) is None
+        assert parts.pull(other, queue_offset=5, flags=flags, consumer_group="h") is None
+        assert parts.pull(elsewhere, queue_id=1, flags=flags) is None
+
+        await reset(parts, queue_id=0, offset=0)
+
+        assert [answer.code for answer in waiting.sent] == [21]
+        assert waiting.sent[0].ext_fields["nextBeginOffset"] == "0"
+        assert (other.sent, elsewhere.sent) == ([], [])
+
+    run_with_parts(test)
+
+
+def test_a_deleted_groups_reset_is_forgotten() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        await reset(parts)
+        parts.offsets.remove_group("g")
+        assert not parts.offsets.is_reset("g", "T", 0)
+
+    run_with_parts(test)
+
+
+# Pushed to the members -----------------------------------------------------------------------
+
+
+def run_pushing(test: Callable[[BrokerParts], Any]) -> None:
+    run_with_parts(test, config=small_config(use_server_side_reset_offset=False))
+
+
+def test_where_it_is_off_the_members_are_told_and_nothing_changes_here() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        for queue_id, offset in ((0, 2), (1, 0)):
+            parts.offsets.commit("g", "T", queue_id, offset)
+        java = parts.connect("java")
+        cpp = parts.connect("c++", language=LanguageCode.CPP)
+
+        answer = await reset(parts)
+
+        assert answer.code == 0
+        assert decode_reset_offsets(answer.body) == {queue(0): 5, queue(1): 0}
+        for peer, opening in ((java, b'{"offsetTable":{{'), (cpp, b'{"offsetTable":[{')):
+            told = peer.sent[-1]
+            assert told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            assert told.is_oneway
+            assert told.ext_fields["timestamp"] == "-1"
+            assert told.body.startswith(opening)
+            assert decode_reset_offsets(told.body) == {queue(0): 5, queue(1): 0}
+        assert parts.offsets.of_topic("g", "T") == {0: 2, 1: 0}
+
+    run_pushing(test)
+
+
+def test_without_force_nobody_is_sent_further_on() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        for queue_id, offset in ((0, 2), (1, 0)):
+            parts.offsets.commit("g", "T", queue_id, offset)
+        parts.connect("java")
+
+        answer = await reset(parts, is_force=False)
+
+        assert decode_reset_offsets(answer.body) == {queue(0): 2, queue(1): 0}
+
+    run_pushing(test)
+
+
+def test_a_group_that_cannot_be_told_is_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        never_committed = await reset(parts)
+        assert never_committed.code == 1
+        assert (never_committed.remark or "").startswith("THe consumer group <g> not exist")
+
+        for queue_id in (0, 1):
+            parts.offsets.commit("g", "T", queue_id, 0)
+        offline = await reset(parts)
+        assert (offline.code, offline.remark) == (
+            206,
+            "Consumer not online, so can not reset offset, Group: g Topic: T Timestamp: -1",
+        )
+
+        parts.connect("old", version=27)
+        too_old = await reset(parts)
+        assert too_old.code == 1
+        assert "does not support this feature" in (too_old.remark or "")
+
+    run_pushing(test)
+
+
+# Cloning and handing over --------------------------------------------------------------------
+
+
+async def clone(parts: BrokerParts, **fields: Any) -> RemotingCommand:
+    header = CloneGroupOffsetRequestHeader("g", "h", **fields)
+    return await parts.ask(parts.admin.offsets.on_clone_group_offset, header)
+
+
+def test_a_group_gets_the_offsets_of_another_in_one_topic_or_in_all() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for topic in ("T", "U"):
+            parts.topics.put(TopicConfig(topic, 2, 2))
+            parts.offsets.commit("g", topic, 1, 7)
+        parts.offsets.commit("g", "Gone", 0, 7)
+        parts.offsets.commit("h", "T", 0, 3)
+
+        assert (await clone(parts, topic="T")).code == 0
+        assert parts.offsets.of_topic("h", "T") == {1: 7}
+        assert parts.offsets.of_topic("h", "U") == {}
+
+        await clone(parts)
+        assert parts.offsets.topics_of("h") == ["T", "U"]
+        assert parts.offsets.of_topic("g", "T") == {1: 7}
+
+    run_with_parts(test)
+
+
+def test_topics_that_the_connected_source_left_are_cloned_only_if_offline_is_said() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for topic in ("T", "U"):
+            parts.topics.put(TopicConfig(topic, 1, 1))
+            parts.offsets.commit("g", topic, 0, 0)
+        parts.connect("c", topics=["T"])
+
+        await clone(parts)
+        assert parts.offsets.topics_of("h") == ["T"]
+        await clone(parts, offline=True)
+        assert parts.offsets.topics_of("h") == ["T", "U"]
+
+    run_with_parts(test)
+
+
+def test_offsets_are_not_cloned_to_a_group_that_may_not_be_made() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 1, 1))
+        parts.offsets.commit("g", "T", 0, 0)
+        assert (await clone(parts)).code == 26
+        assert parts.offsets.topics_of("h") == []
+
+    run_with_parts(test, config=small_config(auto_create_subscription_group=False))
+
+
+def test_all_committed_offsets_are_handed_over_with_their_version() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.offsets.commit("g", "T", 3, 9)
+        parts.offsets.note_pulled("g", "T", 3, 12)
+        await parts.tables.persist()
+
+        answer = await parts.ask(parts.admin.offsets.on_get_all_consumer_offset)
+
+        table = decode_consumer_offset_table(answer.body)
+        assert table.offsets == {"T@g": {3: 9}}
+        assert table.pulled == {"T@g": {3: 12}}
+        assert table.group_topics == {"g": ["T"]}
+        assert table.data_version is not None
+        assert table.data_version.counter == 1
+
+    run_with_parts(test)
+
+
+def test_the_progress_of_delayed_delivery_is_handed_over() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.delay.offsets[3] = 42
+        answer = await parts.ask(parts.admin.offsets.on_get_all_delay_offset)
+        table = decode_delay_offset_table(answer.body)
+        assert table.offsets == {3: 42}
+        assert table.data_version is not None
+
+    run_with_parts(test)

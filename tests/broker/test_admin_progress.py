@@ -1,0 +1,167 @@
+"""Where groups stand is told as by Java, and reading the log for it does not stop the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_broker import (
+    QueueTimeSpan,
+    decode_consume_stats_list,
+    decode_consume_time_spans,
+)
+from kourou.protocol.bodies_offsets import decode_correction_offsets
+from kourou.protocol.bodies_stats import ConsumeOffset, decode_consume_stats
+from kourou.protocol.headers_admin import GetConsumeStatsRequestHeader
+from kourou.protocol.headers_admin_broker import GetConsumeStatsInBrokerHeader
+from kourou.protocol.headers_admin_offsets import (
+    QueryConsumeTimeSpanRequestHeader,
+    QueryCorrectionOffsetHeader,
+)
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+
+
+async def stats(parts: BrokerParts, **fields: Any) -> dict[MessageQueue, ConsumeOffset]:
+    header = GetConsumeStatsRequestHeader("g", **fields)
+    answer = await parts.ask(parts.admin.progress.on_get_consume_stats, header)
+    assert answer.code == 0
+    return dict(decode_consume_stats(answer.body).offsets)
+
+
+def test_where_a_group_stands_is_told_by_queue() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 2, 2))
+        for _ in range(3):
+            await parts.store_messages([parts.draft()])
+        stored_at_ms = parts.store.store_time("T", 0, 1)
+        parts.offsets.commit("g", "T", 0, 2)
+        parts.offsets.note_pulled("g", "T", 0, 3)
+        parts.offsets.commit("g", "Gone", 0, 1)
+
+        assert await stats(parts) == {
+            MessageQueue("T", "broker-a", 0): ConsumeOffset(3, 2, 3, stored_at_ms),
+            MessageQueue("T", "broker-a", 1): ConsumeOffset(0, 0, 0, 0),
+        }
+        assert await stats(parts, topic="Gone") == {}
+
+    run_with_parts(test)
+
+
+def test_topics_not_subscribed_any_more_are_left_out_unless_listed() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for name in ("T", "U"):
+            parts.topics.put(TopicConfig(name, 1, 1))
+            parts.offsets.commit("g", name, 0, 0)
+        parts.connect("c", topics=["T"])
+
+        assert [queue.topic for queue in await stats(parts)] == ["T"]
+        assert [queue.topic for queue in await stats(parts, topic="U")] == []
+        assert [queue.topic for queue in await stats(parts, topic_list="U;T;")] == ["T", "U"]
+
+    run_with_parts(test)
+
+
+async def all_stats(parts: BrokerParts, *, is_order: bool = False) -> Any:
+    header = GetConsumeStatsInBrokerHeader(is_order)
+    answer = await parts.ask(parts.admin.progress.on_get_broker_consume_stats, header)
+    assert answer.code == 0
+    return decode_consume_stats_list(answer.body)
+
+
+def test_all_groups_are_told_with_how_many_messages_they_lag() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 1, 1))
+        for _ in range(5):
+            await parts.store_messages([parts.draft()])
+        for group, offset in (("a", 2), ("b", 5)):
+            parts.groups.get_or_create(group)
+            parts.offsets.commit(group, "T", 0, offset)
+        parts.offsets.note_pulled("a", "T", 0, 3)
+        parts.offsets.commit("a", "Gone", 0, 1)
+
+        found = await all_stats(parts)
+
+        assert found.broker_addr == "10.0.0.1:10911"
+        assert (found.total_diff, found.total_inflight_diff) == (3, 1)
+        [of_a] = found.stats["a"]
+        at_ms = parts.store.store_time("T", 0, 1)
+        assert of_a.offsets == {MessageQueue("T", "broker-a", 0): ConsumeOffset(5, 2, 3, at_ms)}
+        assert found.stats["TOOLS_CONSUMER"] == []
+
+    run_with_parts(test)
+
+
+def test_of_all_groups_only_ordered_topics_are_told_if_that_is_asked() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.groups.get_or_create("g")
+        for name, order in (("T", False), ("U", True)):
+            parts.topics.put(TopicConfig(name, 1, 1, order=order))
+            parts.offsets.commit("g", name, 0, 0)
+
+        [only] = (await all_stats(parts, is_order=True)).stats["g"]
+        assert [queue.topic for queue in only.offsets] == ["U"]
+        assert len((await all_stats(parts)).stats["g"]) == 2
+
+    run_with_parts(test)
+
+
+def test_how_old_queues_are_and_how_far_behind_a_group_is_told() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 3, 3))
+        for queue_id in (0, 0, 0, 1):
+            await parts.store_messages([parts.draft(queue_id=queue_id)])
+        parts.offsets.commit("g", "T", 0, 1)
+        times = [parts.store.store_time("T", 0, offset) for offset in range(3)]
+        alone = parts.store.store_time("T", 1, 0)
+
+        header = QueryConsumeTimeSpanRequestHeader("T", "g")
+        answer = await parts.ask(parts.admin.progress.on_query_consume_time_span, header)
+
+        now_ms = parts.clock.now_ms()
+        queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(3)]
+        assert decode_consume_time_spans(answer.body) == [
+            QueueTimeSpan(queues[0], times[0], times[2], times[0], now_ms - times[1]),
+            QueueTimeSpan(queues[1], alone, alone, alone, now_ms - alone),
+            QueueTimeSpan(queues[2], -1, -1, -1, 0),
+        ]
+
+    run_with_parts(test)
+
+
+def test_the_ages_of_a_topic_that_does_not_exist_are_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        header = QueryConsumeTimeSpanRequestHeader("T", "g")
+        answer = await parts.ask(parts.admin.progress.on_query_consume_time_span, header)
+        assert (answer.code, answer.remark) == (17, "topic[T] not exist")
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(
+    ("compared", "left_out", "expected"),
+    [
+        ("new", None, {0: 2, 1: 4}),
+        ("fast", None, {0: 2, 1: 4}),
+        ("slow", "fast", {0: 2, 1: 6}),
+        ("slow", "slow", {0: 2**63 - 1, 1: 4}),
+        ("new", "slow,fast", {}),
+    ],
+)
+def test_the_least_offsets_of_a_topics_groups_are_told_and_none_is_deleted(
+    compared: str, left_out: str | None, expected: dict[int, int]
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        for group, offsets in (("slow", (2, 6)), ("fast", (9, 4))):
+            for queue_id, offset in enumerate(offsets):
+                parts.offsets.commit(group, "T", queue_id, offset)
+
+        header = QueryCorrectionOffsetHeader("T", compared, left_out)
+        answer = await parts.ask(parts.admin.progress.on_query_correction_offset, header)
+
+        assert decode_correction_offsets(answer.body) == expected
+        assert parts.offsets.groups_of("T") == ["fast", "slow"]
+
+    run_with_parts(test)

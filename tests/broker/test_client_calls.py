@@ -1,0 +1,279 @@
+"""What an administrator asks of a consumer goes out on the consumer's own connection, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.clients import Peer
+from kourou.errors import ConnectionLostError
+from kourou.model.group import SubscriptionGroup
+from kourou.model.msgid import encode_offset_msg_id
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_offsets import (
+    ConsumerStatus,
+    decode_consumer_status,
+    encode_consumer_status,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin_clients import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+)
+from kourou.protocol.headers_admin_offsets import GetConsumerStatusRequestHeader
+from kourou.protocol.message_layout import decode_message
+from kourou.testing.broker_parts import BROKER, BrokerParts, run_with_parts
+from kourou.testing.peers import FakePeer
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+STORED_AT = BROKER
+
+
+class Asked:
+    """Answers for all clients, and keeps what they were asked."""
+
+    def __init__(self, parts: BrokerParts, answer: Callable[[RemotingCommand], Any]) -> None:
+        self.commands: list[tuple[Peer, RemotingCommand]] = []
+        self._answer = answer
+        parts.answer_client = self
+
+    def __call__(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
+        self.commands.append((peer, command))
+        answer = self._answer(command)
+        assert isinstance(answer, RemotingCommand)
+        return answer
+
+
+def ask_running(parts: BrokerParts, peer: FakePeer, client_id: str = "c@1") -> None:
+    header = GetConsumerRunningInfoRequestHeader("g", client_id, jstack_enable=True)
+    asked = peer.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    peer.ask(parts.admin.calls.on_get_consumer_running_info, asked)
+
+
+def test_a_consumer_is_asked_how_it_runs_and_its_answer_is_passed_back() -> None:
+    async def test(parts: BrokerParts) -> None:
+        member, admin = parts.connect("c@1"), FakePeer()
+        parts.connect("other@1")
+        asked = Asked(parts, lambda command: response(command, 0, "fine", body=b'{"mqTable":{}}'))
+
+        ask_running(parts, admin)
+        await parts.later.close()
+
+        [(peer, command)] = asked.commands
+        assert peer is member
+        assert command.code == RequestCode.GET_CONSUMER_RUNNING_INFO
+        assert command.ext_fields["jstackEnable"] == "true"
+        [answer] = admin.sent
+        assert (answer.code, answer.remark, answer.body) == (0, "fine", b'{"mqTable":{}}')
+        assert answer.opaque == 1
+
+    run_with_parts(test)
+
+
+def test_the_refusal_of_a_consumer_is_passed_back_as_it_is() -> None:
+    async def test(parts: BrokerParts) -> None:
+        admin = FakePeer()
+        parts.connect("c@1")
+        Asked(parts, lambda command: response(command, 1, "no such group here"))
+        ask_running(parts, admin)
+        await parts.later.close()
+        assert (admin.sent[0].code, admin.sent[0].remark) == (1, "no such group here")
+
+    run_with_parts(test)
+
+
+def test_a_consumer_that_is_not_connected_is_told_as_by_java(golden: Golden) -> None:
+    _, java = golden("307_GET_CONSUMER_RUNNING_INFO_raw-running-info-offline_rc1")
+    assert java is not None
+
+    async def test(parts: BrokerParts) -> None:
+        parts.connect("raw@1", "golden_hb_raw")
+        header = GetConsumerRunningInfoRequestHeader("golden_hb_raw", "other@9")
+        answer = await parts.ask(parts.admin.calls.on_get_consumer_running_info, header)
+        assert (answer.code, answer.remark) == (java.code, java.remark)
+
+    run_with_parts(test)
+
+
+def test_a_consumer_that_does_not_answer_costs_its_time_and_holds_up_nobody() -> None:
+    async def test(parts: BrokerParts) -> None:
+        silent, admin = parts.connect("c@1"), FakePeer()
+        began_ms = parts.clock.now_ms()
+        ask_running(parts, admin)
+        assert admin.sent == []
+        assert parts.pull(silent) is not None  # others are served meanwhile
+        await parts.later.close()
+
+        assert parts.clock.now_ms() - began_ms == 10_000
+        assert admin.sent[0].code == 207
+        assert (admin.sent[0].remark or "").startswith("consumer <g> <c@1> Timeout: ")
+
+    run_with_parts(test)
+
+
+def test_a_consumer_whose_connection_ends_meanwhile_is_told() -> None:
+    async def test(parts: BrokerParts) -> None:
+        def lose(_: RemotingCommand) -> None:
+            raise ConnectionLostError("10.0.0.9:5 closed the connection")
+
+        admin = FakePeer()
+        parts.connect("c@1")
+        Asked(parts, lose)
+        ask_running(parts, admin)
+        await parts.later.close()
+
+        assert admin.sent[0].code == 1
+        assert (admin.sent[0].remark or "").startswith("invoke consumer <g> <c@1> Exception: ")
+
+    run_with_parts(test)
+
+
+def test_a_consumer_too_old_to_know_the_request_is_not_asked() -> None:
+    async def test(parts: BrokerParts) -> None:
+        admin = FakePeer()
+        parts.connect("c@1", version=61)
+        asked = Asked(parts, response)
+        ask_running(parts, admin)
+        assert admin.sent[0].code == 1
+        assert "too low to finish" in (admin.sent[0].remark or "")
+        assert asked.commands == []
+
+    run_with_parts(test)
+
+
+# Consume directly ----------------------------------------------------------------------------
+
+
+async def consume(parts: BrokerParts, msg_id: str, client_id: str = "c@1") -> RemotingCommand:
+    header = ConsumeMessageDirectlyResultRequestHeader("g", client_id, msg_id, "T")
+    admin = FakePeer()
+    asked = admin.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+    admin.ask(parts.admin.calls.on_consume_message_directly, asked)
+    await parts.later.close()
+    return admin.sent[0]
+
+
+def test_a_consumer_is_handed_the_message_with_what_java_tells_of_it() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2))
+        parts.groups.put(SubscriptionGroup("g", group_sys_flag=1))
+        await parts.store_messages([parts.draft(b"first")])
+        stored = await parts.store_messages([parts.draft(b"hello")])
+        parts.connect("c@1")
+        asked = Asked(parts, lambda command: response(command, body=b'{"order":false}'))
+
+        msg_id = encode_offset_msg_id(STORED_AT, stored.appended[0].physical_offset)
+        answer = await consume(parts, msg_id)
+
+        assert answer.body == b'{"order":false}'
+        [(_, command)] = asked.commands
+        assert command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY
+        assert command.ext_fields == {
+            "consumerGroup": "g",
+            "clientId": "c@1",
+            "msgId": msg_id,
+            "topic": "T",
+            "brokerName": "broker-a",
+            "topicSysFlag": "2",
+            "groupSysFlag": "1",
+        }
+        assert decode_message(command.body).body == b"hello"
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(
+    ("msg_id", "code", "text"),
+    [
+        ("nonsense", 29, "is no offset message id"),
+        (encode_offset_msg_id(STORED_AT, 999_999), 1, "can not find message by the offset, 999999"),
+    ],
+)
+def test_a_message_that_does_not_exist_is_handed_to_nobody(
+    msg_id: str, code: int, text: str
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.connect("c@1")
+        asked = Asked(parts, response)
+        answer = await consume(parts, msg_id)
+        assert answer.code == code
+        assert text in (answer.remark or "")
+        assert asked.commands == []
+
+    run_with_parts(test)
+
+
+def test_a_message_is_not_consumed_by_who_is_not_connected() -> None:
+    async def test(parts: BrokerParts) -> None:
+        answer = await consume(parts, encode_offset_msg_id(STORED_AT, 0))
+        assert (answer.code, answer.remark) == (1, "The Consumer <g> <c@1> not online")
+
+    run_with_parts(test)
+
+
+# Status --------------------------------------------------------------------------------------
+
+
+async def status(parts: BrokerParts, client_id: str | None = None) -> RemotingCommand:
+    header = GetConsumerStatusRequestHeader("T", "g", client_id)
+    return await parts.ask(parts.admin.calls.on_invoke_broker_to_get_consumer_status, header)
+
+
+def test_all_members_or_one_are_asked_for_the_offsets_of_their_queues() -> None:
+    table = {MessageQueue("T", "broker-a", 0): 27}
+
+    async def test(parts: BrokerParts) -> None:
+        for client_id in ("a@1", "bb@1", "ccc@1"):
+            parts.connect(client_id)
+
+        def answer(command: RemotingCommand) -> RemotingCommand:
+            assert command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+            assert command.ext_fields == {"topic": "T", "group": "g"}
+            if len(asked.commands) == 2:
+                return response(command, 1, "not mine")
+            return response(command, body=encode_consumer_status(ConsumerStatus(table)))
+
+        asked = Asked(parts, answer)
+        told = decode_consumer_status((await status(parts)).body)
+        assert told.clients == {"a@1": table, "ccc@1": table}
+
+        asked.commands.clear()
+        one = decode_consumer_status((await status(parts, "bb@1")).body)
+        assert one.clients == {"bb@1": table}
+        assert len(asked.commands) == 1
+
+    run_with_parts(test)
+
+
+def test_members_that_do_not_answer_are_left_out_after_one_bounded_wait() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for client_id in ("a@1", "bb@1"):
+            parts.connect(client_id)
+        began_ms = parts.clock.now_ms()
+        answer = await status(parts)
+        assert decode_consumer_status(answer.body).clients == {}
+        assert parts.clock.now_ms() - began_ms == 5_000
+
+    run_with_parts(test)
+
+
+def test_an_answer_that_is_none_leaves_that_member_out() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.connect("a@1")
+        Asked(parts, lambda command: response(command, body=b"nonsense"))
+        assert decode_consumer_status((await status(parts)).body).clients == {}
+
+    run_with_parts(test)
+
+
+def test_the_status_of_a_group_that_nobody_is_in_is_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        answer = await status(parts)
+        assert answer.code == 1
+        assert answer.remark == "No Any Consumer online in the consumer group: [g]"
+
+    run_with_parts(test)
