@@ -236,6 +236,9 @@ def test_sends_of_the_vip_channel_go_two_ports_below() -> None:
         with pytest.raises(ConnectFailedError, match="10909"):
             await producer.send(Message("T", b"x"), timeout_ms=100)
         cluster.network.heal((host, port - 2))
+        cluster.network.cut((host, port))
+        await producer.send(Message("T", b"x"))
+        cluster.network.heal((host, port))
 
     sending(body, vip_channel=True)
 
