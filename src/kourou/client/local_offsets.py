@@ -64,7 +64,7 @@ class LocalOffsets(OffsetsInMemory):
         self._is_failing = False
 
     async def open(self) -> None:
-        """Read the file, and keep others from using it until `close`.
+        """Read the file, and keep others from using it until `close`. Java's clients do not look.
 
         Raises:
             UsageError: another consumer has it, or it cannot be read or written.
@@ -118,7 +118,11 @@ class LocalOffsets(OffsetsInMemory):
             self._is_failing = False
 
     def _open(self) -> None:
-        self._disk.make_directory(self._directory)
+        if not self._disk.exists(self._directory):
+            self._disk.make_directory(self._directory)
+            # A name is durable with the directory that holds it.
+            self._disk.sync_directory(self._directory.rpartition("/")[0])
+            self._disk.sync_directory("")
         self._unlock = self._disk.lock(f"{self._directory}/lock")
         data = self._file.load()
         self._kept = {} if data is None else decode_reset_offsets(data)

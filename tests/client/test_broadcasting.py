@@ -1,0 +1,162 @@
+"""Broadcasting: every member gets every message, at offsets that it keeps in a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kourou.client.consumer_config import PushConsumerConfig
+from kourou.client.local_offsets import LocalOffsets
+from kourou.client.push_consumer import PushConsumer
+from kourou.errors import UsageError
+from kourou.model.group import ConsumeFromWhere, MessageModel
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+from kourou.testing.runtime import call_directly
+
+BODIES = [b"%d" % number for number in range(12)]
+NAME = "127.0.0.1@one/consumers/offsets.json"
+
+
+def member(
+    w: Recording,
+    name: str | None,
+    disk: SimDisk,
+    got: list[bytes],
+    **options: Any,  # noqa: ANN401
+) -> PushConsumer:
+    config = PushConsumerConfig(
+        message_model=MessageModel.BROADCASTING,
+        instance_name=name,
+        client_ip="127.0.0.1",
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        **options,
+    )
+    consumer = w.cluster.push_consumer("consumers", config, disk)
+    consumer.subscribe(TOPIC)
+
+    async def listen(message: MessageExt) -> None:
+        got.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("never")
+
+    consumer.listen(listen)
+    return consumer
+
+
+def test_every_member_gets_every_message_once() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            one: list[bytes] = []
+            two: list[bytes] = []
+            disk = SimDisk(1)
+            async with member(w, "one", disk, one) as first, member(w, "two", disk, two):
+                assert len(first.queues) == 2, "all queues of the topic, and no retry topic"
+                await w.send(*BODIES)
+                await w.until(lambda: len(one) == len(two) == len(BODIES))
+            assert Counter(one) == Counter(two) == Counter(BODIES)
+            assert await w.committed() == 0, "brokers keep no offsets of it"
+
+            one.clear()
+            async with member(w, "one", disk, one):
+                await w.send(b"new")
+                await w.until(lambda: one == [b"new"])
+
+    run_virtual(main())
+
+
+def test_the_file_is_javas() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            disk, got = SimDisk(1), []
+            async with member(w, "one", disk, got):
+                await w.send(*BODIES)
+                await w.until(lambda: len(got) == len(BODIES))
+            text = disk.read(NAME, 0, disk.size(NAME)).decode()
+            assert text == (
+                '{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-0",\n\t\t\t"queueId":0,\n'
+            ) or text.startswith('{\n\t"offsetTable":{')
+            assert disk.exists(f"{NAME}.bak")
+
+    run_virtual(main())
+
+
+def test_a_crash_repeats_at_most_what_was_not_saved_yet() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            disk = SimDisk(1)
+            got: list[bytes] = []
+            consumer = member(w, "one", disk, got)
+            await consumer.start()
+            await w.send(*BODIES[:6])
+            await asyncio.sleep(5.5)
+            await w.send(*BODIES[6:])
+            await w.until(lambda: len(got) == len(BODIES))
+            consumer.abort()
+            disk.crash()
+
+            got.clear()
+            async with member(w, "one", disk, got):
+                await asyncio.sleep(2)
+            assert got == BODIES[6:]
+
+    run_virtual(main())
+
+
+def test_what_fails_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            got: list[bytes] = []
+            disk = SimDisk(1)
+            async with member(w, "one", disk, got):
+                await w.send(b"bad", b"good")
+                await asyncio.sleep(120)
+            assert got == [b"bad", b"good"]
+            assert any("message.dropped" in record.msg for record in caplog.records)
+            offsets = LocalOffsets(disk, "127.0.0.1@one", "consumers", call_directly)
+            await offsets.open()
+            assert await offsets.fetch(MessageQueue(TOPIC, "broker-0", 0)) == 2
+            offsets.close()
+
+    run_virtual(main())
+
+
+def test_a_second_process_with_the_same_client_id_is_refused() -> None:
+    async def main() -> None:
+        disk = SimDisk(1)
+        first = LocalOffsets(disk, "id", "g", call_directly)
+        await first.open()
+        second = LocalOffsets(disk, "id", "g", call_directly)
+        with pytest.raises(UsageError, match="instance_name"):
+            await second.open()
+        first.close()
+        await second.open()
+        second.close()
+
+    run_virtual(main())
+
+
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it() -> None:
+    async def main() -> None:
+        disk = SimDisk(1)
+        disk.make_directory("id/g")
+        disk.write("id/g/offsets.json", 0, [b"nonsense"])
+        with pytest.raises(UsageError, match=r"offsets\.json"):
+            await LocalOffsets(disk, "id", "g", call_directly).open()
+
+    run_virtual(main())
+
+
+def test_its_client_id_is_the_same_after_a_restart() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            ids = {member(w, None, SimDisk(1), []).client_id for _ in range(2)}
+            assert ids == {"127.0.0.1@DEFAULT"}
+
+    run_virtual(main())
