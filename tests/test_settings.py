@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.errors import ConfigError
-from kourou.settings import camel_case, load, parse_properties, wire_keys
+from kourou.properties_file import parse_properties
+from kourou.settings import camel_case, load, wire_keys
 
 few = examples(max_examples=100, deadline=None)
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from kourou.errors import ConfigError
+from kourou.properties_file import parse_properties
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,10 +38,6 @@ _UNITS_BYTES: Final = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024*
 _SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]iB)")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _NOT_SERVED: Final = "RocketMQ has it, Kourou does not serve it yet"
-_BLANKS: Final = " \t\f"
-_PROPERTY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,55 +135,6 @@ def camel_case(name: str) -> str:
     """Return `long_polling_enable` as `longPollingEnable`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def parse_properties(text: str, source: str) -> dict[str, str]:
-    r"""Return key -> value of a Java properties text; of a key given twice, the last value.
-
-    Values lose trailing blanks, which Java keeps and then fails to read as a number.
-
-    Raises:
-        ConfigError: a `\u` is not followed by four hexadecimal digits.
-
-    Source: java.util.Properties.load.
-    """
-    pairs = {}
-    for line in _logical_lines(text):
-        match = _PROPERTY.fullmatch(line)
-        assert match is not None, "the pattern takes any text"
-        key, value = (_unescape(part, source) for part in match.groups())
-        pairs[key] = value.rstrip(_BLANKS)
-    return pairs
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines that are no comments, each with the lines that continue it."""
-    line = ""
-    continues = False
-    for natural in re.split(r"\r\n|\n|\r", text):
-        piece = natural.lstrip(_BLANKS)
-        if not continues and piece.startswith(("#", "!")):
-            continue
-        backslashes = len(piece) - len(piece.rstrip("\\"))
-        continues = backslashes % 2 == 1
-        line += piece[:-1] if continues else piece
-        if line and not continues:
-            yield line
-            line = ""
-    if line:
-        yield line
-
-
-def _unescape(text: str, source: str) -> str:
-    """Resolve the backslashes of a key or value."""
-
-    def resolve(match: re.Match[str]) -> str:
-        escaped = match[1]
-        if escaped == "u":
-            raise ConfigError(f"{source}: \\u in {text!r} lacks its four hexadecimal digits")
-        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPED.get(escaped, escaped)
-
-    return _ESCAPE.sub(resolve, text)
 
 
 def _slots(cls: type[Any], above: tuple[str, ...]) -> Iterator[_Slot]:

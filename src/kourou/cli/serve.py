@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -225,9 +226,21 @@ def serve(
         "console_enable": False if no_console else None,
         "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
     }
+    plan = _plan(flags, config, profile)
+    run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
+    if not quiet and not ready_json:
+        typer.echo("Stopped; the store is closed.")
+
+
+def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:
+    """Return what the options, the file and the environment say to serve.
+
+    Raises:
+        ConfigError: a setting is unknown or out of its range.
+    """
     served = load(
         ServeConfig,
-        path=config,
+        path=file,
         environ=os.environ,
         prefix=PREFIX,
         flags=flags,
@@ -243,7 +256,7 @@ def serve(
         defaults=values_of(served.broker.limits) | values_of(served.broker.transport),
     )
     path = served.store_path.expanduser()
-    plan = Plan(
+    return Plan(
         broker=_with_sizes_made_with(served.broker, path),
         namesrv=None if served.broker.namesrv_addr else own,
         store_path=path,
@@ -251,9 +264,6 @@ def serve(
         console=served.console_address,
         is_console_asked=served.console_port is not None,
     )
-    run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
-    if not quiet and not ready_json:
-        typer.echo("Stopped; the store is closed.")
 
 
 def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
