@@ -266,6 +266,26 @@ def test_closing_waits_no_longer_than_it_is_told_and_fails_what_is_left(
     assert "producer.cut_short group=p messages=2" in caplog.text
 
 
+def test_a_cancelled_close_ends_the_wait_and_disconnects_all_the_same() -> None:
+    async def body(cluster: Cluster, producer: Producer) -> None:
+        await producer.send(Message("T", b"x"))
+        cluster.network.stall(cluster.broker_address())
+        future = await producer.submit(Message("T", b"y"))
+        lingering = asyncio.create_task(producer.send(Message("T", b"z")))
+        await asyncio.sleep(0.02)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0.02)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        for failed in (future, lingering):
+            with pytest.raises(TransportError):
+                await failed
+        cluster.network.heal(cluster.broker_address())
+
+    sending(body, linger_ms=5)
+
+
 def test_health_says_what_does_not_answer_and_that_it_does_again() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         assert producer.health().is_ok

@@ -9,15 +9,12 @@ Source: DefaultTopAddressing.java.
 from __future__ import annotations
 
 import http.client
-import logging
 import urllib.request
 from typing import Final
 
 from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.remoting.runtime import Offload
-
-log = logging.getLogger(__name__)
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 """Some thousand addresses; what is longer is no list of name servers."""
@@ -53,6 +50,8 @@ class NamesrvLookup:
 
 def fetch_text(url: str, timeout_s: float) -> str:
     """Return what a web address answers. Blocks, each read at most `timeout_s`.
+
+    Goes through the proxy that `http_proxy` names, unless `no_proxy` says otherwise.
 
     Raises:
         ConnectFailedError: no answer, a refusal, or one that is too long or no text.

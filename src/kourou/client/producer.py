@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from kourou.client.batching import Batcher
 from kourou.client.calls_send import (
@@ -42,7 +43,7 @@ __all__ = ["Durability", "Producer", "SendReceipt", "SendStatus"]
 
 log = logging.getLogger(__name__)
 
-_END_TIMEOUT_S = 1.0
+_END_TIMEOUT_S: Final = 1.0
 """How long `close` waits for sends to notice that their connections are closed."""
 
 
