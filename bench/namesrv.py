@@ -114,28 +114,34 @@ class Bench:
         await self._ask(self._broker_addr, request(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
 
     async def _register_change(self, number: int) -> None:
-        await self._register("broker-a", self._broker_addr, [TopicConfig("Topic0", 4, 4)], number)
+        body = _body([TopicConfig("Topic0", 4, 4)], number)
+        await self._register("broker-a", self._broker_addr, body)
 
     async def _register_all(self, count: int) -> float:
         topics = [TopicConfig(f"Topic{number}", 4, 4) for number in range(count)]
         times = []
         for number in range(_WHOLE_ROUNDS):
+            body = _body(topics, number)
             before = time.perf_counter()
-            await self._register("other", "127.0.0.1:1", topics, number)
+            await self._register("other", "127.0.0.1:1", body)
             times.append(time.perf_counter() - before)
         return statistics.median(times) * 1000 / count
 
-    async def _register(
-        self, name: str, address: str, topics: list[TopicConfig], counter: int
-    ) -> None:
-        table = TopicConfigTable({one.name: one for one in topics}, DataVersion(counter, 0, 1))
-        body = encode_register_body(RegisterBody(table))
+    async def _register(self, name: str, address: str, body: bytes) -> None:
         header = RegisterBrokerRequestHeader(name, address, "DefaultCluster", "", 0)
         command = request(RequestCode.REGISTER_BROKER, header, body)
         await self._ask(self._namesrv_addr, command)
 
     async def _ask(self, address: str, command: RemotingCommand) -> None:
         raise_for_response(await self._pool.request(address, command, _TIMEOUT_S))
+
+
+def _body(topics: list[TopicConfig], counter: int) -> bytes:
+    """Return a registration; another counter makes it one that changes everything."""
+    version = DataVersion(counter, 0, 1)
+    return encode_register_body(
+        RegisterBody(TopicConfigTable({topic.name: topic for topic in topics}, version))
+    )
 
 
 async def measure(directory: Path, topics: int, rounds: int) -> dict[str, tuple[float, float]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.topics import FILE_NAME, TOPICS_MAX, Topics
+from kourou.broker.topics import CHANGES_MAX, FILE_NAME, TOPICS_MAX, Topics
 from kourou.errors import RemoteSystemError
 from kourou.model.topic import GROUP_LENGTH_MAX, TopicConfig
 from kourou.protocol.bodies import (
@@ -19,6 +19,7 @@ from kourou.protocol.bodies import (
     decode_register_body,
     decode_topic_config_table,
     encode_register_body,
+    encode_topic_config_table,
 )
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import FRAME_SIZE_MAX
@@ -183,3 +184,91 @@ def test_a_topic_that_changes_while_the_file_is_written_is_saved_by_the_next_wri
         assert topics.is_saved("Late")
 
     asyncio.run(main(SimDisk()))
+
+
+def test_the_latest_changes_are_kept_apart() -> None:
+    topics = topics_on(SimDisk())
+    start = topics.change
+    topics.put(TopicConfig("A"))
+    topics.put(TopicConfig("B"))
+    middle = topics.change
+    topics.put(TopicConfig("A", perm=4))
+    topics.put(TopicConfig("C"))
+    topics.delete("C")
+
+    assert topics.changed_since(start) == TopicConfigTable(
+        {"A": TopicConfig("A", perm=4), "B": TopicConfig("B")}, topics.data_version
+    )
+    later = topics.changed_since(middle)
+    assert later is not None
+    assert set(later.topics) == {"A"}
+    now = topics.changed_since(topics.change)
+    assert now is not None
+    assert not now.topics
+
+
+def test_who_missed_more_than_is_kept_is_told_so() -> None:
+    topics = topics_on(SimDisk())
+    start = topics.change
+    for number in range(CHANGES_MAX):
+        topics.put(TopicConfig(f"T{number}"))
+    assert topics.changed_since(start) is not None
+    topics.put(TopicConfig("One more"))
+
+    assert topics.changed_since(start) is None
+    assert topics.changed_since(start + 1) is not None
+
+
+def test_too_many_topics_in_one_list_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = topics_on(SimDisk())
+    monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", len(topics) + 1)
+    version = topics.data_version
+
+    with pytest.raises(RemoteSystemError, match="topic A cannot be made"):
+        topics.put_all([TopicConfig("A"), TopicConfig("B"), TopicConfig("TBW102", 1, 1)])
+
+    assert topics.data_version == version
+    topics.put_all([TopicConfig("A"), TopicConfig("A", perm=4), TopicConfig("TBW102", 1, 1)])
+    assert topics.get("A") == TopicConfig("A", perm=4)
+
+
+def test_ordered_topics_are_marked_and_never_unmarked() -> None:
+    topics = topics_on(SimDisk())
+    topics.put(TopicConfig("A"))
+    topics.put(TopicConfig("B", order=True))
+
+    topics.note_ordered(["A", "unknown"])
+
+    assert [topic.order for topic in topics if topic.name in "AB"] == [True, True]
+    assert topics.get("unknown") is None
+    version = topics.data_version
+    topics.note_ordered(["A"])
+    assert topics.data_version == version
+
+
+def test_a_version_without_a_change_is_saved_too() -> None:
+    disk = SimDisk()
+    topics = topics_on(disk)
+    before = topics.data_version
+    topics.new_version()
+    asyncio.run(topics.persist())
+
+    assert topics.data_version.counter == before.counter + 1
+    assert topics_on(disk).data_version == topics.data_version
+
+
+def test_what_changed_and_went_reaches_the_file_as_a_whole_text() -> None:
+    disk = SimDisk()
+    topics = topics_on(disk)
+    for name in ("B", "A", "C"):
+        topics.put(TopicConfig(name))
+    topics.delete("B")
+    asyncio.run(topics.persist())
+
+    text = disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    assert text == encode_topic_config_table(topics.table(), pretty=True)
+    reopened = topics_on(disk)
+    reopened.put(TopicConfig("D"))
+    asyncio.run(reopened.persist())
+    text = disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    assert text == encode_topic_config_table(reopened.table(), pretty=True)
