@@ -83,6 +83,14 @@ def exchanges() -> dict[str, Exchange]:
     }
 
 
+def recorded(name: str, side: str) -> RemotingCommand:
+    """Return the request or the response of an exchange: `side` is one of these words."""
+    exchange = exchanges()[name]
+    found = {"request": exchange.request, "response": exchange.response}[side]
+    assert found is not None, f"{name} was one-way"
+    return found.command
+
+
 @cache
 def sessions() -> dict[str, list[SessionFrame]]:
     """Return all sessions by their names."""

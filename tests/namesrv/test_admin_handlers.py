@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import zlib
-from pathlib import Path
 from typing import Self
 
 import pytest
@@ -28,7 +24,6 @@ from kourou.protocol.bodies import (
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.frame import decode_frame
 from kourou.protocol.headers_ha import NotifyMinBrokerIdChangeRequestHeader
 from kourou.protocol.headers_kv import (
     GetKVConfigRequestHeader,
@@ -51,18 +46,9 @@ from kourou.remoting.pool import ConnectionPool
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
+from tests.golden_exchanges import recorded
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
 TOPICS = (TopicConfig("GoldenNormal", 4, 4), TopicConfig("GoldenUnit", 4, 4, topic_sys_flag=3))
-
-
-def golden(name: str, side: str) -> RemotingCommand:
-    data = json.loads((GOLDEN / f"{name}.json").read_text())[side]
-    if "raw_b64" in data:
-        raw = base64.b64decode(data["raw_b64"])
-    else:
-        raw = zlib.decompress(base64.b64decode(data["raw_zlib_b64"]))
-    return decode_frame(raw[4:])
 
 
 class Admin:
@@ -167,7 +153,10 @@ def test_java_admins_session_gets_javas_answers() -> None:
                 "901_GET_BROKER_MEMBER_GROUP_raw-broker-member-group",
                 "901_GET_BROKER_MEMBER_GROUP_raw-broker-member-group-unknown",
             ):
-                answer, java = await admin.send(golden(name, "request")), golden(name, "response")
+                answer, java = (
+                    await admin.send(recorded(name, "request")),
+                    recorded(name, "response"),
+                )
                 assert answer.code == java.code, name
                 assert sorted(answer.body) == sorted(java.body), name
                 assert answer.ext_fields == java.ext_fields, name
@@ -185,14 +174,14 @@ def test_write_permission_goes_and_comes_as_javas_admin_asks() -> None:
         async with Admin() as admin:
             await admin.register(*TOPICS)
             wiped = await admin.send(
-                golden("205_WIPE_WRITE_PERM_OF_BROKER_raw-wipe-write-perm", "request")
+                recorded("205_WIPE_WRITE_PERM_OF_BROKER_raw-wipe-write-perm", "request")
             )
             assert wiped.header(WipeWritePermOfBrokerResponseHeader).wipe_topic_count == 2
             assert (await admin.route()).queue_datas[0].perm == 4
             await admin.register(*TOPICS)
             assert (await admin.route()).queue_datas[0].perm == 4, "the same again changes nothing"
             added = await admin.send(
-                golden("327_ADD_WRITE_PERM_OF_BROKER_raw-add-write-perm", "request")
+                recorded("327_ADD_WRITE_PERM_OF_BROKER_raw-add-write-perm", "request")
             )
             assert added.header(AddWritePermOfBrokerResponseHeader).add_topic_count == 2
             assert (await admin.route()).queue_datas[0].perm == 6

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import zlib
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +28,6 @@ from kourou.protocol.bodies import (
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.frame import decode_frame
 from kourou.protocol.hashing import crc32
 from kourou.protocol.headers_route import (
     BrokerHeartbeatRequestHeader,
@@ -45,8 +42,8 @@ from kourou.remoting.dispatch import Dispatcher
 from kourou.remoting.later import LaterReplies
 from kourou.testing.peers import FakePeer
 from kourou.testing.runtime import call_directly
+from tests.golden_exchanges import recorded
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
 ADDRESS = "127.0.0.1:20911"
 BROKER = ("broker-a", ADDRESS, "DefaultCluster", 0)
 VERSION = DataVersion(3, 0, 1_795_228_489_975)
@@ -99,15 +96,6 @@ def asked() -> Asked:
     return asked
 
 
-def golden(name: str, side: str) -> RemotingCommand:
-    data = json.loads((GOLDEN / f"{name}.json").read_text())[side]
-    if "raw_b64" in data:
-        raw = base64.b64decode(data["raw_b64"])
-    else:
-        raw = zlib.decompress(base64.b64decode(data["raw_zlib_b64"]))
-    return decode_frame(raw[4:])
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -117,7 +105,7 @@ def golden(name: str, side: str) -> RemotingCommand:
     ],
 )
 def test_the_answer_is_javas_byte_by_byte(asked: Asked, name: str) -> None:
-    answer, java = asked.ask_command(golden(name, "request")), golden(name, "response")
+    answer, java = asked.ask_command(recorded(name, "request")), recorded(name, "response")
 
     assert (answer.code, answer.opaque, answer.flag) == (java.code, java.opaque, java.flag)
     assert answer.body == java.body
@@ -125,17 +113,17 @@ def test_the_answer_is_javas_byte_by_byte(asked: Asked, name: str) -> None:
 
 def test_a_java_broker_registers_and_leaves() -> None:
     asked = Asked()
-    answer = asked.ask_command(golden("103_REGISTER_BROKER_broker-start", "request"))
+    answer = asked.ask_command(recorded("103_REGISTER_BROKER_broker-start", "request"))
     assert (answer.code, answer.ext_fields, answer.remark) == (0, {}, None)
     assert {"TBW102", "SELF_TEST_TOPIC", "broker-a"} <= set(asked.routes.queues.topics())
 
-    assert asked.ask_command(golden("104_UNREGISTER_BROKER_broker-stop", "request")).code == 0
+    assert asked.ask_command(recorded("104_UNREGISTER_BROKER_broker-stop", "request")).code == 0
     assert asked.routes.queues.topics() == []
 
 
 def test_a_single_change_before_all_topics_is_refused_as_java_does() -> None:
     name = "103_REGISTER_BROKER_background_rc1"
-    answer, java = Asked().ask_command(golden(name, "request")), golden(name, "response")
+    answer, java = Asked().ask_command(recorded(name, "request")), recorded(name, "response")
 
     assert (answer.code, answer.remark) == (java.code, java.remark)
 
@@ -156,7 +144,7 @@ def test_a_body_without_a_checksum_is_taken() -> None:
 
 def test_a_registration_without_a_body_tells_of_the_broker_alone() -> None:
     asked = Asked()
-    command = golden("103_REGISTER_BROKER_raw-register-broker-empty-body", "request")
+    command = recorded("103_REGISTER_BROKER_raw-register-broker-empty-body", "request")
     assert asked.ask_command(command).code == 0
     assert list(asked.routes.cluster_info().brokers) == ["broker-x"]
     assert asked.routes.queues.topics() == []
@@ -219,7 +207,7 @@ def test_a_topic_nobody_has_is_answered_17_with_its_name(asked: Asked) -> None:
 
 def test_a_request_that_names_no_topic_is_answered_as_java_does(asked: Asked) -> None:
     name = "105_GET_ROUTEINFO_BY_TOPIC_raw-route-no-topic-field_rc17"
-    answer, java = asked.ask_command(golden(name, "request")), golden(name, "response")
+    answer, java = asked.ask_command(recorded(name, "request")), recorded(name, "response")
 
     assert answer.code == java.code
     assert (answer.remark or "").splitlines()[0] == (java.remark or "").splitlines()[0]
