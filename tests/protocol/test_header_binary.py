@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from kourou.errors import MalformedHeaderError, ProtocolError
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import (
-    BINARY_CODE_MAX,
     RemotingCommand,
     SerializeType,
     request,
     response,
-    serialize_type_for,
 )
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 
@@ -226,13 +224,6 @@ def test_a_code_that_java_cut_to_16_bits_arrives_as_an_unknown_one() -> None:
     command = RemotingCommand(RequestCode.POP_MESSAGE & 0xFFFF, serialize_type=BINARY)
 
     assert decode_frame(encode_frame(command)[4:]).code == 3442
-
-
-def test_requests_that_do_not_fit_are_written_as_json() -> None:
-    assert serialize_type_for(105, BINARY) is BINARY
-    assert serialize_type_for(BINARY_CODE_MAX, BINARY) is BINARY
-    assert serialize_type_for(200050, BINARY) is SerializeType.JSON
-    assert serialize_type_for(105, SerializeType.JSON) is SerializeType.JSON
 
 
 @given(st.binary(max_size=64))

@@ -111,8 +111,3 @@ def response(
         remark=remark,
         serialize_type=to.serialize_type,
     )
-
-
-def serialize_type_for(code: int, wanted: SerializeType) -> SerializeType:
-    """Return `wanted` where a request of this code can be written so, else JSON."""
-    return wanted if code <= BINARY_CODE_MAX else _JSON
