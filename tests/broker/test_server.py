@@ -11,10 +11,16 @@ import pytest
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
-from kourou.errors import AddressInUseError, ClosedError, StoreLockedError
+from kourou.errors import (
+    AddressInUseError,
+    ClosedError,
+    ConnectFailedError,
+    StoreLockedError,
+)
 from kourou.model.message import Message
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.frame import encode_frame
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
@@ -24,6 +30,7 @@ from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
+from kourou.testing.raw_client import RawClient
 from kourou.testing.runtime import sim_runtime
 from kourou.testing.send_rig import message
 
@@ -118,15 +125,23 @@ def test_stopping_answers_what_was_accepted_and_saves_everything() -> None:
     async def test(cluster: Cluster) -> None:
         assert (await ask(cluster, message(topic="T"))).code == 0
         cluster.flusher().stall()
-        sending = asyncio.create_task(ask(cluster, message(topic="T")))
+        client = await RawClient.connect(cluster.network, cluster.broker_address())
+        old, new = message(topic="T"), message(topic="T")
+        old.version, new.version = 475, 476
+        client.write(encode_frame(message(topic="T")))
         await asyncio.sleep(0.1)
         stopping = asyncio.create_task(cluster.stop_broker())
         await asyncio.sleep(0.1)
-        refused = await ask(cluster, message(topic="T"))
+        client.write(encode_frame(old) + encode_frame(new))
+        assert [(each.code, each.remark) for each in await client.take(2)][1:] == [
+            (1500, "please go away")
+        ]
+        with pytest.raises(ConnectFailedError):  # whoever goes away finds this door closed
+            await ask(cluster, message(topic="T"))
         cluster.flusher().release()
-        assert (await sending).code == 0
-        assert refused.code == 14
         await stopping
+        await client.closed()
+        assert sorted(each.code for each in client.frames()) == [0, 14, 1500]
         await cluster.restart_broker()
         assert cluster.broker().store.recovery.was_clean
         assert cluster.broker().store.max_offset("T", 0) == 2

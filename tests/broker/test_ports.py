@@ -1,0 +1,131 @@
+"""The VIP port serves the same broker but for requests that wait, and is not worth failing for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.ports import NOT_AT_VIP, BrokerPorts
+from kourou.broker.server import Broker
+from kourou.errors import ConfigError, ConnectFailedError
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request, response
+from kourou.remoting.connection import Connection, Request
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import Address, format_address
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+from kourou.remoting.transport_config import TransportConfig
+from kourou.testing.disk import SimDisk
+from kourou.testing.flusher import SimFlusher
+from kourou.testing.loop import run_virtual
+from kourou.testing.raw_client import RawClient
+from kourou.testing.runtime import sim_runtime
+
+MAIN: Address = ("127.0.0.1", 10911)
+VIP: Address = ("127.0.0.1", 10909)
+SERVED = (RequestCode.SEND_MESSAGE, *sorted(NOT_AT_VIP))
+
+
+def _answer(asked: Request) -> RemotingCommand:
+    return response(asked.command)
+
+
+def _ignore(_: Connection) -> None:
+    """Nothing hangs on it."""
+
+
+def _ports(runtime: Runtime, config: BrokerConfig) -> BrokerPorts:
+    return BrokerPorts(config, runtime, dict.fromkeys(SERVED, _answer), _ignore)
+
+
+async def _codes(runtime: Runtime, address: Address) -> list[int]:
+    """Return what each request of `SERVED` is answered there."""
+    pool = ConnectionPool(runtime, {}, ConnectionLimits())
+    name = format_address(address)
+    codes = [(await pool.request(name, request(code), 3.0)).code for code in SERVED]
+    await pool.close()
+    return codes
+
+
+def test_the_vip_port_serves_all_but_what_waits() -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        ports = _ports(runtime, BrokerConfig())
+        assert await ports.start() == MAIN
+        assert await _codes(runtime, MAIN) == [0] * len(SERVED)
+        assert await _codes(runtime, VIP) == [0] + [3] * len(NOT_AT_VIP)
+        await ports.stop()
+        for address in (MAIN, VIP):
+            with pytest.raises(ConnectFailedError):
+                await _codes(runtime, address)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("config", "vip"),
+    [
+        (BrokerConfig(vip_port_enable=False), VIP),
+        (BrokerConfig(port=2), ("127.0.0.1", 0)),
+        (BrokerConfig(port=0), ("127.0.0.1", 29_998)),
+    ],
+)
+def test_there_may_be_no_vip_port(config: BrokerConfig, vip: Address) -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        ports = _ports(runtime, config)
+        assert (await _codes(runtime, await ports.start()))[0] == 0
+        with pytest.raises(ConnectFailedError):
+            await _codes(runtime, vip)
+        await ports.stop()
+
+    run_virtual(main())
+
+
+def test_a_vip_port_that_is_taken_is_told_of_and_done_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        taken = await runtime.network.listen(VIP, RawClient)
+        ports = _ports(runtime, BrokerConfig())
+        assert await ports.start() == MAIN
+        assert await _codes(runtime, MAIN) == [0] * len(SERVED)
+        await ports.stop()
+        taken.close()
+
+    run_virtual(main())
+    assert "vip_port.not_opened" in caplog.text
+    assert "10909" in caplog.text
+
+
+def test_killing_closes_both_ports() -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        ports = _ports(runtime, BrokerConfig())
+        await ports.start()
+        clients = [await RawClient.connect(runtime.network, each) for each in (MAIN, VIP)]
+        ports.abort()
+        for client in clients:
+            await client.closed()
+
+    run_virtual(main())
+
+
+def test_a_broker_with_a_bad_certificate_does_not_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        bad = TransportConfig(
+            tls_server_cert_path=tmp_path / "no.crt", tls_server_key_path=tmp_path / "no.key"
+        )
+        disk = SimDisk()
+        broker = Broker(BrokerConfig(transport=bad), disk, sim_runtime(), SimFlusher)
+        with pytest.raises(ConfigError, match=r"no\.crt"):
+            await broker.start()
+        again = Broker(BrokerConfig(), disk, sim_runtime(), SimFlusher)
+        await again.start()
+        await again.stop()
+
+    run_virtual(main())
