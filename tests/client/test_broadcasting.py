@@ -15,6 +15,7 @@ from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies import decode_reset_offsets
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -29,7 +30,7 @@ def member(
     name: str | None,
     disk: SimDisk,
     got: list[bytes],
-    **options: Any,  # noqa: ANN401
+    **options: Any,
 ) -> PushConsumer:
     config = PushConsumerConfig(
         message_model=MessageModel.BROADCASTING,
@@ -74,14 +75,21 @@ def test_every_member_gets_every_message_once() -> None:
 def test_the_file_is_javas() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
-            disk, got = SimDisk(1), []
+            disk = SimDisk(1)
+            got: list[bytes] = []
             async with member(w, "one", disk, got):
                 await w.send(*BODIES)
                 await w.until(lambda: len(got) == len(BODIES))
             text = disk.read(NAME, 0, disk.size(NAME)).decode()
+            first, second = (
+                f'{{"brokerName":"broker-0","queueId":{number},"topic":"T"}}' for number in (0, 1)
+            )
+            counts = decode_reset_offsets(text.encode())
+            assert sum(counts.values()) == len(BODIES)
+            at = [counts[MessageQueue(TOPIC, "broker-0", number)] for number in (0, 1)]
             assert text == (
-                '{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-0",\n\t\t\t"queueId":0,\n'
-            ) or text.startswith('{\n\t"offsetTable":{')
+                f'{{\n\t"offsetTable":{{\n\t\t{first}:{at[0]},\n\t\t{second}:{at[1]}\n\t}}\n}}'
+            )
             assert disk.exists(f"{NAME}.bak")
 
     run_virtual(main())

@@ -22,7 +22,7 @@ BODIES = [b"%d" % number for number in range(30)]
 Q0, Q1 = (MessageQueue(TOPIC, "broker-0", number) for number in range(2))
 
 
-def poller(w: Recording, **options: Any) -> PullConsumer:  # noqa: ANN401
+def poller(w: Recording, **options: Any) -> PullConsumer:
     options = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET, **options}
     return w.cluster.pull_consumer("consumers", PullConsumerConfig(**options))
 
@@ -199,22 +199,21 @@ def test_subscribed_topics_are_shared_with_push_consumers() -> None:
 
 def test_tags_may_change_and_a_topic_may_be_left() -> None:
     async def main() -> None:
-        async with recording(queues=1) as w:
-            async with poller(w) as consumer:
-                consumer.subscribe(TOPIC, "a")
-                await w.until(lambda: len(consumer.queues) == 1)
-                await w.send(b"no", tags="b")
-                await w.send(b"yes", tags="a")
-                assert await poll_bodies(consumer, 1) == [b"yes"]
-                consumer.subscribe(TOPIC, "b")
-                await w.send(b"now", tags="b")
-                assert await poll_bodies(consumer, 1) == [b"now"]
-                await consumer.commit()
-                consumer.unsubscribe(TOPIC)
-                await w.until(lambda: not consumer.queues)
-                assert await w.committed() == 3
-                with pytest.raises(UsageError, match="not both"):
-                    await consumer.assign([Q0])
+        async with recording(queues=1) as w, poller(w) as consumer:
+            consumer.subscribe(TOPIC, "a")
+            await w.until(lambda: len(consumer.queues) == 1)
+            await w.send(b"no", tags="b")
+            await w.send(b"yes", tags="a")
+            assert await poll_bodies(consumer, 1) == [b"yes"]
+            consumer.subscribe(TOPIC, "b")
+            await w.send(b"now", tags="b")
+            assert await poll_bodies(consumer, 1) == [b"now"]
+            await consumer.commit()
+            consumer.unsubscribe(TOPIC)
+            await w.until(lambda: not consumer.queues)
+            assert await w.committed() == 3
+            with pytest.raises(UsageError, match="not both"):
+                await consumer.assign([Q0])
 
     run_virtual(main())
 

@@ -344,9 +344,9 @@ def test_a_message_that_cannot_be_read_stops_its_queue_alone(
                 assert len(w.got) == len(BODIES)
                 assert topic_queues(consumer) == [0, 1]
                 [problem] = consumer.health().problems
-                assert "no LZ4 stream" in problem
+                assert "lz4 stream" in problem.lower()
         entries = [one.getMessage() for one in caplog.records if "pull.unreadable" in one.msg]
         assert 5 <= len(entries) <= 12
-        assert "no LZ4 stream" in entries[0]
+        assert "lz4 stream" in entries[0].lower()
 
     run_virtual(main())

@@ -19,9 +19,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from kourou.client.offset_store import OffsetsInMemory
+from kourou.client.consumer_config import PushConsumerConfig
+from kourou.client.instance import ClientInstance
+from kourou.client.offset_store import Offsets, OffsetsInMemory, RemoteOffsets
 from kourou.disk import Disk, OsDisk
 from kourou.errors import CorruptRecordError, StoreLockedError, UsageError
+from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.fastjson import dumps
@@ -32,11 +35,6 @@ log = logging.getLogger(__name__)
 
 DIRECTORY: Final = ".rocketmq_offsets"
 """In the home directory, unless the config names another."""
-
-
-def offset_disk(directory: Path | None) -> Disk:
-    """Return where offset files are; None: where Java's clients keep theirs."""
-    return OsDisk(Path.home() / DIRECTORY if directory is None else directory)
 
 
 class LocalOffsets(OffsetsInMemory):
@@ -126,3 +124,25 @@ class LocalOffsets(OffsetsInMemory):
         self._unlock = self._disk.lock(f"{self._directory}/lock")
         data = self._file.load()
         self._kept = {} if data is None else decode_reset_offsets(data)
+
+
+def make_offsets(
+    instance: ClientInstance, group: str, config: PushConsumerConfig, disk: Disk | None = None
+) -> Offsets:
+    """Return where a consumer's offsets are kept: by brokers or, if it broadcasts, in a file.
+
+    Args:
+        instance: the client.
+        group: the consumer group.
+        config: its message model and directory.
+        disk: in place of the directory.
+    """
+    if config.message_model is not MessageModel.BROADCASTING:
+        return RemoteOffsets(instance, group, config.request_timeout_ms)
+    directory = config.local_offset_directory or Path.home() / DIRECTORY
+    return LocalOffsets(
+        OsDisk(directory) if disk is None else disk,
+        instance.client_id,
+        group,
+        instance.runtime.offload,
+    )

@@ -28,6 +28,16 @@ class Offsets(Protocol):
 
     is_remote: bool
 
+    async def open(self) -> None:
+        """Make ready for use.
+
+        Raises:
+            UsageError: what is kept cannot be used.
+        """
+
+    def close(self) -> None:
+        """Let others use what is kept. Nothing is written."""
+
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
         """Return the queue offset that is kept; None if the group is new to the queue.
 
@@ -58,6 +68,12 @@ class OffsetsInMemory:
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
+
+    async def open(self) -> None:
+        """Make ready for use; nothing is to be done here."""
+
+    def close(self) -> None:
+        """Let others use what is kept; nothing is to be done here."""
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""

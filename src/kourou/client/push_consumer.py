@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -29,9 +28,8 @@ from kourou.client.instance import ClientInstance
 from kourou.client.iteration import Iteration, MessageLoop
 from kourou.client.lifetime import Lifetime
 from kourou.client.listener_threads import ListenerThreads
-from kourou.client.local_offsets import LocalOffsets, offset_disk
+from kourou.client.local_offsets import make_offsets
 from kourou.client.loop_watch import LoopWatch
-from kourou.client.offset_store import Offsets, RemoteOffsets
 from kourou.client.push_answers import PushAnswers
 from kourou.client.rebalance_loop import RebalanceLoop
 from kourou.client.subscriptions import Subscriptions
@@ -41,14 +39,10 @@ from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
 from kourou.model.topic import check_client_group
-from kourou.protocol.bodies import (
-    ConsumerData,
-)
+from kourou.protocol.bodies import ConsumerData
 from kourou.remoting.runtime import Offload, Runtime
 
 __all__ = ["Listener", "PushConsumer"]
-
-log = logging.getLogger(__name__)
 
 BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
 """Java's, of a consumer that broadcasts and has no name of its own."""
@@ -138,7 +132,7 @@ class PushConsumer(Lifetime, Consumer):
         config, instance = self._config, self._instance
         self._subscriptions = Subscriptions(instance, self.group)
         self._ready = ReadyMessages()
-        self._offsets = self._make_offsets()
+        self._offsets = make_offsets(instance, self.group, config, self._disk)
         acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
         self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
         self._iteration = Iteration(self._ready, self._acknowledgements, instance.runtime.clock)
@@ -168,16 +162,6 @@ class PushConsumer(Lifetime, Consumer):
             rebalance=self._rebalance,
             stats=self._stats,
         )
-
-    def _make_offsets(self) -> Offsets:
-        config, instance = self._config, self._instance
-        if not self._is_broadcasting:
-            return RemoteOffsets(instance, self.group, config.request_timeout_ms)
-        disk = self._disk or offset_disk(config.local_offset_directory)
-        self._local_offsets = LocalOffsets(
-            disk, instance.client_id, self.group, instance.runtime.offload
-        )
-        return self._local_offsets
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -225,7 +209,7 @@ class PushConsumer(Lifetime, Consumer):
         Raises:
             UsageError: the consumer was started, or has a listener.
         """
-        self._set_listener(listener, is_batch=False)
+        self._listen(listener, is_batch=False)
         return listener
 
     def listen_in_batches(self, listener: BatchListener) -> BatchListener:
@@ -239,27 +223,8 @@ class PushConsumer(Lifetime, Consumer):
         Raises:
             UsageError: the consumer was started, or has a listener.
         """
-        self._set_listener(listener, is_batch=True)
+        self._listen(listener, is_batch=True)
         return listener
-
-    def _set_listener(self, listener: Listener | BatchListener, *, is_batch: bool) -> None:
-        self._check_new("listen")
-        if self._call is not None:
-            raise UsageError("the consumer has a listener already")
-        run_blocking = self._run_blocking
-        if run_blocking is None:
-            run_blocking = self._threads = ListenerThreads(
-                self._config.consume_threads, f"kourou-{self.group}"
-            )
-        self._call = ListenerCall(
-            listener,
-            is_batch=is_batch,
-            run_blocking=run_blocking,
-            group=self.group,
-            consume_timeout_ms=self._config.consume_timeout_ms,
-            hooks=self._hooks,
-            stats=self._stats,
-        )
 
     async def start(self) -> None:
         """Join the group, and return when this member has its queues or after a few seconds.
@@ -279,8 +244,7 @@ class PushConsumer(Lifetime, Consumer):
         self._instance.start()
         try:
             self._acquire_group()
-            if self._is_broadcasting:
-                await self._local_offsets.open()
+            await self._offsets.open()
             self._subscriptions.fix(is_retrying=not self._is_broadcasting)
             await self._subscriptions.look_up_routes(self._config.request_timeout_ms)
             await self._instance.heartbeat_all()
@@ -340,6 +304,25 @@ class PushConsumer(Lifetime, Consumer):
 
     # Joining and leaving
 
+    def _listen(self, listener: Listener | BatchListener, *, is_batch: bool) -> None:
+        self._check_new("listen")
+        if self._call is not None:
+            raise UsageError("the consumer has a listener already")
+        run_blocking = self._run_blocking
+        if run_blocking is None:
+            run_blocking = self._threads = ListenerThreads(
+                self._config.consume_threads, f"kourou-{self.group}"
+            )
+        self._call = ListenerCall(
+            listener,
+            is_batch=is_batch,
+            run_blocking=run_blocking,
+            group=self.group,
+            consume_timeout_ms=self._config.consume_timeout_ms,
+            hooks=self._hooks,
+            stats=self._stats,
+        )
+
     def _acquire_group(self) -> None:
         namesrv = self._instance.namesrv_addresses
         consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
@@ -381,8 +364,7 @@ class PushConsumer(Lifetime, Consumer):
         self._held.drop_all()
         if self._threads is not None:
             self._threads.close()
-        if self._is_broadcasting:
-            self._local_offsets.close()
+        self._offsets.close()
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
         self._closed.set()
