@@ -13,7 +13,6 @@ from typing import Final
 
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
-from kourou.broker.later import LaterReplies
 from kourou.broker.stats import BrokerStats
 from kourou.errors import (
     GroupNotFoundError,
@@ -43,6 +42,7 @@ from kourou.protocol.headers_admin import (
 )
 from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 
 PAGE_GROUPS_MAX: Final = 2000
 """Groups in one page of an answer to 201."""

@@ -19,7 +19,6 @@ from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
-from kourou.broker.later import LaterReplies
 from kourou.broker.retry_topics import TopicTable
 from kourou.errors import (
     ConsumerNotOnlineError,
@@ -43,6 +42,7 @@ from kourou.protocol.headers_admin_offsets import (
     ResetOffsetRequestHeader,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)

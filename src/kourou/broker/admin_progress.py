@@ -20,7 +20,6 @@ from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
-from kourou.broker.later import LaterReplies
 from kourou.broker.retry_topics import TopicTable
 from kourou.clock import Clock
 from kourou.errors import TopicNotFoundError
@@ -43,6 +42,7 @@ from kourou.protocol.headers_admin_offsets import (
     QueryCorrectionOffsetHeader,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 
 _LONG_MAX: Final = 2**63 - 1

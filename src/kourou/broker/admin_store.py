@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kourou.broker.clients import Clients
-from kourou.broker.later import LaterReplies
 from kourou.broker.retry_topics import TopicTable
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import is_system_topic
@@ -24,6 +23,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.formats import QueueEntry
 from kourou.store.message_store import MessageStore

@@ -24,7 +24,6 @@ from typing import Final
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.group_commit import GroupCommit
-from kourou.broker.later import LaterReplies
 from kourou.broker.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
 from kourou.broker.topics import Topics, system_topics
@@ -60,6 +59,7 @@ from kourou.protocol.headers_admin import (
     GetTopicStatsInfoRequestHeader,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.store.message_store import MessageStore
 
 _PAGE_MAX: Final = 2000

@@ -21,7 +21,6 @@ from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member, Peer
 from kourou.broker.groups import Groups
-from kourou.broker.later import LaterReplies
 from kourou.broker.retry_topics import TopicTable
 from kourou.errors import (
     ConsumeTimeoutError,
@@ -52,6 +51,7 @@ from kourou.protocol.headers_admin_offsets import (
     ResetOffsetRequestHeader,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 

@@ -16,7 +16,6 @@ from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.flusher import Flusher
 from kourou.broker.group_commit import GroupCommit
-from kourou.broker.later import LaterReplies
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
@@ -24,6 +23,7 @@ from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
 from kourou.disk import Disk
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.store.config_file import ConfigFile

@@ -22,7 +22,6 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.consumer_offsets import ConsumerOffsets
-from kourou.broker.later import LaterReplies
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.long_polling import Arrived, Held, LongPolling
 from kourou.broker.pull_checks import Pull, PullChecks
@@ -35,6 +34,7 @@ from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import GetPlan, GetStatus, MessageStore
 

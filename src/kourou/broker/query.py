@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.broker.later import LaterReplies
 from kourou.errors import RemoteSystemError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -31,6 +30,7 @@ from kourou.protocol.headers_consume import (
     ViewMessageRequestHeader,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from kourou.broker.later import LaterReplies
 from kourou.broker.retry_topics import TopicTable
 from kourou.broker.unique_id_search import Span, UniqueIdSearch, spans_of
 from kourou.clock import Clock
@@ -21,6 +20,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_consume import QueryMessageRequestHeader, QueryMessageResponseHeader
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 

@@ -27,7 +27,6 @@ from typing import Final
 
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.groups import Groups
-from kourou.broker.later import LaterReplies
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import place
 from kourou.broker.put import PutResult, PutStatus
@@ -51,6 +50,7 @@ from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
 from kourou.protocol.message_layout import RecordDraft, decode_message
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 

@@ -25,7 +25,6 @@ from typing import Final
 
 from kourou.broker.config import FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
-from kourou.broker.later import LaterReplies
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
 from kourou.broker.placement import Placement, place
@@ -62,6 +61,7 @@ from kourou.protocol.headers_send import (
 from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 
 _DEAD_LETTER_DELAY: Final = "-1"
 _PRIORITY_DIGITS_MAX: Final = 9

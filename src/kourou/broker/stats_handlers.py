@@ -12,7 +12,6 @@ from functools import partial
 
 from kourou.broker.delay import DelayDelivery
 from kourou.broker.group_commit import GroupCommit
-from kourou.broker.later import LaterReplies
 from kourou.broker.runtime_info import NO_TIME, BrokerFacts, runtime_info
 from kourou.broker.stats import BrokerStats
 from kourou.broker.stats_samples import Window
@@ -27,6 +26,7 @@ from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
 from kourou.protocol.message_layout import decode_message
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import COMMITLOG

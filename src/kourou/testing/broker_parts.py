@@ -17,7 +17,6 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.group_commit import GroupCommit
-from kourou.broker.later import LaterReplies
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
@@ -41,6 +40,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.later import LaterReplies
 from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
 from kourou.store.config_file import ConfigFile

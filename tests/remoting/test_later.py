@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from kourou.broker.later import LaterReplies
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 
