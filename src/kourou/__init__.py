@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from kourou.client.admin import AdminClient
     from kourou.client.batching import split_batch
     from kourou.client.config import AdminConfig, ProducerConfig
+    from kourou.client.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
+    from kourou.client.consume_stats import TopicStats
     from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
+    from kourou.client.consumer_health import ConsumerHealth
     from kourou.client.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.producer import Producer
     from kourou.client.producer_health import ProducerHealth
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from kourou.client.send_hooks import SendAttempt, SendHook, SendOutcome
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.send_stats import ProducerStats
-    from kourou.model.group import ConsumeFromWhere
+    from kourou.model.group import ConsumeFromWhere, MessageModel
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue
     from kourou.protocol.command import SerializeType
@@ -42,11 +45,16 @@ __all__ = [
     "AdminClient",
     "AdminConfig",
     "CompressionType",
+    "ConsumeContext",
     "ConsumeFromWhere",
+    "ConsumeHook",
+    "ConsumeOutcome",
+    "ConsumerHealth",
     "Durability",
     "Idempotent",
     "Message",
     "MessageExt",
+    "MessageModel",
     "MessageQueue",
     "Producer",
     "ProducerConfig",
@@ -67,6 +75,7 @@ __all__ = [
     "SendStatus",
     "SerializeType",
     "TlsClientConfig",
+    "TopicStats",
     "__version__",
     "by_key",
     "by_unique_id",
@@ -79,11 +88,16 @@ _HOMES: Final = MappingProxyType(
         "AdminClient": "kourou.client.admin",
         "AdminConfig": "kourou.client.config",
         "CompressionType": "kourou.protocol.compression",
+        "ConsumeContext": "kourou.client.consume_hooks",
         "ConsumeFromWhere": "kourou.model.group",
+        "ConsumeHook": "kourou.client.consume_hooks",
+        "ConsumeOutcome": "kourou.client.consume_hooks",
+        "ConsumerHealth": "kourou.client.consumer_health",
         "Durability": "kourou.client.send_receipt",
         "Idempotent": "kourou.client.idempotent",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
+        "MessageModel": "kourou.model.group",
         "MessageQueue": "kourou.model.queue",
         "Producer": "kourou.client.producer",
         "ProducerConfig": "kourou.client.config",
@@ -104,6 +118,7 @@ _HOMES: Final = MappingProxyType(
         "SendStatus": "kourou.client.send_receipt",
         "SerializeType": "kourou.protocol.command",
         "TlsClientConfig": "kourou.remoting.tls",
+        "TopicStats": "kourou.client.consume_stats",
         "by_key": "kourou.client.idempotent",
         "by_unique_id": "kourou.client.idempotent",
         "split_batch": "kourou.client.batching",
