@@ -38,7 +38,7 @@ def queue(queue_id: int, topic: str = "T") -> MessageQueue:
 
 async def reset(parts: BrokerParts, **fields: Any) -> RemotingCommand:
     """Reset group g in topic T, by default to the end of all queues."""
-    said = {"topic": "T", "group": "g", "timestamp": -1, "is_force": True} | fields
+    said: dict[str, Any] = {"topic": "T", "group": "g", "timestamp": -1, "is_force": True} | fields
     handler = parts.admin.offsets.on_invoke_broker_to_reset_offset
     return await parts.ask(handler, ResetOffsetRequestHeader(**said))
 

@@ -14,7 +14,7 @@ from kourou.testing.broker_parts import BrokerParts, run_with_parts
 
 
 async def look(parts: BrokerParts, **fields: Any) -> RemotingCommand:
-    said = {"topic": "T", "queue_id": 0, "index": 0, "count": 3} | fields
+    said: dict[str, Any] = {"topic": "T", "queue_id": 0, "index": 0, "count": 3} | fields
     header = QueryConsumeQueueRequestHeader(**said)
     return await parts.ask(parts.admin.store.on_query_consume_queue, header)
 

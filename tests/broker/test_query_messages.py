@@ -27,7 +27,7 @@ def handler(parts: BrokerParts) -> MessageQueryHandler:
 
 
 async def query(parts: BrokerParts, key: str, **fields: Any) -> RemotingCommand:
-    said = {
+    said: dict[str, Any] = {
         "topic": "T",
         "max_num": 32,
         "begin_timestamp": 0,

@@ -1,7 +1,7 @@
 """Which handler serves which request.
 
 A code that is missing here is answered 3, REQUEST_CODE_NOT_SUPPORTED: so are transactions' ends,
-pop, locks of ordered consumption, queries by key and everything else that is not built yet.
+pop, locks of ordered consumption and everything else that is not built yet.
 """
 
 from __future__ import annotations
