@@ -1,0 +1,60 @@
+"""`kourou serve` takes TLS from its config file, for both servers in the process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kourou.errors import ConnectionLostError
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+from kourou.remoting.tls import TlsClientConfig
+from kourou.testing.process import Serving, run_command
+from tests.remoting.certificates import Authority
+
+CONFIG = """
+tls.server.mode=enforcing
+tls.server.certPath={cert}
+tls.server.keyPath={key}
+tls.enable=true
+tls.client.trustCertPath={root}
+"""
+
+
+async def cluster_info(address: str, tls: TlsClientConfig | None) -> bytes:
+    pool = ConnectionPool(Runtime.system(), {}, ConnectionLimits(), tls=tls)
+    try:
+        asked = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return (await pool.request(address, asked, 5.0)).body
+    finally:
+        await pool.close()
+
+
+def test_name_server_and_broker_speak_tls_to_clients_and_to_each_other(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
+    config = tmp_path / "broker.conf"
+    config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
+    trusting = TlsClientConfig(trust_cert_path=files.root)
+
+    with Serving.start(tmp_path / "store", "--config", str(config)) as serving:
+        info = asyncio.run(cluster_info(serving.namesrv, trusting))
+        assert serving.broker.encode() in info  # it registered, over TLS
+        for address in (serving.namesrv, serving.broker):
+            with pytest.raises(ConnectionLostError):
+                asyncio.run(cluster_info(address, None))
+
+
+def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(
+        f'tls.server.certPath = "{tmp_path}/no.crt"\ntls.server.keyPath = "{tmp_path}/no.key"\n'
+    )
+    done = run_command("serve", "--store", str(tmp_path / "store"), "--config", str(config))
+    assert done.code == 2
+    assert "no.crt" in done.err
+    assert "Traceback" not in done.err
