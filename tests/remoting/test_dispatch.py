@@ -91,3 +91,27 @@ def test_a_failing_oneway_request_is_not_answered() -> None:
         dispatcher(peer.request(code, oneway=True))
 
     assert peer.sent == []
+
+
+@pytest.mark.parametrize(
+    ("version", "is_oneway", "codes"), [(476, False, [1500]), (475, False, [0]), (476, True, [])]
+)
+def test_a_server_that_leaves_sends_away_those_who_know_what_that_means(
+    version: int, is_oneway: bool, codes: list[int]
+) -> None:
+    served: list[Request] = []
+
+    def handler(asked: Request) -> RemotingCommand:
+        served.append(asked)
+        return response(asked.command)
+
+    dispatcher = Dispatcher({10: handler})
+    dispatcher.is_leaving = True
+    peer = FakePeer()
+    asked = peer.request(10)
+    asked.command.version = version
+    asked.command.flag = 2 if is_oneway else 0
+    dispatcher(asked)
+
+    assert [answer.code for answer in peer.sent] == codes
+    assert len(served) == (codes != [1500])

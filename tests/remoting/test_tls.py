@@ -8,7 +8,7 @@ import ssl
 import subprocess
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -376,3 +376,28 @@ def test_files_that_cannot_be_used_are_refused_by_name(
         TlsContext.of_client(TlsClientConfig(trust_cert_path=tmp_path / "empty"))
     with pytest.raises(ConfigError, match="ciphers BEST"):
         TlsContext.of_client(TlsClientConfig(ciphers=("BEST",)))
+
+
+def test_a_tls_client_that_does_not_read_is_closed(run: Any, authority: Authority) -> None:
+    files = authority.issue("server", HOST)
+    limits = ConnectionLimits(output_bytes_max=32 * 1024 * 1024)
+    body = bytes(8 * 1024 * 1024)
+
+    async def test(served: Served) -> None:
+        client = cast(
+            RawClient,
+            await served.runtime.network.connect(
+                served.address, RawClient, 5.0, tls=TlsContext.of_client(of_client(files))
+            ),
+        )
+        client.write(encode_frame(request(ECHO)))
+        await client.take(1)
+        client.pause()
+        (connection,) = served.server.connections
+        for _ in range(5):
+            connection.send(request(ECHO, body=body))
+        assert not connection.is_open
+        client.resume()
+        await client.closed()
+
+    run(serve(of_server(files), test, limits))

@@ -11,7 +11,7 @@ from kourou.errors import ConfigError
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.tls import ClientAuth, TlsMode
 from kourou.remoting.transport_config import TransportConfig
-from kourou.settings import load
+from kourou.settings import load, wire_keys
 from tests.remoting.certificates import Authority
 
 ROCKETMQ = """
@@ -85,3 +85,7 @@ def test_passwords_are_not_shown() -> None:
     secret = "locked-away"  # noqa: S105 - of no key
     config = TransportConfig(tls_server_key_password=secret, tls_client_key_password=secret)
     assert secret not in repr(config)
+
+
+def test_what_lists_settings_leaves_passwords_out() -> None:
+    assert not [key for key in wire_keys(TransportConfig) if "assword" in key]
