@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SEED ?= 1
+FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo demo-fast test check format bench interop crash lock clean
+.PHONY: help setup demo demo-fast test check fuzz format bench interop lock clean
 
 help: ## what can be run here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +37,9 @@ check: $(READY) ## lint, types, layers, spelling, documents
 	$(BIN)/codespell src tests examples bench docs *.md
 	$(BIN)/pytest -q tests/test_docs.py tests/test_tidy.py
 
+fuzz: $(READY) ## random and mutated bytes into every decoder (FUZZ_SECONDS=60, SEED=1)
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
+
 format: $(READY) ## rewrite the source as the formatter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -43,7 +47,7 @@ format: $(READY) ## rewrite the source as the formatter wants it
 bench: $(READY) ## short benchmarks, beside the Java broker where Maven and Go are (docs/performance.md)
 	$(BIN)/python -m bench
 
-interop: $(READY) ## the official Java client and the Java broker 5.5.0 against ours (needs a JDK 17 and Maven)
+interop: $(READY) ## Java, Go and Node clients, mqadmin and the Java broker 5.5.0 (needs JDK 17, Maven, Go, Node)
 	$(BIN)/pytest tests/interop -p no:randomly
 
 lock: pyproject.toml ## write requirements.lock anew (needs uv)
