@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.local_offsets import LocalOffsets
 from kourou.client.push_consumer import PushConsumer
+from kourou.disk import OsDisk
 from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
+from kourou.remoting.runtime import Runtime
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -168,3 +171,20 @@ def test_its_client_id_is_the_same_after_a_restart() -> None:
             assert ids == {"127.0.0.1@DEFAULT"}
 
     run_virtual(main())
+
+
+def test_queues_released_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        runtime = Runtime.system()  # threads, as in production: saves could meet
+        queues = [MessageQueue(TOPIC, "broker-0", number) for number in range(16)]
+        offsets = LocalOffsets(OsDisk(tmp_path), "id", "g", runtime.offload)
+        await offsets.open()
+        for round_number in range(1, 4):
+            for queue in queues:
+                offsets.update(queue, round_number * 100 + queue.queue_id)
+            await asyncio.gather(*(offsets.persist([queue]) for queue in queues))
+        offsets.close()
+        written = decode_reset_offsets((tmp_path / "id/g/offsets.json").read_bytes())
+        assert written == {queue: 300 + queue.queue_id for queue in queues}
+
+    asyncio.run(main())

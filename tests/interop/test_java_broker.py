@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 from kourou import (
     ConsumeFromWhere,
     Message,
     MessageExt,
+    MessageModel,
     Producer,
     PullConsumer,
+    PullConsumerConfig,
     PushConsumer,
     PushConsumerConfig,
 )
@@ -95,5 +98,58 @@ def test_kourou_pulls_and_keeps_its_offset_on_the_java_broker(java_server: JavaS
                 await consumer.commit(queue, result.next_offset)
                 assert await consumer.committed(queue) == result.next_offset
             assert sorted(seen) == sorted(sent)
+
+    asyncio.run(run())
+
+
+def test_kourou_polls_and_broadcasts_from_the_java_broker(
+    java_server: JavaServer, tmp_path: Path
+) -> None:
+    namesrv_addr = java_server.namesrv_addr
+
+    async def poll(group: str, *, is_assigned: bool) -> None:
+        config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+        consumer = PullConsumer(group, namesrv_addr, config=config)
+        if not is_assigned:
+            consumer.subscribe("JavaPolled")
+        async with consumer:
+            queues = await consumer.fetch_subscribe_message_queues("JavaPolled")
+            if is_assigned:
+                await consumer.assign(queues)
+            keys: set[str] = set()
+            while len(keys) < 24:
+                messages = await consumer.poll(30_000)
+                assert messages, f"only {len(keys)} came"
+                keys |= {message.keys[0] for message in messages}
+            await consumer.commit()
+            assert sum([await consumer.committed(queue) or 0 for queue in queues]) == 24
+            await consumer.seek_to_beginning(queues[0])
+            assert (await consumer.poll(30_000))[0].queue_offset == 0
+
+    async def broadcast(count: int) -> Counter[str]:
+        """Return what one member gets until `count` messages came, and in the second after."""
+        got: Counter[str] = Counter()
+        config = PushConsumerConfig(
+            message_model=MessageModel.BROADCASTING,
+            instance_name="member",
+            local_offset_directory=tmp_path,
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        )
+        consumer = PushConsumer("python-broadcast", namesrv_addr, config=config)
+        consumer.subscribe("JavaPolled")
+        consumer.listen(lambda message: got.update(message.keys))
+        async with consumer, asyncio.timeout(60):
+            while sum(got.values()) < count:  # noqa: ASYNC110 - counted on a thread
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
+        return got
+
+    async def run() -> None:
+        await _send(namesrv_addr, "JavaPolled", 24)
+        await poll("python-assigned", is_assigned=True)
+        await poll("python-subscribed", is_assigned=False)
+        assert sum((await broadcast(24)).values()) == 24
+        await _send(namesrv_addr, "JavaPolled", 3)
+        assert sorted(await broadcast(3)) == ["key-0", "key-1", "key-2"], "it goes on where it was"
 
     asyncio.run(run())

@@ -14,6 +14,7 @@ Source: LocalFileOffsetStore.java.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -60,6 +61,7 @@ class LocalOffsets(OffsetsInMemory):
         self._kept: dict[MessageQueue, int] = {}
         self._unlock: Callable[[], None] | None = None
         self._is_failing = False
+        self._saving = asyncio.Lock()  # several queues are released at a time; the file is one
 
     async def open(self) -> None:
         """Read the file, and keep others from using it until `close`. Java's clients do not look.
@@ -105,9 +107,11 @@ class LocalOffsets(OffsetsInMemory):
                 self._kept[queue] = offset
         if not self._kept:
             return
-        data = dumps({"offsetTable": dict(sorted(self._kept.items()))}, pretty=True)
         try:
-            await self._offload(self._file.save, data)
+            async with self._saving:
+                # Taken now: who waited here meanwhile writes what others changed, too.
+                data = dumps({"offsetTable": dict(sorted(self._kept.items()))}, pretty=True)
+                await self._offload(self._file.save, data)
         except OSError as error:
             level = logging.DEBUG if self._is_failing else logging.WARNING
             self._is_failing = True

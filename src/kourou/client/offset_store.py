@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from kourou.client import calls_consume
@@ -137,7 +137,7 @@ class RemoteOffsets(OffsetsInMemory):
         failure is not raised, but logged once until the broker takes one again: the next time heals
         it, or deliveries are repeated.
         """
-        await asyncio.gather(*(self._persist(queue) for queue in queues))
+        await commit_each(queues, self._persist)
 
     async def _persist(self, queue: MessageQueue) -> None:
         offset = self._offsets.get(queue)
@@ -165,3 +165,24 @@ class RemoteOffsets(OffsetsInMemory):
             )
         else:
             self._failing.discard(queue.broker_name)
+
+
+async def commit_each(
+    queues: Iterable[MessageQueue], commit: Callable[[MessageQueue], Awaitable[None]]
+) -> None:
+    """Commit queues at the same time, but for the first of each topic on a broker: alone before.
+
+    A Java broker that gets the first commits of a group in a topic at once keeps one of them and
+    loses the others (ConsumerOffsetManager.commitOffset makes a table for each).
+
+    Raises:
+        Exception: what `commit` raises; others may be committed then.
+    """
+    firsts: dict[tuple[str, str], MessageQueue] = {}
+    rest = [
+        queue
+        for queue in queues
+        if firsts.setdefault((queue.topic, queue.broker_name), queue) is not queue
+    ]
+    await asyncio.gather(*map(commit, firsts.values()))
+    await asyncio.gather(*map(commit, rest))

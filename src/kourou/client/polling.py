@@ -10,7 +10,7 @@ from kourou.client.consume_hooks import ConsumeContext, ConsumeOutcome
 from kourou.client.consumer import Consumer, QueueState
 from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.instance import ClientInstance
-from kourou.client.offset_store import RemoteOffsets
+from kourou.client.offset_store import RemoteOffsets, commit_each
 from kourou.client.polled_queues import PolledQueues
 from kourou.client.queue_access import MESSAGES_MAX, QueueAccess
 from kourou.errors import ClosedError, UsageError
@@ -141,13 +141,14 @@ class Polling(QueueAccess, Consumer):
         polled = self._polled.polled_queues if queue is None else [self._polled.get(queue)]
         for one in polled:
             one.acknowledge()
-        await asyncio.gather(
-            *(
-                self.commit_offset(one.queue, one.committable)
-                for one in polled
-                if one.committable is not None
-            )
-        )
+        offsets = {one.queue: one.committable for one in polled}
+
+        async def commit(queue: MessageQueue) -> None:
+            offset = offsets[queue]
+            if offset is not None:
+                await self.commit_offset(queue, offset)
+
+        await commit_each([queue for queue, at in offsets.items() if at is not None], commit)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another queue offset: the next poll gives what is stored from there on.
