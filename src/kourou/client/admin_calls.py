@@ -1,0 +1,143 @@
+"""What all parts of `AdminClient` stand on: which servers there are, and how to ask them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kourou.client.config import AdminConfig
+from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import CallingClient
+from kourou.errors import NoRouteError, TopicNotFoundError
+from kourou.model.route import MASTER_ID, TopicRoute
+from kourou.model.topic import check_topic
+from kourou.protocol.bodies import ClusterInfo, decode_cluster_info
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.remoting.check import raise_for_response
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server to ask: by which connections, where, and how long to wait for each answer."""
+
+    pool: ConnectionPool
+    address: str
+    timeout_s: float
+
+    async def ask(self, code: int, header: object | None = None, body: bytes = b"") -> bytes:
+        """Return the body of the answer.
+
+        Raises:
+            TransportError: no answer came.
+            RemoteError: the server refused.
+        """
+        return (await self.exchange(code, header, body)).body
+
+    async def exchange(
+        self, code: int, header: object | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Return the whole answer, for what it tells in its header; raises as `ask`."""
+        answer = await self.pool.request(self.address, request(code, header, body), self.timeout_s)
+        raise_for_response(answer)
+        return answer
+
+
+class AdminCalls(CallingClient):
+    """Finds the servers that a call of administration concerns.
+
+    Args and Raises: as `AdminClient`.
+    """
+
+    def __init__(
+        self,
+        namesrv_addr: str,
+        *,
+        config: AdminConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._config = config or AdminConfig()
+        super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the brokers and clusters that a name server knows."""
+        return decode_cluster_info(await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO))
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        """Return which brokers hold the topic.
+
+        Raises:
+            TopicNotFoundError: no name server knows it.
+        """
+        self._instance.check_open()
+        check_topic(topic)
+        try:
+            return await self._instance.routes.refresh(topic, self._timeout_s)
+        except NoRouteError as error:
+            raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, str(error)) from error
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._config.admin_timeout_ms / 1000
+
+    def _server(self, address: str) -> Server:
+        """Return the server at `host:port`.
+
+        Raises:
+            ClosedError: the client is not open.
+        """
+        self._instance.check_open()
+        return Server(self._instance.pool, address, self._timeout_s)
+
+    async def _ask_name_server(self, code: int) -> bytes:
+        self._instance.check_open()
+        answer = await self._instance.name_servers.request(request(code), self._timeout_s)
+        return answer.body
+
+    async def _masters(
+        self, *, broker_name: str | None = None, cluster: str | None = None
+    ) -> dict[str, Server]:
+        """Return the masters asked for, by broker name.
+
+        Raises:
+            NoRouteError: there is none.
+        """
+        info = await self.cluster_info()
+        masters = {
+            name: self._server(broker.broker_addrs[MASTER_ID])
+            for name, broker in sorted(info.brokers.items())
+            if MASTER_ID in broker.broker_addrs
+            and broker_name in (None, name)
+            and cluster in (None, broker.cluster)
+        }
+        if not masters:
+            asked = " ".join(
+                f"{what} {name}"
+                for what, name in (("named", broker_name), ("in cluster", cluster))
+                if name is not None
+            )
+            known = ", ".join(sorted(info.brokers)) or "none"
+            raise NoRouteError(f"no broker {asked}".rstrip() + f" has a master; known are: {known}")
+        return masters
+
+    async def _topic_masters(self, topic: str) -> dict[str, Server]:
+        route = await self.topic_route(topic)
+        return {
+            broker.broker_name: self._server(broker.broker_addrs[MASTER_ID])
+            for broker in route.broker_datas
+            if MASTER_ID in broker.broker_addrs
+        }
+
+
+async def ask_all(
+    servers: Mapping[str, Server], call: Callable[[Server], Awaitable[T]]
+) -> dict[str, T]:
+    """Ask all servers at once; fail as the first that fails."""
+    answers = await asyncio.gather(*map(call, servers.values()))
+    return dict(zip(servers, answers, strict=True))
