@@ -1,0 +1,69 @@
+"""The blocking producer."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec
+
+from kourou.blocking.background import Blocking, background, calls, waits
+from kourou.client.config import ProducerConfig
+from kourou.client.producer import Producer as AsyncProducer
+from kourou.client.send_receipt import SendReceipt
+from kourou.remoting.runtime import Runtime
+
+P = ParamSpec("P")
+
+
+def _hands_over(
+    submit: Callable[
+        Concatenate[AsyncProducer, P], Coroutine[Any, Any, asyncio.Future[SendReceipt]]
+    ],
+) -> Callable[Concatenate[Blocking[AsyncProducer], P], concurrent.futures.Future[SendReceipt]]:
+    """Return `submit` with a future that any thread may wait for."""
+
+    @functools.wraps(submit)
+    def handed_over(
+        self: Blocking[AsyncProducer], /, *args: P.args, **kwargs: P.kwargs
+    ) -> concurrent.futures.Future[SendReceipt]:
+        async def submitted() -> concurrent.futures.Future[SendReceipt]:
+            receipt = await submit(self._client, *args, **kwargs)
+            return asyncio.run_coroutine_threadsafe(_awaited(receipt), asyncio.get_running_loop())
+
+        return background.run(submitted)
+
+    return handed_over
+
+
+async def _awaited(receipt: asyncio.Future[SendReceipt]) -> SendReceipt:
+    return await receipt
+
+
+class Producer(Blocking[AsyncProducer]):
+    """Sends messages, as `kourou.Producer`; `submit` gives a `concurrent.futures.Future`."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        config: ProducerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(lambda: AsyncProducer(group, namesrv_addr, config=config, runtime=runtime))
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this client."""
+        return self._client.client_id
+
+    send = waits(AsyncProducer.send)
+    send_batch = waits(AsyncProducer.send_batch)
+    send_oneway = waits(AsyncProducer.send_oneway)
+    submit = _hands_over(AsyncProducer.submit)
+    flush = waits(AsyncProducer.flush)
+    fetch_publish_message_queues = waits(AsyncProducer.fetch_publish_message_queues)
+    stats = calls(AsyncProducer.stats)
+    health = calls(AsyncProducer.health)

@@ -1,0 +1,71 @@
+"""The blocking pull consumer."""
+
+from __future__ import annotations
+
+from kourou.blocking.background import Blocking, Messages, calls, waits
+from kourou.client.consumer_config import PullConsumerConfig
+from kourou.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from kourou.model.queue import MessageQueue
+from kourou.remoting.runtime import Runtime
+
+
+class PullConsumer(Blocking[AsyncPullConsumer]):
+    """Polls messages when the program asks for them, as `kourou.PullConsumer`."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        config: PullConsumerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: AsyncPullConsumer(group, namesrv_addr, config=config, runtime=runtime)
+        )
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this consumer."""
+        return self._client.client_id
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are polled now, sorted."""
+        return self._client.queues
+
+    def __iter__(self) -> Messages:
+        """Return a loop over the messages, which ends when the consumer closes."""
+        return Messages(lambda: aiter(self._client))
+
+    # What is polled
+    assign = waits(AsyncPullConsumer.assign)
+    subscribe = calls(AsyncPullConsumer.subscribe)
+    unsubscribe = calls(AsyncPullConsumer.unsubscribe)
+    on_queues_changed = calls(AsyncPullConsumer.on_queues_changed)
+    on_topic_queues_changed = calls(AsyncPullConsumer.on_topic_queues_changed)
+
+    # Polling, and where it stands
+    poll = waits(AsyncPullConsumer.poll)
+    seek = waits(AsyncPullConsumer.seek)
+    seek_to_beginning = waits(AsyncPullConsumer.seek_to_beginning)
+    seek_to_end = waits(AsyncPullConsumer.seek_to_end)
+    pause = calls(AsyncPullConsumer.pause)
+    resume = calls(AsyncPullConsumer.resume)
+    position = calls(AsyncPullConsumer.position)
+    commit = waits(AsyncPullConsumer.commit)
+
+    # One queue at a time
+    pull = waits(AsyncPullConsumer.pull)
+    pull_or_wait = waits(AsyncPullConsumer.pull_or_wait)
+    pull_with_callback = calls(AsyncPullConsumer.pull_with_callback)
+    fetch_subscribe_message_queues = waits(AsyncPullConsumer.fetch_subscribe_message_queues)
+    committed = waits(AsyncPullConsumer.committed)
+    commit_offset = waits(AsyncPullConsumer.commit_offset)
+    min_offset = waits(AsyncPullConsumer.min_offset)
+    max_offset = waits(AsyncPullConsumer.max_offset)
+    offset_for_time = waits(AsyncPullConsumer.offset_for_time)
+
+    add_hook = calls(AsyncPullConsumer.add_hook)
+    stats = calls(AsyncPullConsumer.stats)
+    health = calls(AsyncPullConsumer.health)

@@ -1,0 +1,195 @@
+"""Programs without an event loop use the same clients, by the same names."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kourou
+from kourou import ConsumeFromWhere, Message, MessageExt, PushConsumerConfig, blocking
+from kourou.blocking.background import background
+from kourou.errors import ClosedError, TransportError, UsageError
+from kourou.testing.process import Serving
+
+NOBODY = "127.0.0.1:1"
+FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Serving.start(tmp_path_factory.mktemp("serve") / "store") as serving:
+        yield serving.namesrv
+
+
+def send(namesrv: str, topic: str, count: int) -> list[str]:
+    with blocking.Producer("orders", namesrv) as producer:
+        return [producer.send(Message(topic, b"%d" % n)).msg_id for n in range(count)]
+
+
+@pytest.mark.parametrize("name", blocking.__all__)
+def test_each_client_has_all_names_of_its_asyncio_client(name: str) -> None:
+    asynchronous, waiting = getattr(kourou, name), getattr(blocking, name)
+    for_tests = {"abort"}
+    public = {n for n in dir(asynchronous) if not n.startswith("_")} - for_tests
+
+    missing = {n for n in public if not hasattr(waiting, n)}
+    assert not missing
+    for method in public:
+        theirs, ours = getattr(asynchronous, method), getattr(waiting, method)
+        if not isinstance(theirs, property):
+            assert list(inspect.signature(theirs).parameters) == list(
+                inspect.signature(ours).parameters
+            )
+            assert inspect.getdoc(ours)
+
+
+def test_a_receipt_is_returned_and_the_message_is_read_back(namesrv: str) -> None:
+    sent = send(namesrv, "Returned", 3)
+
+    with blocking.PullConsumer("reader", namesrv) as consumer:
+        queues = consumer.fetch_subscribe_message_queues("Returned")
+        found = [m for q in queues for m in consumer.pull(q, 0).messages]
+
+    assert sorted(m.msg_id for m in found) == sorted(sent)
+
+
+def test_futures_of_submitted_messages_can_be_waited_for_on_any_thread(namesrv: str) -> None:
+    with blocking.Producer("orders", namesrv) as producer:
+        futures = [producer.submit(Message("Submitted", b"%d" % n)) for n in range(20)]
+        producer.flush()
+        done, _ = concurrent.futures.wait(futures, timeout=10)
+
+    assert len({future.result().msg_id for future in done}) == 20
+
+
+def test_a_plain_listener_gets_each_message_on_a_thread_of_its_own(namesrv: str) -> None:
+    sent = send(namesrv, "Listened", 4)
+    got: list[MessageExt] = []
+    threads: set[str] = set()
+    all_came = threading.Event()
+
+    consumer = blocking.PushConsumer("listening", namesrv, config=FROM_FIRST)
+    consumer.subscribe("Listened")
+
+    @consumer.listen
+    def take(message: MessageExt) -> None:
+        threads.add(threading.current_thread().name)
+        got.append(message)
+        if len(got) == 4:
+            all_came.set()
+
+    with consumer:
+        assert all_came.wait(20)
+
+    assert sorted(m.msg_id for m in got) == sorted(sent)
+    assert "kourou-blocking" not in threads
+
+
+def test_a_loop_over_a_consumer_acknowledges_each_message_by_asking_for_the_next(
+    namesrv: str,
+) -> None:
+    send(namesrv, "Looped", 3)
+    got = []
+
+    consumer = blocking.PushConsumer("looping", namesrv, config=FROM_FIRST)
+    consumer.subscribe("Looped")
+    with consumer:
+        for message in consumer:
+            got.append(message.body)
+            if len(got) == 3:
+                break
+
+    with blocking.AdminClient(namesrv) as admin:
+        lag = admin.describe_group("looping").lag
+    assert sorted(got) == [b"0", b"1", b"2"]
+    assert lag == 1, "the message at the break was not acknowledged"
+
+
+def test_polling_gives_messages_to_a_program_that_asks(namesrv: str) -> None:
+    send(namesrv, "Polled", 5)
+
+    with blocking.PullConsumer("polling", namesrv) as consumer:
+        queues = consumer.fetch_subscribe_message_queues("Polled")
+        consumer.assign(queues)
+        for queue in queues:
+            consumer.seek_to_beginning(queue)
+        got: list[MessageExt] = []
+        while len(got) < 5:
+            got += consumer.poll(timeout_ms=10_000)
+
+    assert sorted(m.body for m in got) == [b"%d" % n for n in range(5)]
+
+
+def test_errors_are_those_of_the_asyncio_client() -> None:
+    producer = blocking.Producer("orders", NOBODY)
+    with pytest.raises(ClosedError, match="not started"):
+        producer.send(Message("T", b"x"))
+    with producer, pytest.raises(TransportError):
+        producer.send(Message("T", b"x"), timeout_ms=200)
+
+
+def test_a_call_from_the_loop_itself_is_refused_instead_of_waiting_for_ever() -> None:
+    producer = blocking.Producer("orders", NOBODY)
+
+    async def call() -> None:
+        producer.start()
+
+    with pytest.raises(UsageError, match="make the listener a plain function"):
+        background.run(call)
+
+
+CTRL_C = """
+import sys
+from kourou import Message
+from kourou.blocking import Producer
+with Producer("orders", "127.0.0.1:1") as producer:
+    try:
+        print("sending", flush=True)
+        producer.send(Message("T", b"x"), timeout_ms=60_000)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_call_that_waits() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CTRL_C],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sending\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (0, "interrupted\n"), err
+
+
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    background.run(_nothing)
+    child = os.fork()
+    if child == 0:
+        try:
+            background.run(_nothing)
+        except BaseException:  # noqa: BLE001  # the parent sees the exit code
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+async def _nothing() -> None:
+    return None
