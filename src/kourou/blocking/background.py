@@ -86,6 +86,7 @@ class BackgroundLoop:
 def _settle(outcome: concurrent.futures.Future[R], task: asyncio.Task[R]) -> None:
     if task.cancelled():
         outcome.cancel()
+        outcome.set_running_or_notify_cancel()  # wakes who waits; `cancel` alone does not
         return
     error = task.exception()
     if error is not None:
