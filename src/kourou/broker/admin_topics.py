@@ -8,7 +8,7 @@
     305  GET_SYSTEM_TOPIC_LIST     those that are the system's own
     351  GET_TOPIC_CONFIG          17 unknown
 
-A change is answered when it is durable.
+A change is answered when it is durable and in the routes, if name servers can be told.
 
 Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -227,9 +227,9 @@ class AdminTopicHandlers:
         return decode_data_version(data_version.encode()) == self._topics.data_version
 
     async def _saved(self, request: Request) -> RemotingCommand:
-        """Return success once all changes to topics and offsets are durable."""
+        """Return success once all changes are durable, and name servers know those of topics."""
         try:
-            await self._topics.persist()
+            await self._topics.settle()
             await self._offsets.persist()
         except OSError as error:
             raise ServiceNotAvailableError(

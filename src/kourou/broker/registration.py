@@ -11,7 +11,9 @@ What is sent:
     30 s after that, and each tenth time    all topics, which also mends what a name server lost
     else                                    a question: is the version that you know the newest?
 
-Changes that come while a registration is under way share the next one.
+Changes that come while a registration is under way share the next one. Who made a topic for a
+client waits for `told` before it answers: the client asks a name server next, and one that finds
+no route asks again after 30 s.
 
 A deleted topic stays in a name server until an administrator deletes it there.
 
@@ -62,6 +64,8 @@ WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared wit
 _RETRY_FIRST_MS: Final = 1000
 _PAUSE_MS: Final = 100
 """Least time between two registrations, so that many changes share one."""
+_TELL_MAX_MS: Final = 1000
+"""Longest that `told` waits, so that a name server that hangs delays no client for long."""
 _SKIPPED_MAX: Final = 9
 """Times in a row that a name server is only asked: five minutes, in which a topic that somebody
 deleted there by mistake is missing."""
@@ -124,6 +128,19 @@ class Registration:
         for member in self._members.values():
             await member.is_tried.wait()
 
+    async def told(self) -> None:
+        """Return when the name servers know the topics as they are now.
+
+        One that could not be reached lately is not waited for, the others for a second at most.
+        """
+        change = self._topics.change
+        try:
+            async with asyncio.timeout(_TELL_MAX_MS / 1000):
+                for member in self._members.values():
+                    await member.told(change)
+        except TimeoutError:
+            log.info("registration.slow change=%d", change)
+
     async def stop(self) -> None:
         """End the tasks and take the broker out of the routes; a name server may not hear of it."""
         await self._end_tasks()
@@ -167,15 +184,13 @@ class Registration:
                     log.warning(
                         "registration.failed namesrv=%s reason=%s", address, error, exc_info=is_ours
                     )
-                member.is_registered = False
-                member.is_tried.set()
+                member.end_round(is_registered=False)
                 await asyncio.sleep(retry_ms / 1000)
                 retry_ms = min(2 * retry_ms, self._config.register_interval_ms)
             else:
                 if not member.is_registered:
                     log.info("registration.done namesrv=%s", address)
-                member.is_registered = True
-                member.is_tried.set()
+                member.end_round(is_registered=True)
                 retry_ms = _RETRY_FIRST_MS
                 await asyncio.sleep(_PAUSE_MS / 1000)
                 await _wait(member.is_due, self._config.register_interval_ms)
@@ -302,6 +317,19 @@ class _Member:
         self.is_tried = asyncio.Event()
         self.is_registered = False
         self.connection: Connection | None = None
+        self._round_ended = asyncio.Event()
+
+    def end_round(self, *, is_registered: bool) -> None:
+        """Note how a try to register ended."""
+        self.is_registered = is_registered
+        self.is_tried.set()
+        self._round_ended.set()
+        self._round_ended = asyncio.Event()  # of the next round
+
+    async def told(self, change: int) -> None:
+        """Return when it knows that change of topics, or cannot be reached."""
+        while self.is_registered and (self.known_change is None or self.known_change < change):
+            await self._round_ended.wait()
 
     def may_skip(self, version: DataVersion) -> bool:
         """Return whether asking is enough, if it says that it knows this version."""

@@ -9,7 +9,8 @@ What is refused beforehand is in `send_checks.py`; what the group commit makes o
     SERVICE_NOT_AVAILABLE  14
 
 A topic that this send has made must outlive a crash as its message does: the message is appended
-once the topic is in its file.
+once the topic is in its file, and in the routes, where consumers look for it as soon as the
+producer knows that it was sent.
 
 Source: SendMessageProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -191,9 +192,9 @@ class SendHandlers:
         return _Send(header, topic.name, queue_id, properties, ())
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
-        """Save the topics, then go on as for a known topic."""
+        """Save the topics and have them in the routes, then go on as for a known topic."""
         try:
-            await self._topics.persist()
+            await self._topics.settle()
         except OSError as error:
             reason = f"topic {send.topic} cannot be saved: {error}"
             return self._answer(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)

@@ -198,7 +198,7 @@ class _Running:
             config, topics, self._parts.pool, address, self._parts.runtime.offload
         )
         self._registration = registration
-        topics.on_changed = registration.soon
+        topics.on_changed, topics.told = registration.soon, registration.told
         self._parts.live.on_changed.append(
             lambda now: registration.announce_permission(now.broker_permission)
         )

@@ -2,8 +2,9 @@
 
 A topic is made by request, on the first send to it (`create_for_send`), or at start: those are the
 system's own, with the queues that RocketMQ gives them. A change is in memory at once; `persist`
-makes it durable, and whoever tells a client of a new topic waits for that. Changes that come while
-a write is under way share the next one; the latest are also kept apart, for name servers.
+makes it durable, `settle` waits for the name servers besides: whoever tells a client of a new topic
+waits for that. Changes that come while a write is under way share the next one; the latest are also
+kept apart, for name servers.
 
 Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 """
@@ -11,7 +12,7 @@ Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -58,6 +59,7 @@ class Topics:
     Attributes:
         auto_create: whether a send to an unknown topic makes it; may change at any time.
         on_changed: called after each change, to tell the name servers.
+        told: returns when they have been told, or cannot be; waits for a bounded time.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Topics:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self.on_changed: Callable[[], None] = lambda: None
+        self.told: Callable[[], Awaitable[None]] = _nobody_to_tell
         self.auto_create = config.auto_create_topic_enable
         self._config = config
         self._clock = clock
@@ -246,6 +249,15 @@ class Topics:
         await self._saver.save()
         self._unsaved = {name: at for name, at in self._unsaved.items() if at > change}
 
+    async def settle(self) -> None:
+        """Return when the changes are durable and the name servers know them, if they can be told.
+
+        Raises:
+            OSError: as `persist`.
+        """
+        await self.persist()
+        await self.told()
+
     def _may_inherit(self, pattern: TopicConfig) -> bool:
         if pattern.name == names.AUTO_CREATE_TOPIC and not self.auto_create:
             return False  # a file from before it was switched off may still say it may
@@ -269,6 +281,10 @@ class Topics:
 
     def _encode(self) -> bytes:
         return self._text.encode(self._version)
+
+
+async def _nobody_to_tell() -> None:
+    """Stand for the name servers until the broker registers."""
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
