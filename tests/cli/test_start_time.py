@@ -1,4 +1,4 @@
-"""--from takes an end of the queue, a span before now, or a time."""
+"""Times are ends of the queue, spans before now, or instants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.cli.start_time import Start, parse_start
+from kourou.cli.start_time import Start, parse_instant, parse_start
 from kourou.errors import UsageError
 
 NOW_MS = 1_735_819_384_125
@@ -34,6 +34,14 @@ NOW_MS = 1_735_819_384_125
 )
 def test_a_start_is_an_end_or_an_instant(text: str, start: Start | int) -> None:
     assert parse_start(text, NOW_MS) == start
+
+
+def test_an_instant_is_now_before_now_or_a_time_but_no_end() -> None:
+    assert parse_instant("now", NOW_MS, "--to") == NOW_MS
+    assert parse_instant("-1h", NOW_MS, "--to") == NOW_MS - 3_600_000
+    assert parse_instant("2025-01-02T12:03:04.125Z", NOW_MS, "--to") == NOW_MS
+    with pytest.raises(UsageError, match=r"--to 'latest' is no time: give now"):
+        parse_instant("latest", NOW_MS, "--to")
 
 
 def test_a_time_without_a_zone_is_local() -> None:

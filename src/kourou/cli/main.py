@@ -20,15 +20,27 @@ from kourou.cli.exits import FAILED, exit_code_of, report
 from kourou.errors import InternalError
 from kourou.logs import Level
 
-COMMANDS: Final = {
-    "serve": "Run a name server and a broker in this process.",
-    "send": "Send messages to a topic.",
-    "receive": "Print a topic's messages, live or from a time.",
-    "topic": "List, create, describe and delete topics.",
-    "group": "List consumer groups, and show how far behind they are.",
-    "health": "Tell whether name servers and brokers serve.",
-    "store": "Verify a store directory while no broker uses it.",
+PANELS: Final = {
+    "Start here": {
+        "serve": "Run a name server and a broker in this process.",
+        "send": "Send messages to a topic.",
+        "receive": "Print a topic's messages, live or from a time.",
+    },
+    "Look and change": {
+        "topic": "List, create, change, describe and delete topics.",
+        "group": "List consumer groups, and show how far behind they are.",
+    },
+    "Find out what is wrong": {
+        "health": "Tell whether name servers and brokers serve.",
+        "store": "Verify a store directory while no broker uses it.",
+    },
+    "This command line": {
+        "completion": "Print what makes a shell complete commands and options.",
+    },
 }
+"""What the root's help shows: titles -> commands -> one line of help."""
+
+COMMANDS: Final = {name: line for panel in PANELS.values() for name, line in panel.items()}
 """Each command's line of help; its `app` lives in the module of its name."""
 
 
@@ -45,6 +57,13 @@ class CommandTable(TyperGroup):
             return None, None, rest
         return name, get_command(import_module(f"kourou.cli.{name}").app), rest
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
+        """Write the commands in panels, for people who look for one."""
+        width = max(map(len, COMMANDS))
+        for title, commands in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
         # Errors are said by exit code and text; entries of the client would only repeat them.
         logs.configure(Level.ERROR)
@@ -60,8 +79,16 @@ class CommandTable(TyperGroup):
 
 
 EPILOG: Final = """\
-Exit codes: 0 done, 1 failed or found something wrong, 2 wrong usage, 3 no server reached or none
-started, 130 interrupted.
+Commands ask the name server at 127.0.0.1:9876; --namesrv or KOUROU_NAMESRV name another. --json
+prints for programs. Times are spans before now (-90s, -15m, -1h, -2d), ISO 8601 or epoch ms.
+
+\b
+Exit codes:
+  0    done
+  1    failed, refused, or found something wrong
+  2    wrong usage: an option, a name, a setting
+  3    no server reached, or none started
+  130  interrupted by Ctrl-C or SIGTERM
 """
 
 app = typer.Typer(
@@ -92,10 +119,14 @@ def root(
 ) -> None:
     """Kourou: messages by Apache RocketMQ's protocols, in Python.
 
+    New here? In one terminal, then in another:
+
     \b
-    kourou serve                              a name server and a broker, in this terminal
-    kourou send hello "first message"         in another one
-    kourou receive hello --from earliest
+      kourou serve                              a name server and a broker
+      kourou send hello "first message"
+      kourou receive hello --from earliest
+
+    Each command has help and examples of its own: kourou send --help
     """  # noqa: D301  # \b keeps click from joining the lines
 
 

@@ -1,4 +1,4 @@
-"""Where reading begins: `latest`, `earliest`, or an instant, as a person writes it."""
+"""Times as a person writes them: an instant, or an end of a queue."""
 
 from __future__ import annotations
 
@@ -24,20 +24,36 @@ _AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
 _EPOCH_MS: Final = re.compile(r"[0-9]{1,15}")
 
 
-def parse_start(text: str, now_ms: int) -> Start | int:
-    """Return where `text` says to begin: an end of the queue, or an instant in epoch ms.
+def parse_start(text: str, now_ms: int, option: str = "--from") -> Start | int:
+    """Return where `text` says to begin: an end of the queue, or an instant as `parse_instant`.
 
-    An instant is a span before now (`-90s`, `-15m`, `-1h`, `-2d`), epoch milliseconds, or ISO 8601
+    Raises:
+        UsageError: it is neither; the text names `option`.
+    """
+    word = text.strip().lower()
+    for start in Start:
+        if word == start.value:
+            return start
+    return _parse(text, now_ms, option, ", ".join(start.value for start in Start))
+
+
+def parse_instant(text: str, now_ms: int, option: str) -> int:
+    """Return the instant that `text` names, in epoch ms.
+
+    It is `now`, a span before now (`-90s`, `-15m`, `-1h`, `-2d`), epoch milliseconds, or ISO 8601
     (`2025-01-31`, `2025-01-31T12:00`, `2025-01-31T12:00:00+02:00`), in local time where it names
     no zone. One before 1970 is 0.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is none of these; the text names `option`.
     """
+    return _parse(text, now_ms, option, "now")
+
+
+def _parse(text: str, now_ms: int, option: str, words: str) -> int:
     word = text.strip()
-    for start in Start:
-        if word.lower() == start.value:
-            return start
+    if word.lower() == "now":
+        return now_ms
     if ago := _AGO.fullmatch(word):
         return max(0, now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
     if _EPOCH_MS.fullmatch(word):
@@ -46,6 +62,6 @@ def parse_start(text: str, now_ms: int) -> Start | int:
         return max(0, int(datetime.fromisoformat(word).timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"--from {text!r} is no time: give latest, earliest, a span as -15m, -1h or -2d, "
+            f"{option} {text!r} is no time: give {words}, a span as -15m, -1h or -2d, "
             "or a time as 2025-01-31T12:00"
         ) from None
