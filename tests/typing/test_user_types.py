@@ -1,0 +1,56 @@
+"""Type checkers see the public names as users do: right programs pass, mistakes are found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+BIN = Path(sys.executable).parent
+
+CHECKERS = {
+    "mypy": (str(BIN / "mypy"), "--strict", "--config-file=", "--no-incremental"),
+    "pyright": (str(BIN / "pyright"), "--pythonpath", sys.executable),
+}
+
+pytestmark = pytest.mark.slow
+
+
+def complaints(checker: str, program: str, directory: Path) -> dict[int, str]:
+    """Return the lines of a program that a checker complains of, with what it says.
+
+    The program is checked where nothing of this repository's configuration reaches it.
+    """
+    copy = directory / program
+    copy.write_bytes((PROGRAMS / program).read_bytes())
+    done = subprocess.run(
+        [*CHECKERS[checker], str(copy)],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = re.findall(rf"{re.escape(program)}:(\d+)(?::\d+)?(?: -|:) error: (.*)", done.stdout)
+    assert found or done.returncode == 0, done.stdout
+    return {int(line): text for line, text in found}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_right_program_has_the_types_that_it_asserts(checker: str, tmp_path: Path) -> None:
+    assert complaints(checker, "right.py", tmp_path) == {}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_each_mistake_is_found_and_nothing_else(checker: str, tmp_path: Path) -> None:
+    lines = (PROGRAMS / "wrong.py").read_text(encoding="utf-8").splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+
+    found = complaints(checker, "wrong.py", tmp_path)
+
+    assert set(found) == wrong, found
