@@ -25,7 +25,8 @@ def test_help_names_every_command(command: Command, args: tuple[str, ...]) -> No
     text = outcome.out + outcome.err
 
     assert all(f"  {name} " in text for name in main.COMMANDS)
-    assert "Exit codes: 0 done" in text
+    assert all(f"\n{title}:\n" in text for title in main.PANELS)
+    assert "Exit codes:\n    0    done\n" in text
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
