@@ -6,9 +6,7 @@ from enum import Enum
 from typing import Annotated, Final
 
 import typer
-from typer.completion import (
-    get_completion_script,  # type: ignore[attr-defined]  # what --show-completion prints
-)
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from kourou.cli.output import print_line
 
