@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from kourou.client.admin_brokers import BrokerAdmin
+from kourou.client.admin_brokers import BrokerAdmin, TopicRates
 from kourou.client.admin_clients import ClientAdmin
 from kourou.client.admin_groups import GroupAdmin, GroupDescription
 from kourou.client.admin_messages import MessageAdmin
 from kourou.client.admin_namesrv import NamesrvAdmin
-from kourou.client.admin_offsets import OffsetAdmin
+from kourou.client.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
 from kourou.client.admin_topics import DEFAULT_QUEUES, TopicAdmin
 
-__all__ = ["DEFAULT_QUEUES", "AdminClient", "GroupDescription"]
+__all__ = [
+    "DEFAULT_QUEUES",
+    "AdminClient",
+    "GroupDescription",
+    "OffsetReset",
+    "QueueEnd",
+    "TopicRates",
+]
 
 
 class AdminClient(
     TopicAdmin, GroupAdmin, OffsetAdmin, MessageAdmin, ClientAdmin, BrokerAdmin, NamesrvAdmin
 ):
-    """Creates, deletes and describes topics and consumer groups.
+    """Describes and changes the topics, groups, offsets and servers of a cluster.
 
     What changes something asks every master concerned, one after the other, and stops at the first
     that refuses: calling it again completes the rest. All calls raise ClosedError before `start`

@@ -5,6 +5,8 @@ All raise TransportError when no answer comes and RemoteError when the server re
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kourou.client.admin_calls import Server
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.bodies import (
@@ -32,8 +34,9 @@ async def group_table(broker: Server) -> SubscriptionGroupTable:
 
 
 async def create_group(broker: Server, group: SubscriptionGroup) -> None:
-    """Create the group on one broker, or change it."""
-    body = encode_subscription_group(group)
+    """Create the group on one broker, or change it: attributes given are set, others stay."""
+    changes = {f"+{name}": value for name, value in group.attributes.items()}
+    body = encode_subscription_group(replace(group, attributes=changes))
     await broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
 
@@ -43,9 +46,12 @@ async def delete_group(broker: Server, group: str, *, clean_offsets: bool) -> No
     await broker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
 
-async def consume_stats(broker: Server, group: str) -> ConsumeStats:
-    """Return where the group stands in the queues of one broker."""
-    header = GetConsumeStatsRequestHeader(group)
+async def consume_stats(broker: Server, group: str, topic: str | None = None) -> ConsumeStats:
+    """Return where the group stands in the queues of one broker, of all topics or of one.
+
+    A topic that is asked for in the list is told even if the live members do not subscribe to it.
+    """
+    header = GetConsumeStatsRequestHeader(group, topic, None if topic is None else f"{topic};")
     return decode_consume_stats(await broker.ask(RequestCode.GET_CONSUME_STATS, header))
 
 
