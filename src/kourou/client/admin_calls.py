@@ -67,7 +67,8 @@ class AdminCalls(CallingClient):
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the brokers and clusters that a name server knows."""
-        return decode_cluster_info(await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return decode_cluster_info(answer.body)
 
     async def topic_route(self, topic: str) -> TopicRoute:
         """Return which brokers hold the topic.
@@ -95,10 +96,28 @@ class AdminCalls(CallingClient):
         self._instance.check_open()
         return Server(self._instance.pool, address, self._timeout_s)
 
-    async def _ask_name_server(self, code: int) -> bytes:
+    async def _ask_name_server(self, code: int, header: object | None = None) -> RemotingCommand:
+        """Return the answer of the first name server that answers; they all know the same."""
         self._instance.check_open()
-        answer = await self._instance.name_servers.request(request(code), self._timeout_s)
-        return answer.body
+        return await self._instance.name_servers.request(request(code, header), self._timeout_s)
+
+    async def _tell_name_servers(self, call: Callable[[Server], Awaitable[T]]) -> dict[str, T]:
+        """Ask all name servers at once, and return their answers by address.
+
+        Raises:
+            KourouError: the first failure, once all have been asked.
+        """
+        self._instance.check_open()
+        addresses = await self._instance.name_servers.all()
+        answers = await asyncio.gather(
+            *(call(self._server(address)) for address in addresses), return_exceptions=True
+        )
+        told = {}
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            told[address] = answer
+        return told
 
     async def _masters(
         self, *, broker_name: str | None = None, cluster: str | None = None
@@ -127,7 +146,10 @@ class AdminCalls(CallingClient):
         return masters
 
     async def _topic_masters(self, topic: str) -> dict[str, Server]:
-        route = await self.topic_route(topic)
+        return self._masters_of(await self.topic_route(topic))
+
+    def _masters_of(self, route: TopicRoute) -> dict[str, Server]:
+        """Return the masters that a route names, by broker name."""
         return {
             broker.broker_name: self._server(broker.broker_addrs[MASTER_ID])
             for broker in route.broker_datas

@@ -6,7 +6,7 @@ topicRouteData2TopicSubscribeInfo.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -132,6 +132,11 @@ def parse_order_topic_conf(text: str) -> list[tuple[str, int]]:
             raise MalformedBodyError(f"orderTopicConf: {nums} queues, at most {QUEUE_NUMS_MAX}")
         pairs.append((broker_name, int(nums)))
     return pairs
+
+
+def format_order_topic_conf(pairs: Iterable[tuple[str, int]]) -> str:
+    """Return the text of (broker name, number of queues) pairs, in their order."""
+    return ";".join(f"{broker_name}:{nums}" for broker_name, nums in pairs)
 
 
 def _broker_name(queues: QueueData) -> str:
