@@ -1,4 +1,4 @@
-"""Requests 28 and 315, and what sends, pulls and deliveries count."""
+"""Requests 28, 315 and 907, and what sends, pulls and deliveries count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from kourou.broker.stats_handlers import StatsHandlers
 from kourou.broker.stats_samples import Window
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies_broker import BrokerStatsItem, decode_broker_stats
+from kourou.protocol.bodies_replicas import HARuntimeInfo
 from kourou.protocol.bodies_route import decode_kv_table
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
 from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.json_records import decode_record
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends
@@ -192,3 +194,17 @@ def test_deliveries_and_messages_given_back_count() -> None:
 @pytest.mark.parametrize("bound", SIZE_BOUNDS)
 def test_sizes_are_counted_by_bits_because_bounds_are_powers_of_two(bound: int) -> None:
     assert bound & (bound - 1) == 0
+
+
+def test_a_master_without_slaves_tells_how_far_its_log_is() -> None:
+    async def test(rig: SendRig) -> None:
+        await rig.send(b"x")
+        peer = FakePeer()
+        asked = peer.request(RequestCode.GET_BROKER_HA_STATUS)
+        answer = peer.ask(handlers(rig.parts).on_get_broker_ha_status, asked)
+        assert answer is not None
+        info = decode_record(HARuntimeInfo, answer.body)
+        assert info == HARuntimeInfo(True, rig.parts.store.written_position)
+        assert info.master_commit_log_max_offset > 0
+
+    run_sends(test)

@@ -69,6 +69,7 @@ class Handlers:
             RequestCode.GET_BROKER_CONFIG: self.configs.on_get_broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
             RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
+            RequestCode.GET_BROKER_HA_STATUS: self.stats.on_get_broker_ha_status,
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.on_update_and_create_topic_list,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.on_get_system_topic_list,

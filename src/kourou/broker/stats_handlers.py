@@ -2,8 +2,9 @@
 
     28   GET_BROKER_RUNTIME_INFO   a table of texts, see `runtime_info.py`
     315  VIEW_BROKER_STATS_DATA    one key of one set, see `stats.py`; 1 never counted
+    907  GET_BROKER_HA_STATUS      of a master without slaves
 
-Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
+Source: AdminBrokerProcessor.java, DefaultHAService.getRuntimeInfo, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from kourou.disk import Disk
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies_broker import BrokerStatsData, encode_broker_stats
+from kourou.protocol.bodies_replicas import HARuntimeInfo
 from kourou.protocol.bodies_route import encode_kv_table
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
+from kourou.protocol.json_records import encode_record
 from kourou.protocol.message_layout import decode_message
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
@@ -85,6 +88,11 @@ class StatsHandlers:
     def on_get_broker_runtime_info(self, request: Request) -> None:
         """Serve 28."""
         self._later.answer(request, partial(self._runtime_info, request))
+
+    def on_get_broker_ha_status(self, request: Request) -> RemotingCommand:
+        """Serve 907: every broker is a master, and none has slaves, until replication is built."""
+        info = HARuntimeInfo(True, self._store.written_position)
+        return response(request.command, body=encode_record(info))
 
     async def _runtime_info(self, request: Request) -> RemotingCommand:
         space = await self._offload(self._disk.space)
