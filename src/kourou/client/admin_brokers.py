@@ -123,8 +123,8 @@ class BrokerAdmin(AdminCalls):
             topics: their names; None for all but retry and dead-letter topics.
         """
         if topics is None:
-            body = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            names = decode_topic_list(body)
+            code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+            names = decode_topic_list((await self._ask_name_server(code)).body)
             topics = [one for one in names if not is_retry_topic(one) and not is_dlq_topic(one)]
         turn = asyncio.Semaphore(TOPICS_AT_A_TIME)
 

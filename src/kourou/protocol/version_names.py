@@ -1,0 +1,27 @@
+"""How RocketMQ names the versions that requests and connections carry as ordinals.
+
+Source: MQVersion.java. From 4.0.0 on each minor version has ten releases, and each release a
+snapshot before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FIRST: Final = 212
+"""The ordinal of V4_0_0_SNAPSHOT; the versions before follow no rule."""
+_PER_MINOR: Final = 20
+_PER_MAJOR: Final = 200
+_HIGHER: Final = 612
+
+
+def version_name(ordinal: int) -> str:
+    """Return the name, such as `V5_5_0`; for a version before 4.0, the ordinal as text."""
+    if ordinal < _FIRST:
+        return str(ordinal)
+    if ordinal >= _HIGHER:
+        return "HIGHER_VERSION"
+    major, rest = divmod(ordinal - _FIRST, _PER_MAJOR)
+    minor, rest = divmod(rest, _PER_MINOR)
+    patch, is_release = divmod(rest, 2)
+    return f"V{4 + major}_{minor}_{patch}" + ("" if is_release else "_SNAPSHOT")
