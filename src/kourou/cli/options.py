@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import typer
+
+from kourou.errors import KourouError, UsageError
 
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 TIMEOUT_DEFAULT_S: Final = 5.0
 """mqadmin's."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group that every broker has for tools that read without consuming, as mqadmin."""
+COMPLETION_TIMEOUT_S: Final = 1.0
+"""For names that a shell completes: who types does not wait longer."""
 
 Namesrv = Annotated[
     str,
@@ -27,3 +32,42 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def topics_to_complete(
+    ctx: Any,  # noqa: ANN401  # click's context, which typer holds inside itself
+    incomplete: str,
+) -> list[str]:
+    """Return the topics that begin so, for a shell; none if no name server says."""
+    from kourou.cli.admin_session import AdminSession  # noqa: PLC0415  # only this needs a client
+
+    namesrv = ctx.params.get("namesrv") or NAMESRV_DEFAULT
+    try:
+        topics = AdminSession(namesrv, COMPLETION_TIMEOUT_S).ask(lambda admin: admin.topic_list())
+    except KourouError:
+        return []
+    return [topic for topic in topics if topic.startswith(incomplete)]
+
+
+TopicName = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", show_default=False, autocompletion=topics_to_complete),
+]
+
+
+def key_values(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Return the keys and values of texts `KEY=VALUE`.
+
+    Raises:
+        UsageError: one has no `=` or no key, or a key is there twice; the text names `option`.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{option} {text!r} is not KEY=VALUE")
+        if key in pairs:
+            raise UsageError(f"{option} gives {key} twice")
+        pairs[key] = value
+    return pairs

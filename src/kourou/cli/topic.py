@@ -1,57 +1,44 @@
-"""`kourou topic`: list, create, describe and delete topics."""
+"""`kourou topic`: list, create, change, describe and delete topics."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
 import typer
 
-from kourou.cli import output
+from kourou.cli import output, topic_text
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
-from kourou.client.admin import DEFAULT_QUEUES, AdminClient
+from kourou.cli.options import (
+    NAMESRV_DEFAULT,
+    TIMEOUT_DEFAULT_S,
+    AsJson,
+    Namesrv,
+    Timeout,
+    TopicName,
+    Yes,
+    key_values,
+)
+from kourou.cli.progress import Progress
+from kourou.cli.topic_text import Kind, Listed, kind_of, listed
+from kourou.client.admin import AdminClient
 from kourou.errors import TopicNotFoundError, UsageError
 from kourou.model.route import TopicRoute
-from kourou.model.topic import (
-    PERM_READ,
-    PERM_WRITE,
-    TopicConfig,
-    check_topic,
-    format_perm,
-    is_dlq_topic,
-    is_retry_topic,
-    is_system_topic,
-)
+from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig, check_topic
 from kourou.protocol.bodies import TopicStatsTable
 
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List, create, describe and delete topics.",
+    help="List, create, change, describe and delete topics.",
 )
 
 ROUTES_AT_A_TIME: Final = 64
 QUEUES_MAX: Final = 1_024
 """Queues of a topic on one broker: each is a directory and a file there."""
-
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-
-
-class Kind(Enum):
-    """What a topic is for, as its name says."""
-
-    OWN = "own"
-    """Made for messages of one's own programs."""
-    RETRY = "retry"
-    """What a consumer group gave back."""
-    DLQ = "dlq"
-    """What a consumer group failed on for good."""
-    SYSTEM = "system"
 
 
 class Access(Enum):
@@ -68,6 +55,44 @@ _PERMS: Final = {
     Access.WRITE: PERM_WRITE,
 }
 
+Queues = Annotated[
+    int | None,
+    typer.Option("--queues", metavar="N", min=1, max=QUEUES_MAX, help="Queues on each broker."),
+]
+ReadQueues = Annotated[
+    int | None,
+    typer.Option(
+        "--read-queues", metavar="N", min=1, max=QUEUES_MAX, help="Of these consumers read."
+    ),
+]
+WriteQueues = Annotated[
+    int | None,
+    typer.Option(
+        "--write-queues", metavar="N", min=1, max=QUEUES_MAX, help="Of these producers write."
+    ),
+]
+AccessOption = Annotated[
+    Access | None, typer.Option("--access", help="What clients may do.", show_default=False)
+]
+Order = Annotated[
+    bool | None,
+    typer.Option(
+        "--order/--no-order",
+        help="Whether producers keep to its queues while a broker is away; name servers pass it "
+        "on where their orderMessageEnable is on.",
+        show_default=False,
+    ),
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute", metavar="NAME=VALUE", help="Set an attribute, as message.type=FIFO."
+    ),
+]
+OnBroker = Annotated[
+    str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")
+]
+
 LIST_HELP: Final = """\
 List the topics that the name server knows.
 
@@ -78,18 +103,34 @@ Topics of the system, and those of the retries and dead letters of consumer grou
 Examples:
   kourou topic list
   kourou topic list --all --json
+  kourou topic list --cluster DefaultCluster
 """
 
 CREATE_HELP: Final = """\
-Create TOPIC on every broker, or change it. Returns when the name server knows it.
+Create TOPIC on every broker, with 8 queues on each. Returns when the name server knows it.
 
-Messages that lie in the queues stay; a smaller --queues hides those of the queues left out.
+Where it exists, the options that are given change it, and the rest stays. Messages that lie in the
+queues stay too; a smaller --queues hides those of the queues left out.
 
 \b
 Examples:
   kourou topic create orders
   kourou topic create orders --queues 16
-  kourou topic create audit --access r          no more sends
+  kourou topic create payments --attribute message.type=FIFO --order
+"""
+
+UPDATE_HELP: Final = """\
+Change TOPIC where it is: the options that are given, on each broker that has it.
+
+To take queues away without hiding messages, lower --write-queues first, and --read-queues when
+`kourou topic describe` shows the others as consumed.
+
+\b
+Examples:
+  kourou topic update audit --access r                 no more sends
+  kourou topic update orders --write-queues 4
+  kourou topic update orders --attribute message.type=FIFO
+  kourou topic update orders --no-attribute message.type
 """
 
 DESCRIBE_HELP: Final = """\
@@ -103,6 +144,23 @@ Examples:
   kourou topic describe %DLQ%billing --json
 """
 
+ROUTE_HELP: Final = """\
+Show where clients are sent for TOPIC: its brokers and their addresses, 0 being the master.
+
+\b
+Examples:
+  kourou topic route orders
+  kourou topic route orders --json
+"""
+
+GROUPS_HELP: Final = """\
+List the consumer groups that consume TOPIC, or have consumed it.
+
+\b
+Examples:
+  kourou topic groups orders
+"""
+
 DELETE_HELP: Final = """\
 Delete TOPIC and its messages on every broker. This cannot be undone.
 
@@ -113,75 +171,118 @@ Examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    name: str
-    kind: Kind
-    brokers: tuple[str, ...]
-    queues: int
-    perm: int
-
-
 @app.command("list", help=LIST_HELP)
 def list_topics(
     *,
     show_all: Annotated[
         bool, typer.Option("--all", "-a", help="System, retry and dead-letter topics too.")
     ] = False,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of this cluster.")
+    ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
     """Print the topics."""
-    found = AdminSession(namesrv, timeout).ask(lambda admin: _listed(admin, show_all=show_all))
-    if as_json:
-        output.print_json(
-            [
-                {
-                    "topic": topic.name,
-                    "kind": topic.kind.value,
-                    "brokers": topic.brokers,
-                    "queues": topic.queues,
-                    "perm": format_perm(topic.perm),
-                }
-                for topic in found
-            ]
-        )
-        return
-    output.print_table(
-        ("TOPIC", "KIND", "QUEUES", "ACCESS", "BROKERS"),
-        [(t.name, t.kind.value, t.queues, format_perm(t.perm), " ".join(t.brokers)) for t in found],
+    found = AdminSession(namesrv, timeout).ask(
+        lambda admin: _listed(admin, cluster, show_all=show_all)
     )
+    if as_json:
+        output.print_json([topic_text.listed_json(topic) for topic in found])
+    else:
+        topic_text.print_listed(found)
 
 
 @app.command(help=CREATE_HELP)
 def create(
     topic: TopicName,
     *,
-    queues: Annotated[
-        int, typer.Option(metavar="N", min=1, max=QUEUES_MAX, help="Queues on each broker.")
-    ] = DEFAULT_QUEUES,
-    access: Annotated[Access, typer.Option(help="What clients may do.")] = Access.READ_WRITE,
-    broker: Annotated[str | None, typer.Option(metavar="NAME", help="Only on this broker.")] = None,
+    queues: Queues = None,
+    read_queues: ReadQueues = None,
+    write_queues: WriteQueues = None,
+    access: AccessOption = None,
+    order: Order = None,
+    attribute: Attributes = None,
+    broker: OnBroker = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only on the brokers of this cluster.")
+    ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
     """Create the topic and print where it is."""
     check_topic(topic)
+    attributes = dict(key_values(attribute or (), "--attribute"))
 
     async def act(admin: AdminClient) -> TopicRoute:
-        await admin.create_topic(topic, queues=queues, perm=_PERMS[access], broker_name=broker)
+        await admin.create_topic(
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            perm=None if access is None else _PERMS[access],
+            order=order,
+            attributes=attributes,
+            broker_name=broker,
+            cluster=cluster,
+        )
         return await admin.topic_route(topic)
 
-    route = AdminSession(namesrv, timeout).ask(act)
-    listed = _describe_route(topic, Kind.OWN, route)
+    line = listed(topic, Kind.OWN, AdminSession(namesrv, timeout).ask(act))
     if as_json:
-        output.print_json({"topic": topic, "brokers": listed.brokers, "queues": listed.queues})
+        output.print_json({"topic": topic, "brokers": line.brokers, "queues": line.queues})
         return
     output.print_line(
-        f"{topic}: {output.counted(listed.queues, 'queue')} on {', '.join(listed.brokers)}"
+        f"{topic}: {output.counted(line.queues, 'queue')} on {', '.join(line.brokers)}"
     )
+
+
+@app.command(help=UPDATE_HELP)
+def update(
+    topic: TopicName,
+    *,
+    queues: Queues = None,
+    read_queues: ReadQueues = None,
+    write_queues: WriteQueues = None,
+    access: AccessOption = None,
+    order: Order = None,
+    attribute: Attributes = None,
+    no_attribute: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Remove an attribute.")
+    ] = None,
+    broker: OnBroker = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Change the topic and print what it is now."""
+    check_topic(topic)
+    attributes: dict[str, str | None] = dict.fromkeys(no_attribute or ())
+    attributes |= key_values(attribute or (), "--attribute")
+    given = (queues, read_queues, write_queues, access, order)
+    if not attributes and all(option is None for option in given):
+        raise UsageError("nothing to change: give --queues, --access, --order or --attribute")
+
+    async def act(admin: AdminClient) -> dict[str, TopicConfig]:
+        await admin.update_topic(
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            perm=None if access is None else _PERMS[access],
+            order=order,
+            attributes=attributes,
+            broker_name=broker,
+        )
+        return await admin.topic_config(topic)
+
+    configs = AdminSession(namesrv, timeout).ask(act)
+    if as_json:
+        output.print_json({"topic": topic, "brokers": topic_text.configs_json(configs)})
+    else:
+        topic_text.print_configs(configs)
 
 
 @app.command(help=DESCRIBE_HELP)
@@ -201,16 +302,61 @@ def describe(
 
     configs, stats = AdminSession(namesrv, timeout).ask(act)
     if as_json:
-        output.print_json(_description_json(topic, configs, stats))
+        output.print_json(
+            {
+                "topic": topic,
+                "brokers": topic_text.configs_json(configs),
+                "queues": topic_text.stats_json(stats),
+                "put_tps": stats.topic_put_tps,
+            }
+        )
+        return
+    topic_text.print_configs(configs)
+    output.print_line("")
+    topic_text.print_stats(stats)
+
+
+@app.command(help=ROUTE_HELP)
+def route(
+    topic: TopicName,
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the topic's route."""
+    check_topic(topic)
+    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.topic_route(topic))
+    if as_json:
+        output.print_json({"topic": topic, **topic_text.route_json(found)})
     else:
-        _print_description(configs, stats)
+        topic_text.print_route(found)
+
+
+@app.command(help=GROUPS_HELP)
+def groups(
+    topic: TopicName,
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the topic's groups, one a line."""
+    check_topic(topic)
+    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.topic_groups(topic))
+    if as_json:
+        output.print_json({"topic": topic, "groups": found})
+    elif not found:
+        output.print_line("no group has consumed it")
+    else:
+        output.print_line("\n".join(found))
 
 
 @app.command(help=DELETE_HELP)
 def delete(
     topic: TopicName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -228,101 +374,25 @@ def delete(
         output.print_line(f"{topic}: deleted")
 
 
-async def _listed(admin: AdminClient, *, show_all: bool) -> list[_Listed]:
+async def _listed(admin: AdminClient, cluster: str | None, *, show_all: bool) -> list[Listed]:
     """Return the topics, each with its route; one that is deleted meanwhile is left out."""
-    names, cluster = await asyncio.gather(admin.topic_list(), admin.cluster_info())
+    names, known = await asyncio.gather(admin.topic_list(cluster), admin.cluster_info())
     # Each broker has topics of its own name and of its cluster's, and one for replies.
-    replies = (f"{name}_REPLY_TOPIC" for name in cluster.clusters)
-    system = {*cluster.brokers, *cluster.clusters, *replies}
+    replies = (f"{name}_REPLY_TOPIC" for name in known.clusters)
+    system = {*known.brokers, *known.clusters, *replies}
     kinds = {name: Kind.SYSTEM if name in system else kind_of(name) for name in names}
+    shown = [name for name in names if show_all or kinds[name] is Kind.OWN]
     turn = asyncio.Semaphore(ROUTES_AT_A_TIME)
 
-    async def look(name: str) -> _Listed | None:
+    async def look(name: str, progress: Progress) -> Listed | None:
         async with turn:
             try:
-                return _describe_route(name, kinds[name], await admin.topic_route(name))
+                return listed(name, kinds[name], await admin.topic_route(name))
             except TopicNotFoundError:
                 return None
+            finally:
+                progress.advance()
 
-    shown = [name for name in names if show_all or kinds[name] is Kind.OWN]
-    return [found for found in await asyncio.gather(*map(look, shown)) if found is not None]
-
-
-def kind_of(topic: str) -> Kind:
-    """Return what a topic is for, by its name alone."""
-    if is_retry_topic(topic):
-        return Kind.RETRY
-    if is_dlq_topic(topic):
-        return Kind.DLQ
-    return Kind.SYSTEM if is_system_topic(topic) else Kind.OWN
-
-
-def _describe_route(name: str, kind: Kind, route: TopicRoute) -> _Listed:
-    queues = route.queue_datas
-    perm = 0
-    for data in queues:
-        perm |= data.perm
-    return _Listed(
-        name,
-        kind,
-        tuple(sorted(data.broker_name for data in queues)),
-        sum(max(data.read_queue_nums, data.write_queue_nums) for data in queues),
-        perm,
-    )
-
-
-def _print_description(configs: dict[str, TopicConfig], stats: TopicStatsTable) -> None:
-    output.print_table(
-        ("BROKER", "READ QUEUES", "WRITE QUEUES", "ACCESS", "ORDERED"),
-        [
-            (name, c.read_queue_nums, c.write_queue_nums, format_perm(c.perm), c.order)
-            for name, c in sorted(configs.items())
-        ],
-    )
-    output.print_line("")
-    output.print_table(
-        ("BROKER", "QUEUE", "OLDEST", "NEXT", "MESSAGES", "LAST STORED"),
-        [
-            (
-                queue.broker_name,
-                queue.queue_id,
-                held.min_offset,
-                held.max_offset,
-                held.max_offset - held.min_offset,
-                output.time_text(held.last_update_timestamp),
-            )
-            for queue, held in stats.offsets.items()
-        ],
-    )
-    total = sum(held.max_offset - held.min_offset for held in stats.offsets.values())
-    output.print_line("")
-    output.print_line(output.counted(total, "message"))
-
-
-def _description_json(
-    topic: str, configs: dict[str, TopicConfig], stats: TopicStatsTable
-) -> dict[str, object]:
-    return {
-        "topic": topic,
-        "brokers": [
-            {
-                "broker": name,
-                "read_queues": config.read_queue_nums,
-                "write_queues": config.write_queue_nums,
-                "perm": format_perm(config.perm),
-                "order": config.order,
-                "attributes": dict(config.attributes),
-            }
-            for name, config in sorted(configs.items())
-        ],
-        "queues": [
-            {
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "min_offset": held.min_offset,
-                "max_offset": held.max_offset,
-                "last_store_at_ms": held.last_update_timestamp or None,
-            }
-            for queue, held in stats.offsets.items()
-        ],
-    }
+    with Progress("topics", len(shown)) as progress:
+        lines = await asyncio.gather(*(look(name, progress) for name in shown))
+    return [line for line in lines if line is not None]

@@ -146,10 +146,7 @@ class AdminCalls(CallingClient):
         return masters
 
     async def _topic_masters(self, topic: str) -> dict[str, Server]:
-        return self._masters_of(await self.topic_route(topic))
-
-    def _masters_of(self, route: TopicRoute) -> dict[str, Server]:
-        """Return the masters that a route names, by broker name."""
+        route = await self.topic_route(topic)
         return {
             broker.broker_name: self._server(broker.broker_addrs[MASTER_ID])
             for broker in route.broker_datas

@@ -12,6 +12,7 @@ from kourou.client.admin_calls import AdminCalls, ask_all
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     InvalidTopicError,
+    QueryNotFoundError,
     RequestNotSupportedError,
     RequestTimeoutError,
     TopicNotFoundError,
@@ -21,6 +22,7 @@ from kourou.model.route import TopicRoute, format_order_topic_conf, parse_order_
 from kourou.model.topic import TopicConfig, check_topic, is_system_topic
 from kourou.protocol.bodies import TopicStatsTable, decode_topic_list
 from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.headers_kv import GetKVConfigRequestHeader, GetKVConfigResponseHeader
 from kourou.protocol.headers_route import GetTopicsByClusterRequestHeader
 
 T = TypeVar("T")
@@ -94,8 +96,8 @@ class TopicAdmin(AdminCalls):
             write_queues: those that producers write, where it is not `queues`.
             perm: PERM_READ, PERM_WRITE and PERM_INHERIT of `kourou.model.topic` together.
             order: True: producers keep to its queues also while a broker is away, so that messages
-                with one key stay in one queue; for that the name servers are told how many there
-                are. False: no longer.
+                with one key stay in one queue. For that the name servers are told how many there
+                are; they pass it on where their `orderMessageEnable` is on. False: no longer.
             attributes: to set, such as `message.type`; None for a value removes it. Others stay.
             broker_name: only on that broker.
             cluster: only on the brokers of that cluster.
@@ -122,8 +124,9 @@ class TopicAdmin(AdminCalls):
                 known = TopicConfig(topic, DEFAULT_QUEUES, DEFAULT_QUEUES)
             configs[name] = change.applied_to(known)
             await calls_admin_topics.put_topic(server, configs[name], change.attributes)
-        route = await self._wait_for_route(topic, configs)
-        await self._tell_order(topic, configs, order, route.order_topic_conf)
+        await self._wait_for_route(topic, configs)
+        if order is not None or any(config.order for config in configs.values()):
+            await self._tell_order(topic, configs, order)
 
     async def update_topic(
         self,
@@ -170,10 +173,9 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: no name server knows it.
         """
         _check_own_topic(topic)
-        route = await self.topic_route(topic)
-        for server in self._masters_of(route).values():
+        for server in (await self._topic_masters(topic)).values():
             await calls_admin_topics.delete_topic(server, topic)
-        if route.order_topic_conf is not None:
+        if await self._order_conf(topic) is not None:
             await self._tell_name_servers(
                 lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, topic)
             )
@@ -218,8 +220,8 @@ class TopicAdmin(AdminCalls):
         )
         return sorted({group for part in parts.values() for group in part})
 
-    async def _wait_for_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> TopicRoute:
-        """Return the route once it has the topic's queues on these brokers."""
+    async def _wait_for_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
+        """Return once the route has the topic's queues on these brokers."""
         asked = {
             (name, config.read_queue_nums, config.write_queue_nums)
             for name, config in configs.items()
@@ -234,7 +236,7 @@ class TopicAdmin(AdminCalls):
                 (queues.broker_name, queues.read_queue_nums, queues.write_queue_nums)
                 for queues in route.queue_datas
             }:
-                return route
+                return
             await asyncio.sleep(_ROUTE_POLL_S)
         raise RequestTimeoutError(
             f"topic {topic} is created, but the name servers did not tell so within "
@@ -246,13 +248,13 @@ class TopicAdmin(AdminCalls):
         topic: str,
         configs: Mapping[str, TopicConfig],
         order: bool | None,  # noqa: FBT001  # None: as it is
-        known: str | None,
     ) -> None:
         """Tell the name servers how many queues of an ordered topic these brokers have.
 
         Source: UpdateTopicSubCommand.java, DefaultMQAdminExtImpl.createOrUpdateOrderConf.
         """
-        before = dict(parse_order_topic_conf(known)) if known is not None else {}
+        known = await self._order_conf(topic)
+        before = {} if known is None else dict(parse_order_topic_conf(known))
         after = dict(before)
         for name, config in configs.items():
             if order or (order is None and name in before):
@@ -270,6 +272,18 @@ class TopicAdmin(AdminCalls):
             await self._tell_name_servers(
                 lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, topic)
             )
+
+    async def _order_conf(self, topic: str) -> str | None:
+        """Return `broker:queues;broker:queues` of an ordered topic, as name servers have it.
+
+        Routes have it only where `orderMessageEnable` is on.
+        """
+        header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, topic)
+        try:
+            answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+        except QueryNotFoundError:
+            return None
+        return answer.header(GetKVConfigResponseHeader).value or None
 
 
 def _given(value: T | None, default: T) -> T:

@@ -1,0 +1,218 @@
+"""Topics as `kourou topic` prints them: which kind each is, its brokers, what its queues hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kourou.cli import output
+from kourou.model.route import BrokerData, QueueData, TopicRoute
+from kourou.model.topic import (
+    TopicConfig,
+    format_perm,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+)
+from kourou.protocol.bodies import TopicStatsTable
+
+
+class Kind(Enum):
+    """What a topic is for, as its name says."""
+
+    OWN = "own"
+    """Made for messages of one's own programs."""
+    RETRY = "retry"
+    """What a consumer group gave back."""
+    DLQ = "dlq"
+    """What a consumer group failed on for good."""
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of a list: `queues` over all brokers, `perm` of any of them."""
+
+    name: str
+    kind: Kind
+    brokers: tuple[str, ...]
+    queues: int
+    perm: int
+
+
+def kind_of(topic: str) -> Kind:
+    """Return what a topic is for, by its name alone."""
+    if is_retry_topic(topic):
+        return Kind.RETRY
+    if is_dlq_topic(topic):
+        return Kind.DLQ
+    return Kind.SYSTEM if is_system_topic(topic) else Kind.OWN
+
+
+def listed(name: str, kind: Kind, route: TopicRoute) -> Listed:
+    """Return the line of a topic with this route."""
+    queues = route.queue_datas
+    perm = 0
+    for data in queues:
+        perm |= data.perm
+    return Listed(
+        name,
+        kind,
+        tuple(sorted(data.broker_name for data in queues)),
+        sum(max(data.read_queue_nums, data.write_queue_nums) for data in queues),
+        perm,
+    )
+
+
+def print_listed(topics: Sequence[Listed]) -> None:
+    """Print a list of topics, for people."""
+    output.print_table(
+        ("TOPIC", "KIND", "QUEUES", "ACCESS", "BROKERS"),
+        [
+            (
+                line.name,
+                line.kind.value,
+                line.queues,
+                format_perm(line.perm),
+                " ".join(line.brokers),
+            )
+            for line in topics
+        ],
+    )
+
+
+def listed_json(topic: Listed) -> dict[str, object]:
+    """Return a topic of a list, for programs."""
+    return {
+        "topic": topic.name,
+        "kind": topic.kind.value,
+        "brokers": topic.brokers,
+        "queues": topic.queues,
+        "perm": format_perm(topic.perm),
+    }
+
+
+def print_configs(configs: Mapping[str, TopicConfig]) -> None:
+    """Print what brokers know of a topic, for people."""
+    output.print_table(
+        ("BROKER", "READ QUEUES", "WRITE QUEUES", "ACCESS", "ORDERED", "ATTRIBUTES"),
+        [
+            (
+                name,
+                config.read_queue_nums,
+                config.write_queue_nums,
+                format_perm(config.perm),
+                config.order,
+                " ".join(f"{key}={value}" for key, value in sorted(config.attributes.items()))
+                or None,
+            )
+            for name, config in sorted(configs.items())
+        ],
+    )
+
+
+def configs_json(configs: Mapping[str, TopicConfig]) -> list[dict[str, object]]:
+    """Return what brokers know of a topic, for programs."""
+    return [
+        {
+            "broker": name,
+            "read_queues": config.read_queue_nums,
+            "write_queues": config.write_queue_nums,
+            "perm": format_perm(config.perm),
+            "order": config.order,
+            "attributes": dict(config.attributes),
+        }
+        for name, config in sorted(configs.items())
+    ]
+
+
+def print_stats(stats: TopicStatsTable) -> None:
+    """Print what a topic's queues hold, for people."""
+    output.print_table(
+        ("BROKER", "QUEUE", "OLDEST", "NEXT", "MESSAGES", "LAST STORED"),
+        [
+            (
+                queue.broker_name,
+                queue.queue_id,
+                held.min_offset,
+                held.max_offset,
+                held.max_offset - held.min_offset,
+                output.time_text(held.last_update_timestamp),
+            )
+            for queue, held in stats.offsets.items()
+        ],
+    )
+    total = sum(held.max_offset - held.min_offset for held in stats.offsets.values())
+    output.print_line("")
+    output.print_line(
+        f"{output.counted(total, 'message')}, {stats.topic_put_tps:,.2f} new a second"
+    )
+
+
+def stats_json(stats: TopicStatsTable) -> list[dict[str, object]]:
+    """Return what a topic's queues hold, for programs."""
+    return [
+        {
+            "broker": queue.broker_name,
+            "queue_id": queue.queue_id,
+            "min_offset": held.min_offset,
+            "max_offset": held.max_offset,
+            "last_store_at_ms": held.last_update_timestamp or None,
+        }
+        for queue, held in stats.offsets.items()
+    ]
+
+
+def print_route(route: TopicRoute) -> None:
+    """Print who holds a topic and where to reach them, for people."""
+    output.print_table(
+        ("BROKER", "CLUSTER", "READ QUEUES", "WRITE QUEUES", "ACCESS", "ADDRESSES"),
+        [
+            (
+                queues.broker_name,
+                broker.cluster,
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+                format_perm(queues.perm),
+                " ".join(f"{broker_id}={at}" for broker_id, at in _addresses(broker)),
+            )
+            for queues, broker in _holders(route)
+        ],
+    )
+    if route.order_topic_conf:
+        output.print_line("")
+        output.print_line(f"Ordered over {route.order_topic_conf}")
+
+
+def route_json(route: TopicRoute) -> dict[str, object]:
+    """Return who holds a topic and where to reach them, for programs."""
+    return {
+        "brokers": [
+            {
+                "broker": queues.broker_name,
+                "cluster": broker.cluster,
+                "read_queues": queues.read_queue_nums,
+                "write_queues": queues.write_queue_nums,
+                "perm": format_perm(queues.perm),
+                "addresses": {str(broker_id): at for broker_id, at in _addresses(broker)},
+            }
+            for queues, broker in _holders(route)
+        ],
+        "order": route.order_topic_conf,
+    }
+
+
+def _holders(route: TopicRoute) -> list[tuple[QueueData, BrokerData]]:
+    """Return the queues and the addresses of each broker of a route, sorted by name."""
+    brokers = {broker.broker_name: broker for broker in route.broker_datas}
+    return [
+        (queues, brokers[queues.broker_name])
+        for queues in sorted(route.queue_datas, key=lambda data: data.broker_name)
+        if queues.broker_name in brokers
+    ]
+
+
+def _addresses(broker: BrokerData) -> list[tuple[int, str]]:
+    """Return (broker id, address) of each replica, the master (0) first."""
+    return sorted(broker.broker_addrs.items())
