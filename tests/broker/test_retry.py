@@ -142,7 +142,7 @@ def test_a_negative_level_makes_a_dead_letter_at_once() -> None:
     run(test)
 
 
-@pytest.mark.parametrize(("asked", "used"), [(1, 1), (18, 18), (99, 18)])
+@pytest.mark.parametrize(("asked", "used"), [(1, 1), (18, 18), (99, 18), (2**31 - 1, 18)])
 def test_the_level_asked_for_is_used_up_to_the_highest(asked: int, used: int) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)

@@ -51,15 +51,18 @@ def test_without_automatic_creation_there_is_no_pattern() -> None:
     topics = topics_on(SimDisk(), auto_create_topic_enable=False)
 
     assert topics.get("TBW102") is None
-    assert topics.create_for_send("T", "TBW102", 4, is_unit=False) is None
+    assert topics.for_send("T", "TBW102", 4, is_unit=False) is None
 
 
 def test_a_first_send_makes_the_topic_after_its_pattern() -> None:
     topics = topics_on(SimDisk())
 
-    few = topics.create_for_send("Few", "TBW102", 4, is_unit=False)
-    many = topics.create_for_send("Many", "TBW102", 100, is_unit=True)
-    none = topics.create_for_send("None", "TBW102", 0, is_unit=False)
+    few = topics.for_send("Few", "TBW102", 4, is_unit=False)
+    assert few is not None
+    assert topics.get("Few") is None  # the send may still be refused
+    topics.ensure(few)
+    many = topics.for_send("Many", "TBW102", 100, is_unit=True)
+    none = topics.for_send("None", "TBW102", 0, is_unit=False)
 
     assert few == TopicConfig("Few", 4, 4, 6)
     assert many == TopicConfig("Many", 8, 8, 6, topic_sys_flag=1)
@@ -73,10 +76,12 @@ def test_topics_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     topics.put(TopicConfig("T", 1, 1))
 
     with pytest.raises(RemoteSystemError, match=r"topic U cannot be made: .* limit"):
-        topics.create_for_send("U", "TBW102", 4, is_unit=False)
+        topics.ensure(TopicConfig("U", 1, 1))
     topics.put(TopicConfig("T", 2, 2))
     topics.delete("T")
-    assert topics.create_for_send("U", "TBW102", 4, is_unit=False) is not None
+    topics.ensure(TopicConfig("U", 1, 1))
+    topics.ensure(TopicConfig("U", 9, 9))
+    assert topics.get("U") == TopicConfig("U", 1, 1)
 
 
 def test_as_many_topics_as_there_may_be_fit_into_a_registration() -> None:
@@ -89,8 +94,8 @@ def test_as_many_topics_as_there_may_be_fit_into_a_registration() -> None:
 def test_a_pattern_that_may_not_be_inherited_makes_nothing() -> None:
     topics = topics_on(SimDisk())
 
-    assert topics.create_for_send("T", "SELF_TEST_TOPIC", 4, is_unit=False) is None
-    assert topics.create_for_send("T", "NoSuchTopic", 4, is_unit=False) is None
+    assert topics.for_send("T", "SELF_TEST_TOPIC", 4, is_unit=False) is None
+    assert topics.for_send("T", "NoSuchTopic", 4, is_unit=False) is None
 
 
 def test_a_pattern_left_from_before_counts_no_more_when_creation_is_off() -> None:
@@ -100,13 +105,13 @@ def test_a_pattern_left_from_before_counts_no_more_when_creation_is_off() -> Non
     topics = topics_on(disk, auto_create_topic_enable=False)
 
     assert topics.get("TBW102") is not None
-    assert topics.create_for_send("T", "TBW102", 4, is_unit=False) is None
+    assert topics.for_send("T", "TBW102", 4, is_unit=False) is None
 
 
 def test_a_retry_topic_is_made_in_any_case() -> None:
     topics = topics_on(SimDisk(), auto_create_topic_enable=False)
 
-    made = topics.create_for_send("%RETRY%g", "TBW102", 4, is_unit=True)
+    made = topics.for_send("%RETRY%g", "TBW102", 4, is_unit=True)
 
     assert made == TopicConfig("%RETRY%g", 1, 1, 6, topic_sys_flag=2)
 
@@ -115,7 +120,7 @@ def test_an_existing_topic_is_returned_as_it_is() -> None:
     topics = topics_on(SimDisk())
     topics.put(TopicConfig("T", 2, 3, 4))
 
-    assert topics.create_for_send("T", "TBW102", 8, is_unit=False) == TopicConfig("T", 2, 3, 4)
+    assert topics.for_send("T", "TBW102", 8, is_unit=False) == TopicConfig("T", 2, 3, 4)
 
 
 def test_each_change_counts_once_and_is_told() -> None:

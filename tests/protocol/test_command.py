@@ -6,7 +6,7 @@ import pytest
 
 from kourou.errors import MalformedHeaderError
 from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from kourou.protocol.command import request, response
+from kourou.protocol.command import REMARK_CHARS_MAX, request, response
 from kourou.protocol.headers_consume import GetMaxOffsetResponseHeader
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader
 from kourou.protocol.headers_send import SendMessageRequestHeaderV2
@@ -49,3 +49,15 @@ def test_a_bad_header_names_the_request_and_the_field() -> None:
         request(RequestCode.SEND_MESSAGE_V2).header(SendMessageRequestHeaderV2)
     with pytest.raises(MalformedHeaderError, match=r"response 0: field offset \(offset\) is miss"):
         response(request(30)).header(GetMaxOffsetResponseHeader)
+
+
+def test_an_answer_is_not_as_long_as_what_it_quotes() -> None:
+    asked = request(RequestCode.GET_MAX_OFFSET)
+
+    whole = response(asked, ResponseCode.SYSTEM_ERROR, "x" * REMARK_CHARS_MAX).remark
+    cut = response(asked, ResponseCode.SYSTEM_ERROR, "x" * 100_000).remark
+
+    assert whole == "x" * REMARK_CHARS_MAX
+    assert cut is not None
+    assert len(cut) == REMARK_CHARS_MAX
+    assert cut.endswith("x... (100000 characters)")

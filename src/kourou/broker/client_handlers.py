@@ -88,6 +88,7 @@ class ClientHandlers:
             command.version,
             steady_ms(),
         )
+        self._clients.check(member, heartbeat)  # before anything is made or noted
         must_send = heartbeat.fingerprint == 0
         for data in heartbeat.consumers:
             group = self._groups.get_or_create(data.group)

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies_client import ConsumerData
+from kourou.protocol.bodies_client import ConsumerData, HeartbeatData
 from kourou.protocol.command import RemotingCommand
 
 log = logging.getLogger(__name__)
@@ -161,6 +161,20 @@ class Clients:
         live = self._consumers.get(group)
         return live.subscriptions.get(topic) if live is not None else None
 
+    def check(self, member: Member, heartbeat: HeartbeatData) -> None:
+        """Refuse a heartbeat whose groups could not all be registered; changes nothing.
+
+        Several groups that have room each, and not together, pass: the last is refused when it is
+        registered.
+
+        Raises:
+            SystemBusyError, InvalidParameterError: as `register_consumer`, `register_producer`.
+        """
+        for data in heartbeat.consumers:
+            self._check_consumer(member, data)
+        for group in heartbeat.producers:
+            self._check_producer(member, group)
+
     def register_consumer(
         self, member: Member, data: ConsumerData, *, fingerprint: int = 0, without_sub: bool = False
     ) -> bool:
@@ -181,16 +195,8 @@ class Clients:
             InvalidParameterError: more subscriptions than a group may have, or the client id is
                 too long. Nothing changed.
         """
-        _check_length("client id", member.client_id)
-        if len(data.subscriptions) > SUBSCRIPTIONS_MAX:
-            raise InvalidParameterError(
-                29,
-                f"group {data.group} subscribes to {len(data.subscriptions)} topics; at most "
-                f"{SUBSCRIPTIONS_MAX} are allowed: split it into several groups",
-            )
+        self._check_consumer(member, data)
         live = self._consumers.get(data.group)
-        size_bytes = sum(map(_size_bytes, data.subscriptions))
-        self._check_room(live, member.peer, size_bytes)
         if live is None:
             live = self._consumers[data.group] = ConsumerGroup(
                 data.group, data.consume_type, data.message_model, data.consume_from_where
@@ -221,11 +227,7 @@ class Clients:
             SystemBusyError: as many clients are registered as may be.
             InvalidParameterError: the client id or the group's name is too long.
         """
-        _check_length("client id", member.client_id)
-        _check_length("producer group", group)
-        members = self._producers.get(group)
-        if members is None or member.peer not in members:
-            self._check_count()
+        self._check_producer(member, group)
         self._join(self._producers.setdefault(group, {}), member)
         self._groups_of.setdefault(member.peer, _Groups()).producer.add(group)
 
@@ -274,6 +276,26 @@ class Clients:
                 self.unregister_producer(peer, group)
                 silent[peer] = None
         return list(silent)
+
+    def _check_consumer(self, member: Member, data: ConsumerData) -> None:
+        """Raise what `register_consumer` raises."""
+        _check_length("client id", member.client_id)
+        if len(data.subscriptions) > SUBSCRIPTIONS_MAX:
+            raise InvalidParameterError(
+                29,
+                f"group {data.group} subscribes to {len(data.subscriptions)} topics; at most "
+                f"{SUBSCRIPTIONS_MAX} are allowed: split it into several groups",
+            )
+        size_bytes = sum(map(_size_bytes, data.subscriptions))
+        self._check_room(self._consumers.get(data.group), member.peer, size_bytes)
+
+    def _check_producer(self, member: Member, group: str) -> None:
+        """Raise what `register_producer` raises."""
+        _check_length("client id", member.client_id)
+        _check_length("producer group", group)
+        members = self._producers.get(group)
+        if members is None or member.peer not in members:
+            self._check_count()
 
     def _check_room(self, live: ConsumerGroup | None, peer: Peer, size_bytes: int) -> None:
         """Refuse a heartbeat that would bring more than there is room for."""

@@ -44,7 +44,7 @@ class Groups:
     """All known consumer groups. In memory; `persist` makes changes durable.
 
     Attributes:
-        auto_create: whether `get_or_create` makes an unknown group; may change at any time.
+        auto_create: whether using an unknown group makes it; may change at any time.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Groups:
             file: read now; written by `persist`.
             offload: takes the writes off the loop.
             clock: for the time of the data version.
-            auto_create: whether `get_or_create` makes an unknown group.
+            auto_create: whether using an unknown group makes it.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -100,24 +100,33 @@ class Groups:
         """Return the group, None if it is not known."""
         return self._groups.get(name)
 
-    def get_or_create(self, name: str) -> SubscriptionGroup | None:
-        """Return the group, made now if that is allowed; None if it is not, or the name is bad.
+    def find(self, name: str) -> SubscriptionGroup | None:
+        """Return the group, or the one that its first use would make; None if it may make none.
 
-        A group made here is in the file after the next `persist`; after a crash before that, its
-        next use makes it again.
+        For requests that may still be refused: nothing is made here.
         """
         known = self._groups.get(name)
         if known is not None:
             return known
         if not self.auto_create and not is_system_group(name):
             return None
-        group = SubscriptionGroup(name)
         try:
-            self.put(group)
+            self._check_new(name)
         except InvalidGroupError as error:
             log.debug("group.refused reason=%s", error)
             return None
-        log.info("group.created name=%s", name)
+        return SubscriptionGroup(name)
+
+    def get_or_create(self, name: str) -> SubscriptionGroup | None:
+        """Return the group, made now if that is allowed; None if it is not, or the name is bad.
+
+        A group made here is in the file after the next `persist`; after a crash before that, its
+        next use makes it again.
+        """
+        group = self.find(name)
+        if group is not None and name not in self._groups:
+            self.put(group)
+            log.info("group.created name=%s", name)
         return group
 
     def put(self, group: SubscriptionGroup) -> None:
@@ -127,11 +136,7 @@ class Groups:
             InvalidGroupError: no group can have this name, or `GROUPS_MAX` groups are known.
         """
         name = group.group_name
-        check_group(name)
-        if name not in self._groups and len(self._groups) >= GROUPS_MAX:
-            raise InvalidGroupError(
-                f"group {name} cannot be made: {GROUPS_MAX} groups are known; delete some"
-            )
+        self._check_new(name)
         if self._groups.get(name) != group:
             self._groups[name] = group
             self._changed()
@@ -182,6 +187,14 @@ class Groups:
             OSError: the file could not be written; it is as it was.
         """
         await self._saver.save()
+
+    def _check_new(self, name: str) -> None:
+        """Refuse a name that no group can have, and one more group than there may be."""
+        check_group(name)
+        if name not in self._groups and len(self._groups) >= GROUPS_MAX:
+            raise InvalidGroupError(
+                f"group {name} cannot be made: {GROUPS_MAX} groups are known; delete some"
+            )
 
     def _encode(self) -> bytes:
         return encode_subscription_group_table(self.table(), pretty=True)

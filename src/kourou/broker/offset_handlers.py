@@ -88,7 +88,7 @@ class OffsetHandlers:
             text = "queueId and commitOffset must both be given"
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         header = command.header(UpdateConsumerOffsetRequestHeader)
-        if self._groups.get_or_create(header.consumer_group) is None:
+        if self._groups.find(header.consumer_group) is None:
             text = f"consumer group {header.consumer_group} does not exist"
             return response(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         topic = self._topics.get(header.topic)
@@ -107,6 +107,7 @@ class OffsetHandlers:
         if self._offsets.is_reset(*where):
             # Of a client that does not know yet: it learns by its next pull.
             return response(command, remark="Offset has been previously reset")
+        self._groups.get_or_create(header.consumer_group)
         self._offsets.commit(*where, header.commit_offset)
         return response(command)
 

@@ -66,7 +66,7 @@ class PullChecks:
         command = request.command
         if not self._config.now.is_readable:
             return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
-        group = self._groups.get_or_create(header.consumer_group)
+        group = self._groups.find(header.consumer_group)
         if group is None:
             text = f"consumer group {header.consumer_group} does not exist"
             return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
@@ -93,6 +93,7 @@ class PullChecks:
         if not is_tag_expression(subscription.expression_type):
             text = not_served(subscription.expression_type)
             return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        self._groups.get_or_create(group.group_name)  # now that the pull is served
         return Pull(request, header, topic, group, subscription)
 
     def _subscription(

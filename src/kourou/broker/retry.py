@@ -44,7 +44,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.host import Host
 from kourou.model.message import MessageExt
 from kourou.model.properties import encode_properties
-from kourou.model.topic import TopicConfig
+from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
@@ -111,7 +111,7 @@ class SendBackHandler:
         """Check what needs no disk; the rest answers later."""
         command = request.command
         header = command.header(ConsumerSendMsgBackRequestHeader)
-        group = self._groups.get_or_create(header.group)
+        group = self._groups.find(header.group)
         if group is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -122,12 +122,12 @@ class SendBackHandler:
         if group.retry_queue_nums <= 0:
             log.info("message.dropped group=%s reason=no_retry_queues", group.group_name)
             return response(command)
-        retry_topic = ensure_retry_topic(self._topics, group, unit_mode=header.unit_mode)
-        if not retry_topic.is_writable:
+        topic = self._topics.get(retry_topic(group.group_name))
+        if topic is not None and not topic.is_writable:
             raise NoPermissionError(
-                ResponseCode.NO_PERMISSION, f"topic {retry_topic.name} is not writable"
+                ResponseCode.NO_PERMISSION, f"topic {topic.name} is not writable"
             )
-        self._later.answer(request, partial(self._give_back, request, header, group, retry_topic))
+        self._later.answer(request, partial(self._give_back, request, header, group))
         return None
 
     async def _give_back(
@@ -135,10 +135,11 @@ class SendBackHandler:
         request: Request,
         header: ConsumerSendMsgBackRequestHeader,
         group: SubscriptionGroup,
-        retry_topic: TopicConfig,
     ) -> RemotingCommand:
         command = request.command
         message = await self._message_at(header.offset)
+        self._groups.get_or_create(group.group_name)  # only now is it certain to be used
+        topic = ensure_retry_topic(self._topics, group, unit_mode=header.unit_mode)
         level = header.delay_level
         if level < 0 or message.reconsume_times >= _tries_max(command, header, group):
             is_dead = True
@@ -146,7 +147,8 @@ class SendBackHandler:
             log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
         else:
             is_dead = False
-            topic, level = retry_topic, level or _FIRST_LEVEL + message.reconsume_times
+            level = level or _FIRST_LEVEL + message.reconsume_times
+            level = min(level, len(self._config.now.delay_levels_ms))
         if not self._topics.is_saved(topic.name):
             # Else a crash could leave a dead letter in a topic that nobody can read.
             await self._topics.persist()

@@ -38,16 +38,25 @@ def ensure_retry_topic(
     return _ensure(topics, retry_topic(group.group_name), group.retry_queue_nums, flag)
 
 
+def find_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
+    """Return the group's dead-letter topic, or the one to be made; nothing is made here."""
+    return _find(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
+
+
 def ensure_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
     """Return the group's dead-letter topic, made now if there is none."""
     return _ensure(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
 
 
-def _ensure(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
-    known = topics.get(name)
-    if known is not None:
-        return known
+def _find(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
     # Readable and writable, but never a pattern for other topics: the default permission.
-    config = TopicConfig(name, queue_nums, queue_nums, topic_sys_flag=topic_sys_flag)
-    topics.put(config)
+    return topics.get(name) or TopicConfig(
+        name, queue_nums, queue_nums, topic_sys_flag=topic_sys_flag
+    )
+
+
+def _ensure(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
+    config = _find(topics, name, queue_nums, topic_sys_flag)
+    if topics.get(name) is None:
+        topics.put(config)
     return config

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -29,7 +29,7 @@ from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
 from kourou.broker.placement import Placement, place
-from kourou.broker.retry_topics import ensure_dlq_topic
+from kourou.broker.retry_topics import find_dlq_topic
 from kourou.broker.send_checks import (
     SendChecks,
     check_batch,
@@ -81,14 +81,15 @@ class _Send:
     """A send that passed all checks.
 
     Attributes:
-        topic: where consumers are to find it; the dead-letter topic of a message that is dead.
+        topic: where consumers are to find it; the dead-letter topic of a message that is dead. It
+            may have to be made.
         queue_id: the queue there.
         properties: as stored; a delay adds to them. Of a batch, those of the whole, not stored.
         items: the messages of a batch; empty for a single message.
     """
 
     header: SendHeader
-    topic: str
+    topic: TopicConfig
     queue_id: int
     properties: dict[str, str]
     items: Sequence[BatchItem]
@@ -151,16 +152,17 @@ class SendHandlers:
         command = request.command
         try:
             send = self._accept(command)
-            if self._topics.is_saved(send.topic):
+            if self._topics.is_saved(send.topic.name):
                 self._store(request, send, request.reply)
             else:
+                self._make_topic(request, send)
                 self._later.answer(request, partial(self._store_when_saved, request, send))
         except RemoteError as error:
             return self._answer(command, error.code, error.remark)
         return None
 
     def _accept(self, command: RemotingCommand) -> _Send:
-        """Check the request; make its topic where that is allowed."""
+        """Return what the request asks for; nothing is made or stored here."""
         header = _header_of(command)
         if not command.body:
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
@@ -175,11 +177,11 @@ class SendHandlers:
             items = decode_batch(command.body)
             check_batch(header, items)
             self._add_unique_key(properties)
-            return _Send(header, topic.name, queue_id, properties, items)
+            return _Send(header, topic, queue_id, properties, items)
         if is_retry_topic(topic.name):
             group = self._checks.group_of_retry(topic.name)
             if is_dead(header, group, command.version):
-                topic = ensure_dlq_topic(self._topics, group)
+                topic = find_dlq_topic(self._topics, group)
                 properties[names.DELAY] = _DEAD_LETTER_DELAY
                 queue_id = 0
         check_served(topic, header, properties)
@@ -189,14 +191,25 @@ class SendHandlers:
         self._add_unique_key(properties)
         properties |= self._region
         properties[names.CLUSTER] = self._config.now.cluster_name
-        return _Send(header, topic.name, queue_id, properties, ())
+        return _Send(header, topic, queue_id, properties, ())
+
+    def _make_topic(self, request: Request, send: _Send) -> None:
+        """Make the topic, which there may be none of; a message that is refused makes none.
+
+        Raises:
+            MessageIllegalError: as `_drafts`.
+            RemoteSystemError: the broker has as many topics as it may have.
+        """
+        copy = replace(send, properties=dict(send.properties))  # a delay adds to them
+        self._drafts(request, copy, request.connection.local_address)
+        self._checks.make(send.topic)
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
         """Save the topics and have them in the routes, then go on as for a known topic."""
         try:
             await self._topics.settle()
         except OSError as error:
-            reason = f"topic {send.topic} cannot be saved: {error}"
+            reason = f"topic {send.topic.name} cannot be saved: {error}"
             return self._answer(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
@@ -250,13 +263,13 @@ class SendHandlers:
             _draft, header=send.header, born_host=request.remote_address, store_host=store_host
         )
         if send.items:
-            placement = Placement(send.topic, send.queue_id)
+            placement = Placement(send.topic.name, send.queue_id)
             return [
                 draft(placement, flag=item.flag, body=item.body, properties=item.properties)
                 for item in send.items
             ]
         placement = place(
-            send.topic, send.queue_id, send.properties, len(self._config.now.delay_levels_ms)
+            send.topic.name, send.queue_id, send.properties, len(self._config.now.delay_levels_ms)
         )
         text = encode_properties(send.properties)
         if len(text) > PROPERTIES_SIZE_MAX:

@@ -57,7 +57,7 @@ _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 
 
 class SendChecks:
-    """Decides on the headers of sends; makes topics and groups where it may."""
+    """Decides on the headers of sends; `make` makes what those that pass may make."""
 
     def __init__(self, config: LiveConfig, topics: Topics, groups: Groups) -> None:
         self._config = config
@@ -65,7 +65,7 @@ class SendChecks:
         self._groups = groups
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
-        """Return the topic that the message is for, made now if that is allowed.
+        """Return the topic that the message is for: the one there is, or the one it may make.
 
         Raises:
             InvalidParameterError: the name is invalid, or the queue does not exist.
@@ -82,7 +82,7 @@ class SendChecks:
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
             )
         if topic is None:
-            topic = self._topics.create_for_send(
+            topic = self._topics.for_send(
                 name,
                 header.default_topic,
                 header.default_topic_queue_nums,
@@ -110,18 +110,28 @@ class SendChecks:
         return topic
 
     def group_of_retry(self, topic: str) -> SubscriptionGroup:
-        """Return the group whose retry topic this is.
+        """Return the group whose retry topic this is, or the one that the send may make.
 
         Raises:
             GroupNotFoundError: it does not exist, and may not be made.
         """
         name = topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.get_or_create(name)
+        group = self._groups.find(name)
         if group is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {name} not exist"
             )
         return group
+
+    def make(self, topic: TopicConfig) -> None:
+        """Make the topic, and the group whose retry topic it is, where there are none.
+
+        Raises:
+            RemoteSystemError: the broker has as many topics as it may have.
+        """
+        self._topics.ensure(topic)
+        if is_retry_topic(topic.name):
+            self._groups.get_or_create(topic.name.removeprefix(RETRY_PREFIX))
 
 
 def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:

@@ -1,6 +1,6 @@
 """The topics that the broker serves: `config/topics.json`, and how a topic comes to be.
 
-A topic is made by request, on the first send to it (`create_for_send`), or at start: those are the
+A topic is made by request, on the first send to it (`for_send`), or at start: those are the
 system's own, with the queues that RocketMQ gives them. A change is in memory at once; `persist`
 makes it durable, `settle` waits for the name servers besides: whoever tells a client of a new topic
 waits for that. Changes that come while a write is under way share the next one; the latest are also
@@ -194,10 +194,12 @@ class Topics:
         log.info("topic.deleted name=%s", name)
         return True
 
-    def create_for_send(
+    def for_send(
         self, name: str, default_topic: str, queue_nums: int, *, is_unit: bool
     ) -> TopicConfig | None:
-        """Return the topic, made now if the broker may; None if it does not exist and may not.
+        """Return the topic, or the one that a send may make; None if it may make none.
+
+        Nothing is made here: `ensure` does it once the send has passed all checks.
 
         A topic that somebody sends to is made after the pattern of `default_topic`, when that
         exists and has PERM_INHERIT (with `auto_create_topic_enable` off, `TBW102` has it not). A
@@ -208,23 +210,19 @@ class Topics:
             default_topic: the pattern; clients name `TBW102`.
             queue_nums: how many queues the client would like; at most those of the pattern.
             is_unit: the client sends for one unit of a deployment in several.
-
-        Raises:
-            RemoteSystemError: as `put`.
         """
         topic = self._table.get(name)
         if topic is not None:
             return topic
         if is_retry_topic(name):
             flag = names.TOPIC_UNIT_SUB if is_unit else 0
-            self.put(TopicConfig(name, 1, 1, _READ_WRITE, topic_sys_flag=flag))
-            return self._table[name]
+            return TopicConfig(name, 1, 1, _READ_WRITE, topic_sys_flag=flag)
         pattern = self._table.get(default_topic)
         if pattern is None or not self._may_inherit(pattern):
             return None
         # Java lets 0 pass, which makes a topic that nobody can ever send to.
         count = max(1, min(queue_nums, pattern.write_queue_nums))
-        topic = TopicConfig(
+        return TopicConfig(
             name,
             count,
             count,
@@ -232,12 +230,19 @@ class Topics:
             pattern.topic_filter_type,
             names.TOPIC_UNIT if is_unit else 0,
         )
-        self.put(topic)
-        return topic
+
+    def ensure(self, topic: TopicConfig) -> None:
+        """Make the topic, unless there is one of its name.
+
+        Raises:
+            RemoteSystemError: as `put`.
+        """
+        if topic.name not in self._table:
+            self.put(topic)
 
     def is_saved(self, name: str) -> bool:
         """Return whether the topic is in the file, so that it will outlive a crash."""
-        return name not in self._unsaved
+        return name in self._table and name not in self._unsaved
 
     async def persist(self) -> None:
         """Write the file if something changed; when this returns, it is durable.

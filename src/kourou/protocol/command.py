@@ -19,6 +19,9 @@ FLAG_ONEWAY: Final = 2
 BINARY_CODE_MAX: Final = 0x7FFF
 """Largest code that a binary header holds, whose code is a signed 16-bit number."""
 
+REMARK_CHARS_MAX: Final = 4096
+"""Longest remark of a response. Many quote what was asked for, which may be as long as a frame."""
+
 HeaderT = TypeVar("HeaderT")
 
 
@@ -101,7 +104,13 @@ def response(
     header: object | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:
-    """Return the answer to the request `to`, in the serialization that `to` came in."""
+    """Return the answer to the request `to`, in the serialization that `to` came in.
+
+    A remark of more than `REMARK_CHARS_MAX` characters is cut, and says so.
+    """
+    if remark is not None and len(remark) > REMARK_CHARS_MAX:
+        cut = f"... ({len(remark)} characters)"
+        remark = remark[: REMARK_CHARS_MAX - len(cut)] + cut
     return RemotingCommand(
         code,
         {} if header is None else encode_fields(header),

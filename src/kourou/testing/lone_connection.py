@@ -81,10 +81,14 @@ class LoneConnection:
         self.receive_bytes(b"".join(map(encode_frame, commands)))
 
     def receive_bytes(self, data: bytes) -> None:
-        """Let `data` arrive in one read."""
-        space = self.connection.get_buffer(-1)
-        space[: len(data)] = data
-        self.connection.buffer_updated(len(data))
+        """Let `data` arrive in one read, or in as few as it takes if it is too long for one."""
+        rest = memoryview(data)
+        while rest:
+            space = self.connection.get_buffer(-1)
+            size = min(len(rest), len(space))
+            space[:size] = rest[:size]
+            self.connection.buffer_updated(size)
+            rest = rest[size:]
 
     def sent(self) -> list[RemotingCommand]:
         """Return the frames of all writes so far."""

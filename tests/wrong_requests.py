@@ -1,0 +1,210 @@
+"""What a client can send wrong, made from a request that is right; and a connection to ask on.
+
+Each header field is missing, empty, not a number, negative, too large for its type, or long; the
+body is empty, random, not JSON, JSON of another kind, deeply nested, or long; the version is one
+that there is not. What a server has to do, `check_answers` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import typing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import REMARK_CHARS_MAX, RemotingCommand
+from kourou.protocol.fields import Int, Long, camel_case
+from kourou.protocol.frame import encode_frame
+from kourou.protocol.registry import REQUESTS
+from kourou.remoting.dispatch import Handler
+from kourou.testing.lone_connection import LoneConnection
+from tests.golden_exchanges import exchanges
+
+MIB: Final = 1 << 20
+NOBODY: Final = "nobody"
+"""Names what there is not."""
+ANSWER_MAX_S: Final = 100.0
+"""Virtual time that an answer may take: more than the longest wait for a client or a message."""
+
+_TEXTS: Final = ("", "x", "-1", "9" * 5_000, "x" * 70_000, "\0", "\u00e9\u4e2d", "%RETRY%", "[[{")
+_NUMBERS: Final[dict[object, tuple[str, ...]]] = {
+    Int: ("-1", str(-(2**31)), str(2**31 - 1), "0"),
+    Long: ("-1", str(-(2**63)), str(2**63 - 1), "0"),
+}
+_NO_NUMBERS: Final[dict[object, tuple[str, ...]]] = {
+    Int: ("", "x", "1.0", "0x1", "\0", "9" * 5_000, str(2**31), str(-(2**31) - 1)),
+    Long: ("", "x", "1e3", "9" * 5_000, str(2**63), str(-(2**63) - 1)),
+}
+_SOME: Final[dict[object, str]] = {str: "x", bool: "false"}
+_BODIES: Final = {
+    "empty": b"",
+    "random": random.Random(1).randbytes(500),
+    "null": b"null",
+    "a number": b"7",
+    "a list": b"[1, 2]",
+    "an object": b'{"a": {}}',
+    "wrong types": b'{"groupName": 7, "clientID": {}, "topicConfigList": 7, "producerDataSet": "x",'
+    b'"consumerDataSet": {"a": 1}, "groupConfigList": "x", "subscriptionData": []}',
+    "nested lists": b"[" * 100_000,
+    "nested objects": b'{"a":' * 100_000,
+    "1 MiB": b"x" * MIB,
+}
+_VERSIONS: Final = (-(2**31), -1, 0, 99_999, 2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One wrong request.
+
+    Attributes:
+        what: is wrong.
+        command: the request.
+        field: which the answer must refuse and name; None if it need not be refused.
+    """
+
+    what: str
+    command: RemotingCommand
+    field: str | None = None
+
+
+def right_request(code: int, values: Mapping[str, str]) -> RemotingCommand:
+    """Return a request of this code as a client would send it.
+
+    Args:
+        code: which.
+        values: of header fields, by their names in the dataclass; what is required and not here
+            is `x`, 0 or false.
+    """
+    fields = {}
+    for name, wire, kind, is_required in _fields_of(code):
+        if name in values:
+            fields[wire] = values[name]
+        elif is_required:
+            fields[wire] = _SOME.get(kind, "0")
+    return RemotingCommand(code, fields, _recorded_body(code))
+
+
+def wrong_requests(right: RemotingCommand) -> Iterator[Wrong]:
+    """Yield everything that can be wrong with `right`."""
+    for _, wire, kind, is_required in _fields_of(right.code):
+        rest = {name: text for name, text in right.ext_fields.items() if name != wire}
+        yield Wrong(
+            f"{wire} missing",
+            dataclasses.replace(right, ext_fields=rest),
+            wire if is_required else None,
+        )
+        for text in _NUMBERS.get(kind, _TEXTS):
+            yield Wrong(
+                f"{wire}={text[:30]!r}", dataclasses.replace(right, ext_fields=rest | {wire: text})
+            )
+        for text in _NO_NUMBERS.get(kind, ()):
+            yield Wrong(
+                f"{wire}={text[:30]!r}",
+                dataclasses.replace(right, ext_fields=rest | {wire: text}),
+                wire,
+            )
+    for what, body in _BODIES.items():
+        yield Wrong(f"body: {what}", dataclasses.replace(right, body=body))
+    for version in _VERSIONS:
+        yield Wrong(f"version {version}", dataclasses.replace(right, version=version))
+
+
+class Asker:
+    """A client of some handlers, on a connection without a network, in virtual time."""
+
+    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+        self._lone = LoneConnection(handlers)
+        self._opaque = 0
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """Return the answer.
+
+        Raises:
+            AssertionError: the connection was closed, or none came within `ANSWER_MAX_S`.
+        """
+        self._opaque += 1
+        self._lone.transport.writes.clear()
+        self._lone.receive_bytes(encode_frame(dataclasses.replace(command, opaque=self._opaque)))
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + ANSWER_MAX_S
+        while loop.time() < ends_at_s:
+            for sent in self._lone.sent():
+                if sent.is_response and sent.opaque == self._opaque:
+                    return sent
+            assert not self._lone.transport.ending, "the connection was closed"
+            await asyncio.sleep(0.01)
+        raise AssertionError("no answer came")
+
+    def end(self) -> None:
+        """Hang up."""
+        self._lone.end()
+
+
+async def check_answers(
+    asker: Asker,
+    right: RemotingCommand,
+    *,
+    state: Callable[[], object],
+    restore: Callable[[], Awaitable[None]],
+    ignores_fields: bool,
+) -> None:
+    """Send what is wrong with `right`, one after the other, and judge each answer.
+
+    What is refused is so with a remark of a bounded length, and changes nothing; a field that is
+    missing or no number of its type is named there. What is wrong in a way that the server need
+    not mind may be taken.
+
+    Args:
+        asker: who asks.
+        right: the request that all others are made from; `NOBODY` in it becomes a new name in each.
+        state: returns everything that a request can change, to be compared.
+        restore: makes what there was, after a request was taken.
+        ignores_fields: the server does not look at the header of this request.
+    """
+    before = state()
+    for number, wrong in enumerate(wrong_requests(right)):
+        answer = await asker.ask(_renamed(wrong.command, f"{NOBODY}-{number}"))
+        told = (wrong.what, answer.code, answer.remark)
+        if answer.code:
+            assert answer.remark, told
+            assert len(answer.remark) <= REMARK_CHARS_MAX, told
+            assert state() == before, told
+        elif state() != before:
+            await restore()
+            before = state()
+        if wrong.field is not None and not ignores_fields:
+            assert answer.code, told
+            assert wrong.field in str(answer.remark), told
+
+
+def _renamed(command: RemotingCommand, name: str) -> RemotingCommand:
+    fields = {wire: name if text == NOBODY else text for wire, text in command.ext_fields.items()}
+    return dataclasses.replace(command, ext_fields=fields)
+
+
+def _fields_of(code: int) -> Iterator[tuple[str, str, object, bool]]:
+    """Yield name, name on the wire, type, and whether it is required, of each header field."""
+    header = REQUESTS[RequestCode(code)].header
+    if header is None:
+        return
+    hints: dict[str, Any] = typing.get_type_hints(header, include_extras=True)
+    for field in dataclasses.fields(header):
+        hint = hints[field.name]
+        kind = hint if hint in (Int, Long, str, bool) else typing.get_args(hint)[0]
+        wire = field.metadata.get("wire") or camel_case(field.name)
+        yield field.name, wire, kind, field.default is dataclasses.MISSING
+
+
+def _recorded_body(code: int) -> bytes:
+    """Return the body of a recorded request that Java took; empty if there is none."""
+    for exchange in exchanges().values():
+        answer = exchange.response
+        if exchange.code == code and (answer is None or answer.command.code == 0):
+            body = exchange.request.command.body
+            if body:
+                return body
+    return b""
