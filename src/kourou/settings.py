@@ -131,6 +131,17 @@ def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401  # any config d
     return {slot.name: functools.reduce(getattr, slot.path, config) for slot in slots}
 
 
+def setting_text(value: object) -> str:
+    """Return a value as a line of RocketMQ's config files has it; None is empty."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ";".join(map(setting_text, value))
+    return "" if value is None else str(value)
+
+
 def camel_case(name: str) -> str:
     """Return `long_polling_enable` as `longPollingEnable`."""
     first, *rest = name.split("_")

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.java_text import setting_text
 from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.errors import ConfigError
 from kourou.properties_file import parse_properties
-from kourou.settings import load, values_of, wire_keys
+from kourou.settings import load, setting_text, values_of, wire_keys
 
 _FOLDER = Path(__file__).parent.parent / "golden" / "vectors"
 CASES = json.loads((_FOLDER / "broker_conf.json").read_text())["cases"]

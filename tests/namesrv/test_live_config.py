@@ -16,6 +16,9 @@ def test_options_are_told_under_rocketmqs_keys() -> None:
     assert values["scanNotActiveBrokerInterval"] == "5000"
     assert values["orderMessageEnable"] == "false"
     assert values["waitSecondsForService"] == "45"
+    assert values["tls.server.mode"] == "permissive"
+    assert values["tls.server.certPath"] == ""
+    assert values["proxyProtocolTrusted"] == ""
 
 
 def test_live_options_change_together() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from enum import Enum
 from typing import Final
 
 _PLAIN_MIN: Final = 1e-3
@@ -30,17 +29,6 @@ def bytes_text(count: int) -> str:
             break
         size /= 1024
     return f"{size:.1f} {unit}iB" if unit else f"{count} B"
-
-
-def setting_text(value: object) -> str:
-    """Return a setting as a line of broker.conf has it; None is empty."""
-    if isinstance(value, bool):
-        return bool_text(value)
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, tuple):
-        return ";".join(map(setting_text, value))
-    return "" if value is None else str(value)
 
 
 def bool_text(value: bool) -> str:  # noqa: FBT001 - it is the value

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.java_text import setting_text
 from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.errors import ConfigError, NoPermissionError, RemoteSystemError
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.properties_text import encode_properties_text
-from kourou.settings import live_keys, load, values_of, wire_keys
+from kourou.settings import live_keys, load, setting_text, values_of, wire_keys
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Final
 from kourou.errors import ConfigError, NoPermissionError, RemoteSystemError
 from kourou.namesrv.config import NamesrvConfig
 from kourou.protocol.codes import ResponseCode
-from kourou.settings import live_keys, load, values_of, wire_keys
+from kourou.settings import live_keys, load, setting_text, values_of, wire_keys
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class LiveConfig:
     def values(self) -> dict[str, str]:
         """Return RocketMQ's key -> value, as a properties file has it, of every option."""
         values = values_of(self.now)
-        return {key: _text(values[name]) for key, name in _FIELDS.items()}
+        return {key: setting_text(values[name]) for key, name in _FIELDS.items()}
 
     def update(self, asked: Mapping[str, str]) -> None:
         """Change options, all of them or none. A value that is so already changes nothing.
@@ -73,7 +73,3 @@ class LiveConfig:
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         for key, value in changes.items():
             log.info("setting.changed key=%s from=%s to=%s", key, before[key], value)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
