@@ -155,6 +155,7 @@ public final class InteropClient {
             }
         }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(1000); // a new group's retry topic is found that soon
         consumer.subscribe(topic, tags);
         CountDownLatch done = new CountDownLatch(expected);
         Map<String, AtomicInteger> deliveries = new ConcurrentHashMap<>();
