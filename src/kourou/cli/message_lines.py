@@ -16,12 +16,17 @@ BODY_SHOWN_MAX: Final = 2_000
 
 
 def json_text(message: MessageExt) -> str:
-    """Return the message as a JSON object on one line.
+    """Return the message as a JSON object on one line, see `members`."""
+    return json.dumps(members(message), ensure_ascii=False)
+
+
+def members(message: MessageExt) -> dict[str, object]:
+    """Return the message as a JSON object.
 
     The body is `body` where it is UTF-8 text, else `body_base64`. `properties` are the user's own;
     those of the system have members of their own or are left out.
     """
-    members: dict[str, object] = {
+    found: dict[str, object] = {
         "topic": message.topic,
         "broker": message.broker_name,
         "queue_id": message.queue_id,
@@ -35,10 +40,10 @@ def json_text(message: MessageExt) -> str:
         "reconsume_times": message.reconsume_times,
     }
     try:
-        members["body"] = message.body.decode()
+        found["body"] = message.body.decode()
     except UnicodeDecodeError:
-        members["body_base64"] = base64.b64encode(message.body).decode("ascii")
-    return json.dumps(members, ensure_ascii=False)
+        found["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return found
 
 
 def human_text(message: MessageExt) -> tuple[str, str]:
@@ -46,17 +51,29 @@ def human_text(message: MessageExt) -> tuple[str, str]:
 
     The time is the broker's, when it stored the message, in this machine's zone.
     """
-    at = datetime.fromtimestamp(message.store_at_ms / 1000).astimezone()
-    where = (
-        f"{at:%Y-%m-%d %H:%M:%S}.{message.store_at_ms % 1000:03d}"
-        f"  {message.broker_name}/{message.queue_id}@{message.queue_offset}"
-    )
+    where = f"{instant_text(message.store_at_ms)}  {place_text(message)}"
     labels = [f"[{message.tags}]"] if message.tags else []
     labels += [f"key={key}" for key in message.keys]
     labels += [f"{name}={value}" for name, value in user_properties(message).items()]
     if message.reconsume_times:
         labels.append(f"redelivered={message.reconsume_times}")
     return one_line(where), one_line("  ".join([*labels, _body(message.body)]))
+
+
+def place_text(message: MessageExt) -> str:
+    """Return where a message is stored: `broker-a/3@17`, the broker, queue and queue offset."""
+    return f"{message.broker_name}/{message.queue_id}@{message.queue_offset}"
+
+
+def instant_text(at_ms: int) -> str:
+    """Return an instant in epoch ms in this machine's zone, to the millisecond."""
+    at = datetime.fromtimestamp(at_ms / 1000).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
+
+
+def body_text(body: bytes) -> str:
+    """Return the body on one line, or its size where it is no text; long ones end early."""
+    return one_line(_body(body))
 
 
 def user_properties(message: MessageExt) -> dict[str, str]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from typing import Annotated, Final
 
 import typer
 
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
-from kourou.cli.message_lines import human_text, json_text
-from kourou.cli.options import NAMESRV_DEFAULT, Namesrv
+from kourou.cli.message_show import JsonOrText, shower
+from kourou.cli.options import NAMESRV_DEFAULT, Namesrv, TopicName
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
 from kourou.clock import SystemClock
-from kourou.model.message import MessageExt
 from kourou.model.topic import check_client_group, check_topic
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -47,7 +44,7 @@ usage, 3 no server reached, 130 Ctrl-C or SIGTERM.
 
 @app.command(help=HELP)
 def receive(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: TopicName,
     *,
     start: Annotated[
         str,
@@ -70,36 +67,21 @@ def receive(
         typer.Option(metavar="SECONDS", min=0.1, help="End when none came for so long."),
     ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
-    as_json: Annotated[
-        bool | None,
-        typer.Option("--json/--text", help="JSON or text.  [default: text on a terminal]"),
-    ] = None,
+    as_json: JsonOrText = None,
 ) -> None:
     """Read the options and print."""
     check_topic(topic)
     if group is not None:
         check_client_group(group)
-    is_json = not output.is_terminal() if as_json is None else as_json
     tail = Tail(
         topic=topic,
         tags=tag,
         start=parse_start(start, SystemClock().now_ms()),
         count_max=count,
         idle_timeout_s=timeout,
-        show=_show_json if is_json else _show_text,
+        show=shower(as_json),
     )
     seen = asyncio.run(follow(tail, namesrv) if group is None else as_group(tail, group, namesrv))
     if count is not None and seen < count:
         say(f"{seen:,} of {output.counted(count, 'message')} came, then none for {timeout:g} s")
         raise typer.Exit(FAILED)
-
-
-def _show_json(message: MessageExt) -> None:
-    output.print_line(json_text(message))
-
-
-def _show_text(message: MessageExt) -> None:
-    where, what = human_text(message)
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        where = typer.style(where, dim=True)
-    output.print_line(f"{where}  {what}")

@@ -1,0 +1,173 @@
+"""`kourou cluster`: the brokers of a cluster, how busy and how full they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.exits import one_line
+from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.client.admin import AdminClient
+from kourou.errors import KourouError
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List brokers, how busy and how full they are.",
+)
+
+LIST_HELP: Final = """\
+List the brokers that the name server knows, each with what it tells of itself.
+
+IN/S and OUT/S are messages a second over the last 10 s; IN and OUT count since local midnight of
+the broker. OLDEST is when its oldest message was stored, DISK how full its disk is. ID 0 is a
+master. A broker that does not answer is listed too, with the reason; `kourou health` tells by exit
+code whether all is well.
+
+\b
+Examples:
+  kourou cluster list
+  kourou cluster list --json
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerLine:
+    """One broker; what it did not tell is None.
+
+    Attributes:
+        in_tps, out_tps: messages a second, over the last 10 s.
+        in_today, out_today: messages since midnight.
+        oldest_store_at_ms: when its oldest message was stored, epoch ms.
+        disk_ratio: of its disk that is used, 0 to 1.
+        state: "ok", or what is wrong.
+    """
+
+    cluster: str
+    broker: str
+    id: int
+    address: str
+    version: str | None = None
+    in_tps: float | None = None
+    out_tps: float | None = None
+    in_today: int | None = None
+    out_today: int | None = None
+    oldest_store_at_ms: int | None = None
+    disk_ratio: float | None = None
+    state: str = "ok"
+
+
+@app.command("list", help=LIST_HELP)
+def list_brokers(
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the brokers."""
+    # One that is silent must leave the time to print the others.
+    found = AdminSession(namesrv, timeout).ask(lambda admin: _lines(admin, timeout * 0.8))
+    if as_json:
+        output.print_json([asdict(line) for line in found])
+    else:
+        _print(found)
+
+
+async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:
+    """Return all brokers, sorted by cluster, name and id, all asked at once."""
+    info = await admin.cluster_info()
+    looks = (
+        _look(admin, timeout_s, cluster=data.cluster, broker=name, broker_id=number, address=at)
+        for name, data in info.brokers.items()
+        for number, at in data.broker_addrs.items()
+    )
+    lines = await asyncio.gather(*looks)
+    return sorted(lines, key=lambda line: (line.cluster, line.broker, line.id))
+
+
+async def _look(
+    admin: AdminClient, timeout_s: float, *, cluster: str, broker: str, broker_id: int, address: str
+) -> BrokerLine:
+    try:
+        async with asyncio.timeout(timeout_s):
+            told = await admin.runtime_info(address)
+    except TimeoutError:
+        state = f"no answer within {timeout_s:g} s"
+    except KourouError as error:
+        state = one_line(str(error))
+    else:
+        return told_line(told, cluster=cluster, broker=broker, broker_id=broker_id, address=address)
+    return BrokerLine(cluster=cluster, broker=broker, id=broker_id, address=address, state=state)
+
+
+def told_line(
+    told: Mapping[str, str], *, cluster: str, broker: str, broker_id: int, address: str
+) -> BrokerLine:
+    """Return the line of a broker that told this of itself, by RocketMQ's names."""
+    active = told.get("brokerActive", "true") == "true"
+    return BrokerLine(
+        cluster=cluster,
+        broker=broker,
+        id=broker_id,
+        address=address,
+        version=told.get("brokerVersionDesc"),
+        in_tps=_number(told, "putTps"),
+        out_tps=_number(told, "getTransferredTps"),
+        in_today=_since_morning(told, "msgPutTotal"),
+        out_today=_since_morning(told, "msgGetTotal"),
+        oldest_store_at_ms=_positive(_number(told, "earliestMessageTimeStamp")),
+        disk_ratio=_number(told, "commitLogDiskRatio"),
+        state="ok" if active else "takes no messages",
+    )
+
+
+def _number(told: Mapping[str, str], key: str) -> float | None:
+    """Return the first number of a text; None if there is none, or it is negative: unknown."""
+    try:
+        number = float(told.get(key, "").split(" ")[0])
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _positive(number: float | None) -> int | None:
+    return int(number) if number else None
+
+
+def _since_morning(told: Mapping[str, str], prefix: str) -> int | None:
+    now = _number(told, f"{prefix}TodayNow")
+    morning = _number(told, f"{prefix}TodayMorning")
+    return None if now is None or morning is None else max(0, int(now - morning))
+
+
+def _print(lines: list[BrokerLine]) -> None:
+    output.print_table(
+        (
+            *("CLUSTER", "BROKER", "ID", "ADDRESS", "VERSION", "IN/S", "OUT/S", "IN", "OUT"),
+            *("OLDEST", "DISK", "STATE"),
+        ),
+        [
+            (
+                line.cluster,
+                line.broker,
+                line.id,
+                line.address,
+                line.version,
+                None if line.in_tps is None else f"{line.in_tps:,.1f}",
+                None if line.out_tps is None else f"{line.out_tps:,.1f}",
+                line.in_today,
+                line.out_today,
+                output.time_text(line.oldest_store_at_ms or 0),
+                None if line.disk_ratio is None else f"{line.disk_ratio:.0%}",
+                line.state,
+            )
+            for line in lines
+        ],
+    )

@@ -1,0 +1,261 @@
+"""`kourou message`: find single messages, and print those of a time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import aclosing
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.exits import say
+from kourou.cli.message_range import Range, find_cursors, read
+from kourou.cli.message_show import JsonOrText, details_json, show_details, shower
+from kourou.cli.options import (
+    NAMESRV_DEFAULT,
+    TIMEOUT_DEFAULT_S,
+    TOOLS_GROUP,
+    AsJson,
+    Namesrv,
+    Timeout,
+    TopicName,
+)
+from kourou.cli.progress import Progress
+from kourou.cli.start_time import Start, parse_instant, parse_start
+from kourou.client.admin import AdminClient
+from kourou.client.admin_messages import MESSAGES_DEFAULT
+from kourou.client.pull_consumer import PullConsumer
+from kourou.clock import SystemClock
+from kourou.errors import (
+    GroupNotFoundError,
+    InvalidMessageError,
+    QueryNotFoundError,
+    TransportError,
+    UsageError,
+)
+from kourou.model.message import MessageExt
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import check_topic
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Find single messages, and print those of a time.",
+)
+
+_PLACE: Final = re.compile(r"([^/@]+)/([0-9]{1,9})@([0-9]{1,18})")
+_PORT_MAX: Final = 65_535
+
+SHOW_HELP: Final = """\
+Show one message of TOPIC, with all that is known of it.
+
+MESSAGE is the id that `kourou send` and consumers print, an offset message id as mqadmin prints
+it, or where the message is stored: BROKER/QUEUE@OFFSET, as `kourou receive` prints it. Of an id
+that was stored more than once, because its send was tried again, all copies are shown.
+
+\b
+Examples:
+  kourou message show orders 7F0000010001F00D6B2E0A1B2C3D0000
+  kourou message show orders broker-a/3@17
+  kourou message show orders broker-a/3@17 --groups      who has consumed it?
+"""
+
+FIND_HELP: Final = """\
+Find the messages of TOPIC that were sent with KEY, the latest ones.
+
+Brokers find keys by an index. Those of this version keep none yet, and the answer says so; those
+of Java do. `kourou message print TOPIC --json` piped to a filter finds a key without one.
+
+\b
+Examples:
+  kourou message find orders o-17
+  kourou message find orders o-17 --from -2d --to -1d --json
+"""
+
+PRINT_HELP: Final = """\
+Print the messages that TOPIC holds now, in the order in which they were stored, and end.
+
+Nothing is consumed. `kourou receive` prints those that arrive from now on. On a terminal a line is
+for people; in a pipe, or with --json, it is a JSON object, as of `kourou receive`.
+
+\b
+Examples:
+  kourou message print orders
+  kourou message print orders --from -1h --to -30m --tag "eu || us"
+  kourou message print orders --queue broker-a/3 --count 10
+  kourou message print orders > orders.jsonl
+"""
+
+
+@app.command(help=SHOW_HELP)
+def show(
+    topic: TopicName,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
+    *,
+    with_groups: Annotated[
+        bool, typer.Option("--groups", help="Say which consumer groups have consumed it.")
+    ] = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the message."""
+    check_topic(topic)
+
+    async def act(admin: AdminClient) -> list[tuple[MessageExt, dict[str, bool] | None]]:
+        found = await _find(admin, topic, message.strip())
+        return [(one, await _groups(admin, one) if with_groups else None) for one in found]
+
+    shown = AdminSession(namesrv, timeout).ask(act)
+    if as_json:
+        output.print_json([details_json(one, groups) for one, groups in shown])
+        return
+    for index, (one, groups) in enumerate(shown):
+        if index:
+            output.print_line("")
+        show_details(one, groups)
+
+
+@app.command(help=FIND_HELP)
+def find(
+    topic: TopicName,
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    *,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help="Stored then or later.")
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", metavar="WHEN", help="Stored then or before.")
+    ] = "now",
+    count: Annotated[
+        int, typer.Option(metavar="N", min=1, help="At most N from each broker.")
+    ] = MESSAGES_DEFAULT,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: JsonOrText = None,
+) -> None:
+    """Print the messages with the key."""
+    check_topic(topic)
+    begin, end_ms = _span(start, end)
+    found = AdminSession(namesrv, timeout).ask(
+        lambda admin: admin.messages_by_key(
+            topic,
+            key,
+            begin_ms=0 if isinstance(begin, Start) else begin,
+            end_ms=end_ms,
+            max_messages=count,
+        )
+    )
+    show_one = shower(as_json)
+    for message in found:
+        show_one(message)
+
+
+@app.command("print", help=PRINT_HELP)
+def print_messages(
+    topic: TopicName,
+    *,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHEN",
+            help="earliest, a span before now (-15m, -1h, -2d), or a time (2025-01-31T12:00).",
+        ),
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", metavar="WHEN", help="Stored then or before.")
+    ] = "now",
+    tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags, as "eu || us".')] = "*",
+    queue: Annotated[
+        str | None, typer.Option(metavar="BROKER/QUEUE", help="Only this queue, as broker-a/3.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after N messages.")
+    ] = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    as_json: JsonOrText = None,
+) -> None:
+    """Print the messages, and on stderr how many there were."""
+    check_topic(topic)
+    begin, end_ms = _span(start, end)
+    asked = Range(topic=topic, tags=tag, begin=begin, end_ms=end_ms, queue=queue)
+    seen = asyncio.run(_print(asked, namesrv, count, as_json=as_json))
+    say(output.counted(seen, "message"))
+
+
+async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:
+    show_one = shower(as_json)
+    seen = 0
+    async with PullConsumer(TOOLS_GROUP, namesrv) as consumer:
+        cursors = await find_cursors(consumer, asked)
+        total = sum(cursor.end - cursor.offset for cursor in cursors)
+        with Progress("messages", total) as progress:
+            async with aclosing(read(consumer, cursors, asked.tags, progress.advance)) as messages:
+                async for message in messages:
+                    show_one(message)
+                    seen += 1
+                    if seen == count_max:
+                        break
+    return seen
+
+
+def _span(start: str, end: str) -> tuple[Start | int, int | None]:
+    """Return where to begin and the last epoch ms; None for an end that is now.
+
+    Raises:
+        UsageError: one is no time, or the end is before the start.
+    """
+    now_ms = SystemClock().now_ms()
+    begin = parse_start(start, now_ms)
+    if begin is Start.LATEST:
+        raise UsageError("--from latest is the end of what is stored: `kourou receive` goes on")
+    # Messages of a broker whose clock is ahead count as stored now.
+    end_ms = None if end.strip().lower() == "now" else parse_instant(end, now_ms, "--to")
+    if isinstance(begin, int) and end_ms is not None and end_ms < begin:
+        raise UsageError(f"--to {end} is before --from {start}")
+    return begin, end_ms
+
+
+async def _find(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:
+    """Return the messages that `text` names: one, or copies of one."""
+    if place := _PLACE.fullmatch(text):
+        queue = MessageQueue(topic, place[1], int(place[2]))
+        return [await admin.message_at(queue, int(place[3]))]
+    if _is_offset_id(text):
+        try:
+            return [await admin.message_by_id(text)]
+        except (QueryNotFoundError, TransportError):
+            pass  # both kinds of ids look alike; one made by a process with id 0 comes here
+    return await admin.messages_by_unique_key(topic, text)
+
+
+def _is_offset_id(text: str) -> bool:
+    """Return whether an id may say where a message is stored.
+
+    Where such an id has a port, one made by a producer has its process id and what is mostly more
+    than any port.
+    """
+    try:
+        (_, port), physical_offset = decode_offset_msg_id(text)
+    except InvalidMessageError:
+        return False
+    return 0 < port <= _PORT_MAX and physical_offset >= 0
+
+
+async def _groups(admin: AdminClient, message: MessageExt) -> dict[str, bool]:
+    """Return whether each group of the topic is beyond the message, by what it committed."""
+    queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+    beyond = {}
+    for group in await admin.topic_groups(message.topic):
+        try:
+            offset = (await admin.describe_group(group)).offsets.get(queue)
+        except GroupNotFoundError:
+            continue  # deleted; its offsets were kept
+        beyond[group] = offset is not None and offset.consumer_offset > message.queue_offset
+    return beyond
