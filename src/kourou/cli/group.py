@@ -1,13 +1,12 @@
-"""`kourou group`: which consumer groups there are, and how far behind they are."""
+"""`kourou group`: which consumer groups there are, how far behind they are, and all about one."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Final
 
 import typer
 
-from kourou.cli import output
+from kourou.cli import group_changes, group_members, group_offsets, output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
     NAMESRV_DEFAULT,
@@ -18,17 +17,15 @@ from kourou.cli.options import (
     Timeout,
 )
 from kourou.client.admin import AdminClient, GroupDescription
-from kourou.errors import GroupNotFoundError
+from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import check_group, is_system_group
 
 app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List consumer groups, and show how far behind they are.",
+    help="List consumer groups, see how far behind they are, and move, change and delete them.",
 )
-
-GROUPS_AT_A_TIME: Final = 16
 
 LIST_HELP: Final = """\
 List the consumer groups, with their live members and their lag.
@@ -51,6 +48,7 @@ LAG is the difference. Messages being handled right now count as lag.
 \b
 Examples:
   kourou group describe billing
+  kourou group describe billing --settings
   kourou group describe billing --json
 """
 
@@ -64,10 +62,19 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """Print the groups."""
-    found = AdminSession(namesrv, timeout).ask(lambda admin: _described(admin, show_all=show_all))
+    every = AdminSession(namesrv, timeout).ask(lambda admin: admin.describe_groups())
+    found = [one for one in every if show_all or not _is_system(one.group)]
     if as_json:
         output.print_json(
-            [{"group": g.group, "members": len(g.members), "lag": g.lag} for g in found]
+            [
+                {
+                    "group": g.group,
+                    "members": len(g.members),
+                    "lag": g.lag,
+                    "topics": sorted({queue.topic for queue in g.offsets}),
+                }
+                for g in found
+            ]
         )
         return
     output.print_table(
@@ -83,33 +90,37 @@ def list_groups(
 def describe(
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
     *,
+    settings: Annotated[bool, typer.Option("--settings", help="Its settings too.")] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
     """Print the group's members and offsets."""
     check_group(group)
-    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.describe_group(group))
+
+    async def act(
+        admin: AdminClient,
+    ) -> tuple[GroupDescription, dict[str, SubscriptionGroup]]:
+        return await admin.describe_group(group), await admin.group_config(group)
+
+    found, configs = AdminSession(namesrv, timeout).ask(act)
     if as_json:
-        output.print_json(_description_json(found))
-    else:
-        _print_description(found)
+        output.print_json(_description_json(found, configs))
+        return
+    _print_description(found)
+    if settings:
+        output.print_line("")
+        group_changes.print_settings(configs)
 
 
-async def _described(admin: AdminClient, *, show_all: bool) -> list[GroupDescription]:
-    """Return the groups; one that is deleted meanwhile is left out."""
-    turn = asyncio.Semaphore(GROUPS_AT_A_TIME)
-
-    async def look(name: str) -> GroupDescription | None:
-        async with turn:
-            try:
-                return await admin.describe_group(name)
-            except GroupNotFoundError:
-                return None
-
-    names = [group.group_name for group in await admin.group_list()]
-    shown = [name for name in names if show_all or not _is_system(name)]
-    return [found for found in await asyncio.gather(*map(look, shown)) if found is not None]
+app.command("create", help=group_changes.CREATE_HELP)(group_changes.create)
+app.command("update", help=group_changes.UPDATE_HELP)(group_changes.update)
+app.command("delete", help=group_changes.DELETE_HELP)(group_changes.delete)
+app.command("connections", help=group_members.CONNECTIONS_HELP)(group_members.connections)
+app.command("running-info", help=group_members.RUNNING_INFO_HELP)(group_members.running_info)
+app.command("reset-offset", help=group_offsets.RESET_HELP)(group_offsets.reset_offset)
+app.command("skip", help=group_offsets.SKIP_HELP)(group_offsets.skip)
+app.command("clone-offsets", help=group_offsets.CLONE_HELP)(group_offsets.clone_offsets)
 
 
 def _is_system(group: str) -> bool:
@@ -141,7 +152,9 @@ def _print_description(found: GroupDescription) -> None:
     output.print_line(f"{output.counted(found.lag, 'message')} behind")
 
 
-def _description_json(found: GroupDescription) -> dict[str, object]:
+def _description_json(
+    found: GroupDescription, configs: dict[str, SubscriptionGroup]
+) -> dict[str, object]:
     return {
         "group": found.group,
         "members": list(found.members),
@@ -159,4 +172,5 @@ def _description_json(found: GroupDescription) -> dict[str, object]:
             }
             for queue, at in found.offsets.items()
         ],
+        "settings": group_changes.settings_json(configs),
     }

@@ -28,10 +28,18 @@ PANELS: Final = {
     },
     "Look and change": {
         "topic": "List, create, change, describe and delete topics.",
-        "group": "List consumer groups, and show how far behind they are.",
+        "message": "Find single messages, and print those of a time.",
+        "group": "List consumer groups, see how far behind they are; move, change, delete them.",
+        "producer": "List the producers that are connected.",
+        "broker": "List brokers, see how they are, read and change their settings.",
+    },
+    "Servers": {
+        "cluster": "List brokers, how busy and how full they are.",
+        "namesrv": "Configure name servers, and take brokers out of service.",
     },
     "Find out what is wrong": {
         "health": "Tell whether name servers and brokers serve.",
+        "stats": "Show how fast topics are written and consumed.",
         "store": "Verify a store directory while no broker uses it.",
     },
     "This command line": {

@@ -1,0 +1,347 @@
+"""`kourou broker`: which brokers there are, how they are, and their settings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.broker_places import BrokerPlace, ask_brokers, find_brokers
+from kourou.cli.exits import one_line
+from kourou.cli.options import (
+    NAMESRV_DEFAULT,
+    TIMEOUT_DEFAULT_S,
+    AsJson,
+    Namesrv,
+    Timeout,
+    key_values,
+)
+from kourou.client.admin import AdminClient
+from kourou.errors import KourouError, UsageError
+from kourou.protocol.bodies import ConsumeStatsList
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List brokers, see how they are, and read and change their settings.",
+)
+
+LIST_HELP: Final = """\
+List the brokers that the name server knows, and how they are.
+
+IN/S and OUT/S are messages a second over the last ten seconds, DISK is how full the store's disk
+is. A broker that does not answer is shown with the reason.
+
+\b
+Examples:
+  kourou broker list
+  kourou broker list --json
+"""
+
+STATUS_HELP: Final = """\
+Show all that BROKER tells of itself, by RocketMQ's names; without BROKER, all brokers.
+
+BROKER is a name, or HOST:PORT, which needs no name server.
+
+\b
+Examples:
+  kourou broker status broker-a
+  kourou broker status 127.0.0.1:10911 --grep commitLog
+"""
+
+CONFIG_HELP: Final = """\
+Show the settings of BROKER by RocketMQ's names; without BROKER, of all brokers.
+
+\b
+Examples:
+  kourou broker config broker-a
+  kourou broker config broker-a --grep flush
+"""
+
+SET_HELP: Final = """\
+Change settings of BROKER while it runs, by RocketMQ's names. All are changed, or none.
+
+The change holds until the broker stops: for good, write it to the file of `kourou serve --config`.
+A setting that cannot change while the broker runs is refused. (A Java broker writes the change to
+its own file, and takes an unknown name without a word.)
+
+\b
+Examples:
+  kourou broker set broker-a autoCreateTopicEnable=false
+  kourou broker set 127.0.0.1:10911 maxMessageSize=8388608 longPollingEnable=true
+"""
+
+CONSUME_STATS_HELP: Final = """\
+Show where all groups of BROKER stand, in each of its queues; without BROKER, of all brokers.
+
+\b
+Examples:
+  kourou broker consume-stats broker-a
+  kourou broker consume-stats --lag-min 1          only what is behind
+"""
+
+_Broker = Annotated[str, typer.Argument(metavar="BROKER", show_default=False)]
+_AnyBroker = Annotated[str | None, typer.Argument(metavar="[BROKER]", show_default=False)]
+_Grep = Annotated[
+    str, typer.Option(metavar="TEXT", help="Only names that hold this text.", show_default=False)
+]
+
+_LISTED: Final = {"in_tps": "putTps", "out_tps": "getTransferredTps"}
+"""Rates in the JSON of `list`, and where they stand in what a broker tells."""
+
+
+@app.command("list", help=LIST_HELP)
+def list_brokers(
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the brokers."""
+    found = AdminSession(namesrv, timeout).ask(_listed)
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "broker": place.name,
+                    "id": place.id,
+                    "address": place.address,
+                    "cluster": place.cluster,
+                    "version": info.get("brokerVersionDesc"),
+                    "active": None if problem else info.get("brokerActive") != "false",
+                    **{name: _number(info.get(key)) for name, key in _LISTED.items()},
+                    "disk_ratio": _number(info.get("commitLogDiskRatio")),
+                    "problem": problem or None,
+                }
+                for place, (info, problem) in found.items()
+            ]
+        )
+        return
+    output.print_table(
+        ("BROKER", "ID", "ADDRESS", "CLUSTER", "VERSION", "IN/S", "OUT/S", "DISK", "STATE"),
+        [
+            (
+                place.name,
+                place.id,
+                place.address,
+                place.cluster,
+                info.get("brokerVersionDesc"),
+                *(_rate(info.get(key)) for key in _LISTED.values()),
+                _percent(info.get("commitLogDiskRatio")),
+                problem or ("takes no messages" if info.get("brokerActive") == "false" else "ok"),
+            )
+            for place, (info, problem) in found.items()
+        ],
+    )
+
+
+@app.command(help=STATUS_HELP)
+def status(
+    broker: _AnyBroker = None,
+    *,
+    grep: _Grep = "",
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the runtime information."""
+
+    async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, str]]:
+        return await ask_brokers(admin, broker, lambda place: admin.runtime_info(place.address))
+
+    _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
+
+
+@app.command(help=CONFIG_HELP)
+def config(
+    broker: _AnyBroker = None,
+    *,
+    grep: _Grep = "",
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the settings."""
+
+    async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, str]]:
+        return await ask_brokers(admin, broker, lambda place: admin.broker_config(place.address))
+
+    _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
+
+
+@app.command("set", help=SET_HELP)
+def set_config(
+    broker: _Broker,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", show_default=False)],
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings, and print what they were and what they are."""
+    values = key_values(settings, "setting")
+
+    async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, tuple[str | None, str]]]:
+        return await ask_brokers(admin, broker, lambda place: _set(admin, place, values))
+
+    changed = AdminSession(namesrv, timeout).ask(act)
+    if as_json:
+        output.print_json(
+            [
+                {"broker": place.name, "id": place.id, "setting": name, "old": old, "new": new}
+                for place, moves in changed.items()
+                for name, (old, new) in moves.items()
+            ]
+        )
+        return
+    output.print_table(
+        ("BROKER", "ID", "SETTING", "WAS", "IS"),
+        [
+            (place.name, place.id, name, old, new)
+            for place, moves in changed.items()
+            for name, (old, new) in moves.items()
+        ],
+    )
+
+
+@app.command("consume-stats", help=CONSUME_STATS_HELP)
+def consume_stats(
+    broker: _AnyBroker = None,
+    *,
+    lag_min: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Only queues with at least this lag.")
+    ] = 0,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Only topics that were declared ordered.")
+    ] = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print where all groups stand."""
+
+    async def act(admin: AdminClient) -> dict[BrokerPlace, ConsumeStatsList]:
+        return await ask_brokers(
+            admin,
+            broker,
+            lambda place: admin.broker_consume_stats(place.address, ordered_only=ordered),
+            masters_only=True,
+        )
+
+    rows = [
+        (group, queue, at, at.broker_offset - at.consumer_offset)
+        for found in AdminSession(namesrv, timeout).ask(act).values()
+        for group, members in sorted(found.stats.items())
+        for stats in members
+        for queue, at in sorted(stats.offsets.items())
+    ]
+    shown = [row for row in rows if row[3] >= lag_min]
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "group": group,
+                    "topic": queue.topic,
+                    "broker": queue.broker_name,
+                    "queue_id": queue.queue_id,
+                    "committed_offset": at.consumer_offset,
+                    "max_offset": at.broker_offset,
+                    "lag": lag,
+                    "last_consumed_store_at_ms": at.last_timestamp or None,
+                }
+                for group, queue, at, lag in shown
+            ]
+        )
+        return
+    output.print_table(
+        ("GROUP", "TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"),
+        [
+            (
+                group,
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                at.consumer_offset,
+                at.broker_offset,
+                lag,
+                output.time_text(at.last_timestamp),
+            )
+            for group, queue, at, lag in shown
+        ],
+    )
+    output.print_line("")
+    total = sum(lag for *_, lag in shown)
+    output.print_line(f"{output.counted(total, 'message')} behind")
+
+
+async def _listed(admin: AdminClient) -> dict[BrokerPlace, tuple[dict[str, str], str]]:
+    """Return what each broker tells of itself; or nothing, and why it does not."""
+
+    async def look(place: BrokerPlace) -> tuple[dict[str, str], str]:
+        try:
+            return await admin.runtime_info(place.address), ""
+        except KourouError as error:
+            return {}, one_line(str(error))
+
+    places = await find_brokers(admin, None)
+    return dict(zip(places, await asyncio.gather(*map(look, places)), strict=True))
+
+
+async def _set(
+    admin: AdminClient, place: BrokerPlace, values: dict[str, str]
+) -> dict[str, tuple[str | None, str]]:
+    """Change settings of one broker; return what each was and is."""
+    before = await admin.broker_config(place.address)
+    unknown = [name for name in values if name not in before]
+    if unknown:
+        raise UsageError(
+            f"{place.name} has no setting {', '.join(unknown)}: `kourou broker config "
+            f"{place.name}` lists them"
+        )
+    await admin.update_broker_config(place.address, values)
+    after = await admin.broker_config(place.address)
+    return {name: (before.get(name), after.get(name, "")) for name in values}
+
+
+def _print_texts(found: dict[BrokerPlace, dict[str, str]], grep: str, *, as_json: bool) -> None:
+    """Print names and texts of each broker, those that hold `grep` in any case."""
+    wanted = grep.lower()
+    shown = {
+        place: {name: text for name, text in sorted(texts.items()) if wanted in name.lower()}
+        for place, texts in found.items()
+    }
+    if as_json:
+        output.print_json(
+            [
+                {"broker": place.name, "id": place.id, "address": place.address, "values": texts}
+                for place, texts in shown.items()
+            ]
+        )
+        return
+    for number, (place, texts) in enumerate(shown.items()):
+        if len(shown) > 1:
+            output.print_line(("" if number == 0 else "\n") + f"{place.name} {place.id}")
+        output.print_table(("NAME", "VALUE"), list(texts.items()))
+
+
+def _number(text: str | None) -> float | None:
+    """Return the first number of a text, which may hold several; None for one that is unknown."""
+    try:
+        number = float((text or "").split()[0])
+    except (ValueError, IndexError):
+        return None
+    return number if number >= 0 else None
+
+
+def _rate(text: str | None) -> str | None:
+    number = _number(text)
+    return None if number is None else f"{number:.2f}"
+
+
+def _percent(text: str | None) -> str | None:
+    number = _number(text)
+    return None if number is None else f"{number:.0%}"

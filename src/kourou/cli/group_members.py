@@ -1,0 +1,225 @@
+"""`kourou group connections` and `running-info`: the live members of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.exits import FAILED, one_line, say
+from kourou.cli.group_changes import GroupName
+from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.client.admin import AdminClient
+from kourou.errors import KourouError
+from kourou.model.topic import check_group
+from kourou.protocol.bodies import ConsumerConnection, ConsumerRunningInfo
+from kourou.protocol.version_names import version_name
+
+MEMBERS_AT_A_TIME: Final = 16
+RUNNING_TIMEOUT_S: Final = 12.0
+"""Brokers wait 10 s for a member to answer."""
+
+CONNECTIONS_HELP: Final = """\
+List the live members of GROUP, from where they are connected, and what they subscribe to.
+
+\b
+Examples:
+  kourou group connections billing
+  kourou group connections billing --json
+"""
+
+RUNNING_INFO_HELP: Final = """\
+Ask the live members of GROUP how they run: which queues they hold, and how fast they consume.
+
+HELD is the number of messages read and not yet done. Rates are those of the last minute.
+
+\b
+Examples:
+  kourou group running-info billing
+  kourou group running-info billing 10.0.0.5@4711 --settings
+  kourou group running-info billing 10.0.0.5@4711 --stack     what its threads do now
+
+Exit codes: 1 also if a member did not answer; the others are shown.
+"""
+
+
+def connections(
+    group: GroupName,
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print who is connected."""
+    check_group(group)
+    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.consumer_connection(group))
+    if as_json:
+        output.print_json(_connection_json(group, found))
+        return
+    output.print_table(
+        ("MEMBER", "ADDRESS", "LANGUAGE", "VERSION"),
+        [
+            (one.client_id, one.client_addr, one.language.name, version_name(one.version))
+            for one in found.connections
+        ],
+    )
+    output.print_line("")
+    output.print_table(
+        ("TOPIC", "EXPRESSION"),
+        [(topic, wanted.sub_string) for topic, wanted in sorted(found.subscriptions.items())],
+    )
+    output.print_line("")
+    output.print_line(
+        f"{found.consume_type.value}, {found.message_model.value}, {found.consume_from_where.value}"
+    )
+
+
+def running_info(
+    group: GroupName,
+    member: Annotated[
+        str | None, typer.Argument(metavar="[MEMBER]", help="Only this one.", show_default=False)
+    ] = None,
+    *,
+    settings: Annotated[bool, typer.Option("--settings", help="Its settings too.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="The stacks of its threads too.")] = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = RUNNING_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print how the members run."""
+    check_group(group)
+    told = AdminSession(namesrv, timeout).ask(
+        lambda admin: _ask_members(admin, group, member, stack=stack)
+    )
+    infos = {name: info for name, info in told.items() if isinstance(info, ConsumerRunningInfo)}
+    failed = {name: error for name, error in told.items() if isinstance(error, KourouError)}
+    if as_json:
+        output.print_json({name: _running_json(info) for name, info in infos.items()})
+    else:
+        for name, info in infos.items():
+            _print_running(name, info, settings=settings)
+    for name, error in failed.items():
+        say(f"{name}: {one_line(str(error))}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+async def _ask_members(
+    admin: AdminClient, group: str, member: str | None, *, stack: bool
+) -> dict[str, ConsumerRunningInfo | KourouError]:
+    """Return what each member tells of itself, or why it does not."""
+    if member is not None:
+        return {member: await admin.running_info(group, member, stack=stack)}
+    connected = await admin.consumer_connection(group)
+    turn = asyncio.Semaphore(MEMBERS_AT_A_TIME)
+
+    async def ask(client_id: str) -> ConsumerRunningInfo | KourouError:
+        async with turn:
+            try:
+                return await admin.running_info(group, client_id, stack=stack)
+            except KourouError as error:
+                return error
+
+    names = [one.client_id for one in connected.connections]
+    return dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
+
+
+def _print_running(name: str, info: ConsumerRunningInfo, *, settings: bool) -> None:
+    output.print_line(name)
+    output.print_line("")
+    output.print_table(
+        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "HELD", "LAST PULL", "LAST CONSUMED"),
+        [
+            (
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                held.commit_offset,
+                held.cached_msg_count,
+                output.time_text(held.last_pull_timestamp),
+                output.time_text(held.last_consume_timestamp),
+            )
+            for queue, held in sorted(info.queues.items())
+        ],
+    )
+    output.print_line("")
+    output.print_table(
+        ("TOPIC", "PULL MS", "PULLED/S", "CONSUME MS", "CONSUMED/S", "FAILED/S", "FAILED"),
+        [
+            (
+                topic,
+                f"{rates.pull_rt:.1f}",
+                f"{rates.pull_tps:.1f}",
+                f"{rates.consume_rt:.1f}",
+                f"{rates.consume_ok_tps:.1f}",
+                f"{rates.consume_failed_tps:.1f}",
+                rates.consume_failed_msgs,
+            )
+            for topic, rates in sorted(info.statuses.items())
+        ],
+    )
+    output.print_line("")
+    if settings:
+        output.print_table(("SETTING", "VALUE"), sorted(info.properties.items()))
+        output.print_line("")
+    if info.jstack:
+        for line in info.jstack.splitlines():
+            output.print_line(one_line(line))
+        output.print_line("")
+
+
+def _connection_json(group: str, found: ConsumerConnection) -> dict[str, object]:
+    return {
+        "group": group,
+        "members": [
+            {
+                "client_id": one.client_id,
+                "address": one.client_addr,
+                "language": one.language.name,
+                "version": version_name(one.version),
+            }
+            for one in found.connections
+        ],
+        "subscriptions": {
+            topic: wanted.sub_string for topic, wanted in sorted(found.subscriptions.items())
+        },
+        "consume_type": found.consume_type.value,
+        "message_model": found.message_model.value,
+        "consume_from_where": found.consume_from_where.value,
+    }
+
+
+def _running_json(info: ConsumerRunningInfo) -> dict[str, object]:
+    return {
+        "queues": [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "committed_offset": held.commit_offset,
+                "held": held.cached_msg_count,
+                "held_mib": held.cached_msg_size_in_mib,
+                "last_pull_at_ms": held.last_pull_timestamp or None,
+                "last_consumed_at_ms": held.last_consume_timestamp or None,
+                "dropped": held.dropped,
+            }
+            for queue, held in sorted(info.queues.items())
+        ],
+        "topics": [
+            {
+                "topic": topic,
+                "pull_ms": rates.pull_rt,
+                "pull_tps": rates.pull_tps,
+                "consume_ms": rates.consume_rt,
+                "consume_ok_tps": rates.consume_ok_tps,
+                "consume_failed_tps": rates.consume_failed_tps,
+                "failed_messages": rates.consume_failed_msgs,
+            }
+            for topic, rates in sorted(info.statuses.items())
+        ],
+        "settings": dict(sorted(info.properties.items())),
+        "stack": info.jstack or None,
+    }

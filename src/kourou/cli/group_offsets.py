@@ -1,0 +1,280 @@
+"""`kourou group reset-offset`, `skip` and `clone-offsets`: where consumer groups go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.confirm import confirm
+from kourou.cli.group_changes import GroupName
+from kourou.cli.options import (
+    NAMESRV_DEFAULT,
+    TIMEOUT_DEFAULT_S,
+    AsJson,
+    Namesrv,
+    Timeout,
+    TopicName,
+    Yes,
+)
+from kourou.cli.start_time import Start, parse_start
+from kourou.client.admin import AdminClient, OffsetReset
+from kourou.clock import SystemClock
+from kourou.errors import GroupNotFoundError, UsageError
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import check_group, check_topic
+
+RESET_HELP: Final = """\
+Let GROUP go on elsewhere in TOPIC: back, to get messages again, or forward, to skip some.
+
+--to is earliest, latest, a span before now (-15m, -1h, -2d), a time (2025-01-31T12:00), or epoch
+ms. Live members go on there by their next pull; messages in hand may come once more. Look first:
+--dry-run shows the moves and makes none.
+
+\b
+Examples:
+  kourou group reset-offset billing orders --to -1h --dry-run
+  kourou group reset-offset billing orders --to 2025-01-31T12:00
+  kourou group reset-offset billing orders --broker broker-a --queue 3 --offset 1200
+"""
+
+SKIP_HELP: Final = """\
+Let GROUP go on behind the newest message of TOPIC: its whole backlog there is not delivered.
+
+\b
+Examples:
+  kourou group skip billing orders --dry-run
+  kourou group skip billing orders --yes
+  kourou group skip billing '%RETRY%billing'       what it gave back
+"""
+
+CLONE_HELP: Final = """\
+Let the group DESTINATION go on in TOPIC where the group SOURCE stands; it is made if it is new.
+
+Stop the members of DESTINATION before: a live one goes on where it is.
+
+\b
+Examples:
+  kourou group clone-offsets billing billing-v2 orders
+"""
+
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would move, and change nothing.")
+]
+
+
+def reset_offset(
+    group: GroupName,
+    topic: TopicName,
+    *,
+    to: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Where to go on; see above.")
+    ] = None,
+    broker: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --queue: the broker that has it.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option(metavar="ID", min=0, help="Only this queue of --broker.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="The queue offset to go on at.")
+    ] = None,
+    dry_run: _DryRun = False,
+    yes: Yes = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Reset the group's offsets."""
+    check_group(group)
+    check_topic(topic)
+    where = _where(topic, to, broker, queue, offset)
+    _move(
+        AdminSession(namesrv, timeout),
+        group,
+        topic,
+        where,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+
+
+def skip(
+    group: GroupName,
+    topic: TopicName,
+    *,
+    dry_run: _DryRun = False,
+    yes: Yes = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Skip the group's backlog."""
+    check_group(group)
+    check_topic(topic)
+    _move(
+        AdminSession(namesrv, timeout),
+        group,
+        topic,
+        {"to": Start.LATEST.value},
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+
+
+def clone_offsets(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", show_default=False)],
+    destination: Annotated[str, typer.Argument(metavar="DESTINATION", show_default=False)],
+    topic: TopicName,
+    *,
+    yes: Yes = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Clone the offsets."""
+    for name in (source, destination):
+        check_group(name)
+    check_topic(topic)
+    session = AdminSession(namesrv, timeout)
+    members = session.ask(lambda admin: _members(admin, destination))
+    if members:
+        raise UsageError(
+            f"{destination} has {output.counted(len(members), 'live member')}, which would go on "
+            "where they are: stop them first"
+        )
+    confirm(
+        f"Let {destination} go on in {topic} where {source} stands",
+        f"this changes where {destination} goes on in {topic}",
+        yes=yes,
+    )
+
+    async def act(admin: AdminClient) -> int:
+        await admin.describe_group(source)  # an unknown one would clone nothing, without a word
+        await admin.clone_offsets(source, destination, topic)
+        offsets = (await admin.consume_stats(destination, topic)).offsets.values()
+        return sum(max(0, at.broker_offset - at.consumer_offset) for at in offsets)
+
+    lag = session.ask(act)
+    if as_json:
+        output.print_json(
+            {"source": source, "destination": destination, "topic": topic, "lag": lag}
+        )
+        return
+    output.print_line(
+        f"{destination}: goes on in {topic} where {source} stands, "
+        f"{output.counted(lag, 'message')} behind"
+    )
+
+
+def _where(
+    topic: str, to: str | None, broker: str | None, queue: int | None, offset: int | None
+) -> dict[str, Any]:
+    """Return the options as `AdminClient.reset_offset` takes them.
+
+    Raises:
+        UsageError: they do not fit together.
+    """
+    if (to is None) == (offset is None):
+        raise UsageError("give --to, or --offset with its --broker and --queue: where to go on")
+    if (broker is None) != (queue is None) or (offset is not None and queue is None):
+        raise UsageError("one queue is named by both --broker and --queue")
+    where: dict[str, Any] = {"offset": offset}
+    if broker is not None and queue is not None:
+        where["queue"] = MessageQueue(topic, broker, queue)
+    if to is not None:
+        start = parse_start(to, SystemClock().now_ms(), option="--to")
+        where |= {"to": start.value} if isinstance(start, Start) else {"at_ms": start}
+    return where
+
+
+def _move(
+    session: AdminSession,
+    group: str,
+    topic: str,
+    where: Mapping[str, Any],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Show what would move, ask, move it, and print what moved."""
+
+    def ask(*, dry: bool) -> list[OffsetReset]:
+        return session.ask(lambda admin: admin.reset_offset(group, topic, dry_run=dry, **where))
+
+    if dry_run or not yes:
+        planned = ask(dry=True)
+        if dry_run:
+            _print_moves(group, topic, planned, dry_run=True, as_json=as_json)
+            return
+        confirm(
+            f"{group}: {_summary(planned)} of {topic}. Go on",
+            f"{group}: {_summary(planned)} of {topic}",
+            yes=False,
+        )
+    _print_moves(group, topic, ask(dry=False), dry_run=False, as_json=as_json)
+
+
+def _summary(moves: Sequence[OffsetReset]) -> str:
+    """Return what the moves mean, as `gets 12 messages again and skips 3 messages`."""
+    again = -sum(min(0, move.moved) for move in moves)
+    skipped = sum(max(0, move.moved) for move in moves)
+    parts = []
+    if again:
+        parts.append(f"gets {output.counted(again, 'message')} again")
+    if skipped:
+        parts.append(f"skips {output.counted(skipped, 'message')}")
+    return " and ".join(parts) or "gets and skips no message"
+
+
+def _print_moves(
+    group: str, topic: str, moves: Sequence[OffsetReset], *, dry_run: bool, as_json: bool
+) -> None:
+    if as_json:
+        output.print_json(
+            {
+                "group": group,
+                "topic": topic,
+                "dry_run": dry_run,
+                "queues": [
+                    {
+                        "broker": move.queue.broker_name,
+                        "queue_id": move.queue.queue_id,
+                        "old_offset": move.old_offset,
+                        "new_offset": move.new_offset,
+                    }
+                    for move in moves
+                ],
+            }
+        )
+        return
+    output.print_table(
+        ("BROKER", "QUEUE", "FROM", "TO", "MOVED"),
+        [
+            (
+                move.queue.broker_name,
+                move.queue.queue_id,
+                move.old_offset,
+                move.new_offset,
+                move.moved,
+            )
+            for move in moves
+        ],
+    )
+    output.print_line("")
+    note = "; nothing is changed (--dry-run)" if dry_run else ""
+    output.print_line(f"{group}: {_summary(moves)} of {topic}{note}")
+
+
+async def _members(admin: AdminClient, group: str) -> Sequence[str]:
+    """Return the group's live members; none if it does not exist."""
+    try:
+        return (await admin.describe_group(group)).members
+    except GroupNotFoundError:
+        return ()

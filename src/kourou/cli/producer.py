@@ -1,0 +1,151 @@
+"""`kourou producer`: which producers are connected."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.broker_places import ask_brokers
+from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.client.admin import AdminClient
+from kourou.model.topic import check_group, check_topic
+from kourou.protocol.bodies import ProducerInfo
+from kourou.protocol.version_names import version_name
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="List the producers that are connected.",
+)
+
+LIST_HELP: Final = """\
+List all live producers, with their groups and the time of their last heartbeat.
+
+A producer that connects to several brokers is listed once. It is known from its first heartbeat
+on, and for two minutes after its last one.
+
+\b
+Examples:
+  kourou producer list
+  kourou producer list --broker broker-a --json
+"""
+
+CONNECTIONS_HELP: Final = """\
+List the live producers of GROUP, and from where they are connected.
+
+\b
+Examples:
+  kourou producer connections shop
+  kourou producer connections shop --topic orders
+"""
+
+
+@app.command("list", help=LIST_HELP)
+def list_producers(
+    *,
+    broker: Annotated[
+        str | None,
+        typer.Option("--broker", metavar="NAME", help="Only of this one: a name or HOST:PORT."),
+    ] = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the producers."""
+    found = AdminSession(namesrv, timeout).ask(lambda admin: _producers(admin, broker))
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "group": group,
+                    "client_id": one.client_id,
+                    "address": _address(one),
+                    "language": one.language.name,
+                    "version": version_name(one.version),
+                    "last_heartbeat_at_ms": one.last_update_timestamp,
+                }
+                for group, one in found
+            ]
+        )
+        return
+    output.print_table(
+        ("GROUP", "PRODUCER", "ADDRESS", "LANGUAGE", "VERSION", "LAST HEARTBEAT"),
+        [
+            (
+                group,
+                one.client_id,
+                _address(one),
+                one.language.name,
+                version_name(one.version),
+                output.time_text(one.last_update_timestamp),
+            )
+            for group, one in found
+        ],
+    )
+
+
+@app.command(help=CONNECTIONS_HELP)
+def connections(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    *,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Ask only the brokers of this topic.")
+    ] = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the group's producers."""
+    check_group(group)
+    if topic is not None:
+        check_topic(topic)
+    found = AdminSession(namesrv, timeout).ask(
+        lambda admin: admin.producer_connection(group, topic)
+    )
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "client_id": one.client_id,
+                    "address": one.client_addr,
+                    "language": one.language.name,
+                    "version": version_name(one.version),
+                }
+                for one in found
+            ]
+        )
+        return
+    if not found:
+        output.print_line(f"{group}: no live producer")
+        return
+    output.print_table(
+        ("PRODUCER", "ADDRESS", "LANGUAGE", "VERSION"),
+        [
+            (one.client_id, one.client_addr, one.language.name, version_name(one.version))
+            for one in found
+        ],
+    )
+
+
+async def _producers(admin: AdminClient, broker: str | None) -> list[tuple[str, ProducerInfo]]:
+    """Return groups and their producers, sorted; of several brokers' views, the latest."""
+    told = await ask_brokers(
+        admin, broker, lambda place: admin.producers(place.address), masters_only=True
+    )
+    latest: dict[tuple[str, str], ProducerInfo] = {}
+    for groups in told.values():
+        for group, members in groups.items():
+            for one in members:
+                key = group, one.client_id
+                seen = latest.get(key)
+                if seen is None or seen.last_update_timestamp < one.last_update_timestamp:
+                    latest[key] = one
+    return [(group, latest[group, client]) for group, client in sorted(latest)]
+
+
+def _address(producer: ProducerInfo) -> str:
+    return producer.remote_ip.removeprefix("/")

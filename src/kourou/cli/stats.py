@@ -1,0 +1,92 @@
+"""`kourou stats`: how fast topics are written and consumed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.client.admin import AdminClient, TopicRates
+from kourou.model.topic import check_topic, is_system_group, is_system_topic
+from kourou.protocol.bodies import ClusterInfo
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+HELP: Final = """\
+Show how fast topics are written and consumed: one row for each topic and group.
+
+IN/S and OUT/S are messages a second over the last minute; a broker samples each 10 s. The columns
+of 24 hours count from the start of the broker, if that is less long ago. LAG is what a group has
+not consumed.
+
+\b
+Examples:
+  kourou stats
+  kourou stats orders '%RETRY%billing'
+  kourou stats --active --json                     only what was written or consumed
+"""
+
+
+@app.command(help=HELP)
+def stats(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False)
+    ] = None,
+    *,
+    active: Annotated[
+        bool, typer.Option("--active", help="Only rows with messages in the last 24 hours.")
+    ] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Topics and groups of the system too.")
+    ] = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the rates."""
+    for topic in topics or ():
+        check_topic(topic)
+
+    async def act(admin: AdminClient) -> tuple[list[TopicRates], ClusterInfo]:
+        return await admin.all_stats(topics or None), await admin.cluster_info()
+
+    every, cluster = AdminSession(namesrv, timeout).ask(act)
+    own = system_topics(cluster)
+    rows = [
+        row
+        for row in every
+        if (row.in_24h or row.out_24h or not active)
+        and (topics or show_all or not (row.topic in own or _is_system(row)))
+    ]
+    if as_json:
+        output.print_json([asdict(row) for row in rows])
+        return
+    output.print_table(
+        ("TOPIC", "GROUP", "LAG", "IN/S", "OUT/S", "IN 24 H", "OUT 24 H"),
+        [
+            (
+                row.topic,
+                row.group,
+                row.lag,
+                f"{row.in_tps:.2f}",
+                f"{row.out_tps:.2f}",
+                row.in_24h,
+                row.out_24h,
+            )
+            for row in rows
+        ],
+    )
+
+
+def system_topics(cluster: ClusterInfo) -> set[str]:
+    """Return the topics that brokers have for themselves, by their names and their clusters'."""
+    replies = (f"{name}_REPLY_TOPIC" for name in cluster.clusters)
+    return {*cluster.brokers, *cluster.clusters, *replies}
+
+
+def _is_system(row: TopicRates) -> bool:
+    return is_system_topic(row.topic) or (row.group is not None and is_system_group(row.group))
