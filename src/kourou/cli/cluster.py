@@ -64,6 +64,11 @@ class BrokerLine:
     state: str = "ok"
 
 
+@app.callback()
+def cluster() -> None:
+    """Group the commands below."""
+
+
 @app.command("list", help=LIST_HELP)
 def list_brokers(
     *,

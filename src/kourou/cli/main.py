@@ -29,12 +29,12 @@ PANELS: Final = {
     "Look and change": {
         "topic": "List, create, change, describe and delete topics.",
         "message": "Find single messages, and print those of a time.",
-        "group": "List consumer groups, see how far behind they are; move, change, delete them.",
+        "group": "List, create, describe, move and delete consumer groups.",
         "producer": "List the producers that are connected.",
-        "broker": "List brokers, see how they are, read and change their settings.",
     },
     "Servers": {
         "cluster": "List brokers, how busy and how full they are.",
+        "broker": "See how brokers are, read and change their settings.",
         "namesrv": "Configure name servers, and take brokers out of service.",
     },
     "Find out what is wrong": {
