@@ -5,6 +5,7 @@ A field's metadata names RocketMQ's own setting where it has one. Durations end 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,6 +36,10 @@ RETRY_RESPONSE_CODES: Final = frozenset(
     }
 )
 """Those of Java's producer, and FLOW_CONTROL, by which a broker asks to come back later."""
+
+
+SERIALIZE_TYPE_VARIABLE: Final = "ROCKETMQ_SERIALIZE_TYPE"
+"""Environment variable that names the form of headers where the client does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,3 +240,22 @@ def check_range(config: ClientConfig, name: str, low: int, high: int) -> None:
     value = getattr(config, name)
     if not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name} is {value!r}: allowed are {low} to {high}")
+
+
+def serialize_type_of_environment() -> SerializeType:
+    """Return what the environment names, as RocketMQ's clients read it; JSON where it does not.
+
+    Raises:
+        ConfigError: it names no form.
+
+    Source: RemotingCommand.java.
+    """
+    name = os.environ.get(SERIALIZE_TYPE_VARIABLE, "").strip()
+    if not name:
+        return SerializeType.JSON
+    try:
+        return SerializeType[name]
+    except KeyError:
+        raise ConfigError(
+            f"{SERIALIZE_TYPE_VARIABLE} is {name!r}: allowed are JSON and ROCKETMQ"
+        ) from None

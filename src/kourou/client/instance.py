@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
-from kourou.client.client_pool import ClientPool, serialize_type_of_environment
-from kourou.client.config import ClientConfig
+from kourou.client.config import ClientConfig, serialize_type_of_environment
 from kourou.client.name_servers import NameServers
 from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
 from kourou.client.namesrv_lookup import NamesrvLookup
@@ -30,6 +29,7 @@ from kourou.model.route import MASTER_ID
 from kourou.protocol.bodies import ConsumerData, HeartbeatData
 from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 
 T = TypeVar("T")
@@ -213,7 +213,7 @@ class ClientInstance:
         if self._state is not _State.NEW:
             raise ClosedError(f"the {self._kind} was started before; make a new one")
         config = self._config
-        self.pool = ClientPool(
+        self.pool = ConnectionPool(
             self.runtime,
             self._handlers,
             config.limits,

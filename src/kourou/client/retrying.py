@@ -24,11 +24,13 @@ class Deadline:
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
-        self._ends_at_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        self._now_s = asyncio.get_running_loop().time
+        self._ends_at_s = self._now_s() + timeout_ms / 1000
 
     def remaining_s(self) -> float:
         """Return the seconds left, at least 0."""
-        return max(0.0, self._ends_at_s - asyncio.get_running_loop().time())
+        left_s = self._ends_at_s - self._now_s()
+        return left_s if left_s > 0 else 0.0
 
     def within_s(self, limit_ms: float | None) -> float:
         """Return the seconds left, but not more than `limit_ms`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from kourou.client.calls_consume import max_offset
@@ -49,7 +49,9 @@ class Sender:
         self._hooks = hooks
         self._turns: dict[str, RoundRobin] = {}
         self._faults = LatencyFaults() if config.latency_fault_tolerance else None
-        self.stats = SendStats(asyncio.get_running_loop().time())
+        self._now_s = asyncio.get_running_loop().time
+        self._is_watched = bool(hooks) or config.latency_fault_tolerance
+        self.stats = SendStats(self._now_s())
         if self._faults is not None:
             faults = self._faults
             instance.tasks.start_periodic(
@@ -64,20 +66,21 @@ class Sender:
         Raises:
             KourouError: as `Producer.send`; a selector's own exceptions pass.
         """
-        clock = asyncio.get_running_loop().time
         count = len(outgoing.msg_ids)
-        began_s = clock()
+        began_s = self._now_s()
         self.stats.on_begun(count)
         try:
             deadline = self._deadline(timeout_ms)
-            receipts = await self._deliver(await self._compress(outgoing), deadline, where)
+            if self._is_compressible(outgoing):
+                outgoing = await self._compress(outgoing)
+            receipts = await self._deliver(outgoing, deadline, where)
         except asyncio.CancelledError:
             self.stats.on_cancelled(count)
             raise
         except BaseException:
-            self.stats.on_failed(count, clock())
+            self.stats.on_failed(count, self._now_s())
             raise
-        now_s = clock()
+        now_s = self._now_s()
         self.stats.on_stored(count, now_s - began_s, now_s)
         return receipts
 
@@ -88,11 +91,12 @@ class Sender:
             KourouError: as `Producer.send_oneway`.
         """
         deadline = self._deadline(timeout_ms)
-        outgoing = await self._compress(outgoing)
+        if self._is_compressible(outgoing):
+            outgoing = await self._compress(outgoing)
         target = await self.choose(outgoing, where, deadline)
         address = await self._address(target, deadline)
         attempt = self._begin(outgoing, target, address, 1, is_oneway=True)
-        began_s = asyncio.get_running_loop().time()
+        began_s = self._now_s()
         error: BaseException | None = None
         try:
             command = self._command(outgoing, target, is_oneway=True)
@@ -149,7 +153,17 @@ class Sender:
             target = await self.choose(outgoing, where, deadline, failed_broker)
             failed_broker = target.broker_name
             address = await self._address(target, deadline)
-            return await self._try(outgoing, target, address, number, deadline)
+            sending = send_message(
+                instance.pool,
+                address,
+                self._command(outgoing, target),
+                outgoing,
+                target,
+                timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
+            )
+            if not self._is_watched:
+                return await sending
+            return await self._watch(sending, outgoing, target, address, number)
 
         def on_failure(error: KourouError) -> None:
             nonlocal last
@@ -173,27 +187,21 @@ class Sender:
                 raise last from None  # it was tried before the close, and may be stored
             raise
 
-    async def _try(
+    async def _watch(
         self,
+        sending: Awaitable[list[SendReceipt]],
         outgoing: Outgoing,
         target: MessageQueue,
         address: str,
         number: int,
-        deadline: Deadline,
     ) -> list[SendReceipt]:
+        """Return what one try returns, and tell hooks and latency table of it."""
         attempt = self._begin(outgoing, target, address, number)
-        began_s = asyncio.get_running_loop().time()
+        began_s = self._now_s()
         receipts: list[SendReceipt] = []
         error: BaseException | None = None
         try:
-            receipts = await send_message(
-                self._instance.pool,
-                address,
-                self._command(outgoing, target),
-                outgoing,
-                target,
-                timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
-            )
+            receipts = await sending
         except BaseException as failure:
             error = failure
             raise
@@ -228,7 +236,7 @@ class Sender:
         error: BaseException | None,
     ) -> None:
         if attempt is not None:
-            elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+            elapsed_ms = (self._now_s() - began_s) * 1000
             self._hooks.after(attempt, SendOutcome(elapsed_ms, receipts, error))
 
     def _note_latency(self, broker_name: str, began_s: float, error: BaseException | None) -> None:
@@ -241,7 +249,7 @@ class Sender:
             is_reachable = not self._config.latency_detector
             self._faults.on_failed(broker_name, now_ms, is_reachable=is_reachable)
         else:
-            elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+            elapsed_ms = (self._now_s() - began_s) * 1000
             self._faults.on_answered(broker_name, elapsed_ms, now_ms)
 
     async def _detect(self, faults: LatencyFaults) -> None:
@@ -268,14 +276,13 @@ class Sender:
         )
         return vip_address(address) if self._config.vip_channel else address
 
+    def _is_compressible(self, outgoing: Outgoing) -> bool:
+        threshold = self._config.compress_body_over_bytes
+        return threshold is not None and len(outgoing.body) >= threshold and not outgoing.is_batch
+
     async def _compress(self, outgoing: Outgoing) -> Outgoing:
-        config = self._config
-        size = len(outgoing.body)
-        threshold = config.compress_body_over_bytes
-        if outgoing.is_batch or threshold is None or size < threshold:
-            return outgoing
-        kind, level = config.compress_type, config.compress_level
-        if size <= _OFFLOAD_COMPRESSION_BYTES:
+        kind, level = self._config.compress_type, self._config.compress_level
+        if len(outgoing.body) <= _OFFLOAD_COMPRESSION_BYTES:
             compressed = compress(outgoing.body, level, kind)
         else:
             offload = self._instance.runtime.offload

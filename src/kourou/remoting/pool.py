@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from kourou.errors import ClosedError, ConnectFailedError, RequestTimeoutError
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import RemotingCommand
+from kourou.protocol.command import BINARY_CODE_MAX, RemotingCommand, SerializeType
 from kourou.remoting.connection import Connection
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
@@ -34,6 +34,8 @@ class ConnectionPool:
         limits: bounds of each connection, and the time to make one.
         on_connected: called with the address and each new connection, before anything is sent.
         tls: how to speak TLS; None: plain connections.
+        serialize_type: how requests are written; one whose code does not fit the binary form is
+            written as JSON all the same.
 
     Raises:
         ConfigError: a file that `tls` names cannot be used.
@@ -47,11 +49,13 @@ class ConnectionPool:
         on_connected: Connected | None = None,
         *,
         tls: TlsClientConfig | None = None,
+        serialize_type: SerializeType = SerializeType.JSON,
     ) -> None:
         self._network = runtime.network
         self._limits = limits
         self._on_connected = on_connected
         self._tls = None if tls is None else TlsContext.of_client(tls)
+        self._is_binary = serialize_type is SerializeType.ROCKETMQ
         self._connections = Connections(Dispatcher(handlers), limits, is_accepting=False)
         self._by_address: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
@@ -104,16 +108,23 @@ class ConnectionPool:
             ConfigError: the address does not parse.
             ClosedError: the pool is closed.
         """
+        if self._is_binary:
+            _make_binary(command)
         loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + timeout_s
-        connection = await self._get_within(address, timeout_s)
-        answer = await self._request_on(connection, command, ends_at_s - loop.time())
+        began_s = loop.time()
+        ends_at_s = began_s + timeout_s
+        connection = self._by_address.get(address)
+        if connection is None or not connection.is_open:
+            connection = await self._get_within(address, timeout_s)
+            began_s = loop.time()
+        answer = await self._request_on(connection, command, ends_at_s - began_s, began_s)
         if answer.code != ResponseCode.GO_AWAY:
             return answer
         if self._by_address.get(address) is connection:
             del self._by_address[address]  # other requests on it may still be answered
         connection = await self._get_within(address, ends_at_s - loop.time())
-        return await self._request_on(connection, command, ends_at_s - loop.time())
+        began_s = loop.time()
+        return await self._request_on(connection, command, ends_at_s - began_s, began_s)
 
     async def oneway(self, address: str, command: RemotingCommand, timeout_s: float = 3.0) -> None:
         """Send a request that is never answered; returns when it is queued.
@@ -124,6 +135,8 @@ class ConnectionPool:
             ConnectionLostError: closed; not sent.
             FrameTooLargeError, MalformedHeaderError, ConfigError, ClosedError: as `request`.
         """
+        if self._is_binary:
+            _make_binary(command)
         connection = await self._get_within(address, timeout_s)
         await connection.oneway(command, timeout_s)
 
@@ -184,12 +197,16 @@ class ConnectionPool:
             raise ConnectFailedError(text) from None
 
     async def _request_on(
-        self, connection: Connection, command: RemotingCommand, timeout_s: float
+        self, connection: Connection, command: RemotingCommand, timeout_s: float, sent_at_s: float
     ) -> RemotingCommand:
-        sent_at_s = asyncio.get_running_loop().time()
         try:
             return await connection.request(command, timeout_s)
         except RequestTimeoutError:
             if connection.last_received_s <= sent_at_s:
                 connection.abort("silent since a request was sent")
             raise
+
+
+def _make_binary(command: RemotingCommand) -> None:
+    if command.code <= BINARY_CODE_MAX:
+        command.serialize_type = SerializeType.ROCKETMQ

@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
-from kourou.client.client_pool import (
+from kourou.client.config import (
     SERIALIZE_TYPE_VARIABLE,
-    ClientPool,
+    ProducerConfig,
     serialize_type_of_environment,
 )
-from kourou.client.config import ProducerConfig
 from kourou.client.producer import Producer
 from kourou.errors import ConfigError
 from kourou.model.message import Message
 from kourou.protocol.command import RemotingCommand, SerializeType, request, response
 from kourou.remoting.connection import Request
 from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.server import RemotingServer
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
@@ -37,7 +37,7 @@ def test_requests_are_binary_where_the_code_fits_and_each_side_understands() -> 
         server = RemotingServer(runtime, handlers, ConnectionLimits(), "any")
         await server.start(("127.0.0.1", 9876))
         binary = SerializeType.ROCKETMQ
-        pool = ClientPool(runtime, {}, ConnectionLimits(), serialize_type=binary)
+        pool = ConnectionPool(runtime, {}, ConnectionLimits(), serialize_type=binary)
         for code in (10, 200_073):
             answer = await pool.request("127.0.0.1:9876", request(code), 3.0)
             assert answer.remark == "ä"
