@@ -265,8 +265,8 @@ class OsDisk:
         Path(self._path(old)).replace(self._path(new))
 
     def unlink(self, name: str) -> None:
-        self._drop(name)
         Path(self._path(name)).unlink()
+        self._drop(name)  # not before: another thread could open it again in between
 
     def remove_directory(self, name: str) -> None:
         Path(self._path(name)).rmdir()

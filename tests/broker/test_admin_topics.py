@@ -49,7 +49,8 @@ class AdminBench:
             topics=parts.topics,
             offsets=parts.offsets,
             store=parts.store,
-            commit=parts.commit,
+            queues=parts.queue_deletion,
+            offload=parts.runtime.offload,
             later=parts.later,
             stats=parts.stats,
         )

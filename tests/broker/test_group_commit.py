@@ -437,11 +437,18 @@ def test_deleting_a_topic_loses_no_other_topics_message() -> None:
         bench.put(draft(topic=b"Gone"))
         bench.put(draft(topic=b"Kept"))
         await asyncio.sleep(0.1)
+        bench.put(draft(topic=b"Gone"))
+        deletion = bench.commit.begin_deletion("Gone")
+        assert deletion is not None
         bench.put(draft(topic=b"Kept"))
-        bench.commit.delete_topic("Gone")
+        bench.put(draft(topic=b"Gone"))
+        deletion.forget()
         await asyncio.sleep(0.1)
 
-        assert bench.statuses == [PutStatus.OK] * 3
+        refused = bench.results.pop(2)
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "Gone is being deleted" in refused.reason
+        assert bench.statuses == [PutStatus.OK] * 4
         assert (bench.store.max_offset("Gone", 0), bench.store.max_offset("Kept", 0)) == (0, 2)
 
     run(test)
@@ -454,7 +461,7 @@ def test_a_disk_that_fails_while_a_topic_is_deleted_is_noticed_by_those_who_wait
         bench.put(draft(topic=b"Kept"))
         bench.disk.fail_after(0, BROKEN, ["write"])
         with pytest.raises(StoreReadOnlyError):
-            bench.commit.delete_topic("Gone")
+            bench.commit.begin_deletion("Gone")
         await asyncio.sleep(10)
 
         assert bench.statuses == [PutStatus.OK, PutStatus.SERVICE_NOT_AVAILABLE]
@@ -468,7 +475,7 @@ def test_a_message_refused_while_a_topic_is_deleted_is_not_acknowledged_with_a_l
         await asyncio.sleep(0.1)
         bench.put(draft(topic=b"Kept"))
         bench.disk.fail_after(0, NO_SPACE, ["write"])
-        bench.commit.delete_topic("Gone")
+        bench.commit.begin_deletion("Gone")
         bench.put(draft(topic=b"Kept"))
         await asyncio.sleep(0.1)
 

@@ -8,7 +8,7 @@ from kourou.disk import Disk, OsDisk
 from kourou.store.check import check_store
 from kourou.store.message_store import MessageStore
 from kourou.testing.disk import SimDisk
-from tests.store.rig import CONFIG, draft
+from tests.store.rig import CONFIG, delete_topic, draft
 
 
 def commit(store: MessageStore) -> None:
@@ -37,7 +37,7 @@ def live_a_day(disk: Disk) -> None:
     store.append_batch([draft(b"batch", topic="V") for _ in range(3)], 3_000)
     store.append(draft(b"gone", topic="W"), 3_000)
     commit(store)
-    store.delete_topic("W")
+    delete_topic(store, "W")
     store.close(4_000)
 
 

@@ -47,6 +47,16 @@ def draft(
     )
 
 
+def delete_topic(store: MessageStore, topic: str) -> None:
+    """Delete the topic, in the steps that the broker takes."""
+    deletion = store.begin_deletion(topic)
+    if deletion is not None:
+        deletion.note()
+        deletion.forget()
+        deletion.remove_files()
+        deletion.allow()
+
+
 @dataclass
 class Rig:
     """One store directory through its openings, kills and crashes."""

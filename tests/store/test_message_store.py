@@ -28,7 +28,7 @@ from kourou.store.config import StoreConfig
 from kourou.store.get_plan import GetStatus
 from kourou.store.message_store import MessageStore
 from kourou.testing.disk import SimDisk
-from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, draft
+from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, delete_topic, draft
 
 NO_SPACE = OSError(errno.ENOSPC, "no space left")
 BROKEN = OSError(errno.EIO, "input/output error")
@@ -468,7 +468,7 @@ def test_a_deleted_topic_begins_anew_and_its_messages_never_come_back(rig: Rig) 
     rig.put(b"old")
     rig.put(b"kept", topic="U")
     rig.append(b"old too")
-    rig.store.delete_topic("T")
+    delete_topic(rig.store, "T")
     rig.commit()
     assert rig.store.queues() == {"U": [0]}
     assert rig.put(b"new").queue_offset == 0
@@ -483,7 +483,7 @@ def test_a_deleted_topic_stays_deleted_when_all_queues_are_made_again(rig: Rig) 
     rig.put(b"old")
     rig.put(b"kept", topic="U")
     rig.tick()
-    rig.store.delete_topic("T")
+    delete_topic(rig.store, "T")
     rig.put(b"new")
     rig.tick()
     rig.store.close(0)
@@ -497,7 +497,7 @@ def test_a_deleted_topic_stays_deleted_when_all_queues_are_made_again(rig: Rig) 
 
 def test_deleting_an_absent_topic_does_nothing(rig: Rig) -> None:
     before = rig.disk.operations
-    rig.store.delete_topic("absent")
+    delete_topic(rig.store, "absent")
 
     assert rig.disk.operations == before
 
@@ -506,7 +506,7 @@ def test_a_topic_deleted_while_its_queue_files_wait_for_a_sync(rig: Rig) -> None
     for _ in range(9):
         rig.put()
     rig.tick()
-    rig.store.delete_topic("T")
+    delete_topic(rig.store, "T")
     rig.put(b"other", topic="U")
     rig.tick()
     rig.put(b"other", topic="U")

@@ -13,7 +13,7 @@ from kourou.errors import CorruptRecordError, StoreConfigError
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.testing.disk import SimDisk
-from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, draft
+from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, delete_topic, draft
 
 FIRST_SEGMENT = "commitlog/00000000000000000000"
 
@@ -355,7 +355,7 @@ def test_a_topic_that_java_deleted_and_made_again_begins_anew() -> None:
     # Java leaves no note of it: only the queue offsets in the log tell.
     rig = Rig()
     fill(rig, 5, 10)
-    rig.store.delete_topic("T")
+    delete_topic(rig.store, "T")
     for body in (b"new", b"newer"):
         rig.put(body)
     rig.store.abandon()
@@ -364,6 +364,24 @@ def test_a_topic_that_java_deleted_and_made_again_begins_anew() -> None:
     rig.open()
 
     assert rig.bodies() == [b"new", b"newer"]
+    assert rig.problems() == []
+
+
+def test_files_made_again_and_removed_by_the_same_recovery_are_not_missed() -> None:
+    # The old topic's queue is made again from the log, until the new one's first record comes.
+    rig = Rig()
+    for _ in range(20):
+        rig.put()
+    delete_topic(rig.store, "T")
+    rig.put(b"new")
+    rig.store.abandon()
+    for name in ("config/kourou-store.json", "config/kourou-store.json.bak"):
+        rig.disk.unlink(name)
+    rig.open()
+
+    rig.reopen()
+    assert rig.store.recovery.was_clean
+    assert rig.bodies() == [b"new"]
     assert rig.problems() == []
 
 

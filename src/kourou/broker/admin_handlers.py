@@ -110,7 +110,7 @@ def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection)
             topics=tables.topics,
             clients=clients,
             store=parts.store,
-            delete_queues=parts.commit.delete_topic,
+            queues=parts.queue_deletion,
             offload=parts.runtime.offload,
             later=parts.later,
         ),

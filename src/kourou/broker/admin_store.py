@@ -5,12 +5,12 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kourou.broker.clients import Clients
+from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retry_topics import TopicTable
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import is_system_topic
@@ -43,7 +43,7 @@ class StoreAdminHandlers:
         topics: TopicTable,
         clients: Clients,
         store: MessageStore,
-        delete_queues: Callable[[str], None],
+        queues: QueueDeletion,
         offload: Offload,
         later: LaterReplies,
     ) -> None:
@@ -53,14 +53,14 @@ class StoreAdminHandlers:
             topics: which there are; queues of others are not used.
             clients: what a group wants of a topic.
             store: read only.
-            delete_queues: removes the queues of a topic, durably.
+            queues: removes those of a topic, durably.
             offload: takes reads off the loop.
             later: answers when they are done.
         """
         self._topics = topics
         self._clients = clients
         self._store = store
-        self._delete_queues = delete_queues
+        self._queues = queues
         self._offload = offload
         self._later = later
 
@@ -125,14 +125,13 @@ class StoreAdminHandlers:
                 if self._topics.get(name) is not None or is_system_topic(name):
                     continue
                 try:
-                    self._delete_queues(name)
-                except (StoreError, OSError) as error:
+                    await self._queues.delete(name)
+                except StoreError as error:
                     raise RemoteSystemError(
                         ResponseCode.SYSTEM_ERROR,
                         f"the queues of topic {name} cannot be removed: {error}",
                     ) from error
                 log.info("topic.cleaned name=%s", name)
-                await asyncio.sleep(0)  # requests of others between two topics
             return response(request.command)
 
         self._later.answer(request, serve)

@@ -15,7 +15,7 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -23,7 +23,7 @@ from typing import Final
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
-from kourou.broker.group_commit import GroupCommit
+from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
 from kourou.broker.topics import Topics, system_topics
@@ -60,6 +60,7 @@ from kourou.protocol.headers_admin import (
 )
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
 _PAGE_MAX: Final = 2000
@@ -78,7 +79,8 @@ class AdminTopicHandlers:
         topics: Topics,
         offsets: ConsumerOffsets,
         store: MessageStore,
-        commit: GroupCommit,
+        queues: QueueDeletion,
+        offload: Offload,
         later: LaterReplies,
         stats: BrokerStats,
     ) -> None:
@@ -89,7 +91,8 @@ class AdminTopicHandlers:
             topics: changed and read.
             offsets: those of a deleted topic go with it.
             store: read for statistics.
-            commit: removes the queues of a deleted topic from the store.
+            queues: removes those of a deleted topic from the store.
+            offload: takes reads of the store off the loop.
             later: answers when a change is durable.
             stats: tells how many messages come a second.
         """
@@ -98,7 +101,8 @@ class AdminTopicHandlers:
         self._topics = topics
         self._offsets = offsets
         self._store = store
-        self._commit = commit
+        self._queues = queues
+        self._offload = offload
         self._later = later
         self._stats = stats
 
@@ -129,21 +133,28 @@ class AdminTopicHandlers:
         self._later.answer(request, partial(self._saved, request))
         return None
 
-    def on_delete_topic(self, request: Request) -> RemotingCommand | None:
-        """Serve 215. The messages stay in the log until it is cut, but no queue leads to them."""
+    def on_delete_topic(self, request: Request) -> None:
+        """Serve 215. The messages stay in the log until it is cut, but no queue leads to them.
+
+        The queues go first: a crash in between leaves a topic without messages, never messages
+        that a topic of the same name would begin with.
+        """
         name = request.command.header(DeleteTopicRequestHeader).topic
         self._check_not_system(name)
-        try:
-            self._commit.delete_topic(name)
-        except (StoreError, OSError) as error:
-            raise ServiceNotAvailableError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
-            ) from error
-        self._topics.delete(name)
-        self._offsets.remove_topic(name)
-        self._stats.on_topic_deleted(name)
-        self._later.answer(request, partial(self._saved, request))
-        return None
+
+        async def serve() -> RemotingCommand:
+            try:
+                await self._queues.delete(name)
+            except StoreError as error:
+                raise ServiceNotAvailableError(
+                    ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
+                ) from error
+            self._topics.delete(name)
+            self._offsets.remove_topic(name)
+            self._stats.on_topic_deleted(name)
+            return await self._saved(request)
+
+        self._later.answer(request, serve)
 
     def on_get_topic_config(self, request: Request) -> RemotingCommand:
         """Serve 351."""
@@ -174,18 +185,30 @@ class AdminTopicHandlers:
             body=encode_topic_config_table(TopicConfigTable(page, table.data_version)),
         )
 
-    def on_get_topic_stats_info(self, request: Request) -> RemotingCommand:
+    def on_get_topic_stats_info(self, request: Request) -> None:
         """Serve 202: the offsets of each queue, when its last message was stored, and the rate."""
         topic = self._existing(request.command.header(GetTopicStatsInfoRequestHeader).topic)
-        offsets = {}
-        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
-            least = self._store.min_offset(topic.name, queue_id)
-            most = self._store.max_offset(topic.name, queue_id)
-            at_ms = self._store.store_time(topic.name, queue_id, most - 1) if most > least else 0
-            queue = MessageQueue(topic.name, self._config.broker_name, queue_id)
-            offsets[queue] = TopicOffset(least, most, max(0, at_ms))
-        stats = TopicStatsTable(offsets, self._stats.put_tps(topic.name))
-        return response(request.command, body=encode_topic_stats(stats))
+        ends = [
+            (
+                self._store.min_offset(topic.name, queue_id),
+                self._store.max_offset(topic.name, queue_id),
+            )
+            for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
+        ]
+        rate = self._stats.put_tps(topic.name)
+
+        async def serve() -> RemotingCommand:
+            times_ms = await self._offload(_last_times, self._store, topic.name, ends)
+            offsets = {
+                MessageQueue(topic.name, self._config.broker_name, queue_id): TopicOffset(
+                    *ends[queue_id], at_ms
+                )
+                for queue_id, at_ms in enumerate(times_ms)
+            }
+            stats = TopicStatsTable(offsets, rate)
+            return response(request.command, body=encode_topic_stats(stats))
+
+        self._later.answer(request, serve)
 
     def _checked(self, topic: TopicConfig, change: str | None) -> TopicConfig:
         """Return the topic as it is to be, with the attributes that it has after the change.
@@ -236,6 +259,14 @@ class AdminTopicHandlers:
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"the change cannot be saved: {error}"
             ) from error
         return response(request.command)
+
+
+def _last_times(store: MessageStore, topic: str, ends: Sequence[tuple[int, int]]) -> list[int]:
+    """Return when each queue's last message was stored, 0 if it has none; may read the disk."""
+    return [
+        max(0, store.store_time(topic, queue_id, most - 1)) if most > least else 0
+        for queue_id, (least, most) in enumerate(ends)
+    ]
 
 
 def _change_text(attributes: Mapping[str, str]) -> str:

@@ -32,7 +32,7 @@ from kourou.broker.flusher import Flusher
 from kourou.broker.put import Done, PendingPuts, PutResult, PutStatus, WaitingPut
 from kourou.errors import InvalidMessageError, StoreError
 from kourou.protocol.message_layout import RecordDraft, record_size
-from kourou.store.message_store import Arrival, MessageStore, SyncPlan
+from kourou.store.message_store import Arrival, MessageStore, SyncPlan, TopicDeletion
 
 __all__ = ["Done", "GroupCommit", "PutResult", "PutStatus"]
 
@@ -148,20 +148,19 @@ class GroupCommit:
         self._store.flush(now_ms)
         self._start_sync()
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues from the store, durably.
+    def begin_deletion(self, topic: str) -> TopicDeletion | None:
+        """Refuse messages of the topic from now on; return what deletes it, None if it has none.
 
         What was appended before is written first, so that a disk that refuses it is noticed by
         those who wait.
 
         Raises:
-            StoreError: the store takes no writes; nothing was removed.
-            OSError: the files cannot be removed; the next start does it.
+            StoreError: the store takes no writes; nothing was changed.
         """
         self._write()
         if self._store.read_only_reason is not None:
             self._store.check_writable()
-        self._store.delete_topic(topic)
+        return self._store.begin_deletion(topic)
 
     async def close(self) -> None:
         """Refuse further messages, and return when all accepted are synced and answered.

@@ -19,6 +19,7 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
+from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
@@ -42,6 +43,7 @@ class Parts:
         clients: who is connected.
         stats: counts what the others do.
         commit: the way into the log.
+        queue_deletion: the way out of the queues.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due.
     """
@@ -80,6 +82,7 @@ class Parts:
         self.commit: Final = GroupCommit(
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
         )
+        self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
         self.live.on_changed.append(self._on_config_changed)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)

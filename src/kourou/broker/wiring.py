@@ -85,7 +85,8 @@ def _admin_topics(parts: Parts) -> AdminTopicHandlers:
         topics=parts.tables.topics,
         offsets=parts.tables.offsets,
         store=parts.store,
-        commit=parts.commit,
+        queues=parts.queue_deletion,
+        offload=parts.runtime.offload,
         later=parts.later,
         stats=parts.stats,
     )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from kourou.disk import Disk
-from kourou.errors import InvalidMessageError
+from kourou.errors import InvalidMessageError, StoreError
 from kourou.model.topic import RETRY_OR_DLQ_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, is_retry_topic
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
@@ -39,6 +39,7 @@ class ConsumeQueueTable:
         self._by_key: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._with_tail: dict[ConsumeQueue, None] = {}
         self._with_long_tail: dict[ConsumeQueue, None] = {}
+        self._refused: set[str] = set()  # topics on their way out, whose files may still be there
         self._batch_topics = frozenset(disk.list(BATCH_CONSUMEQUEUE))
         self.unsynced: dict[str, tuple[str, ...]] = {}
         self._is_recovering = True
@@ -52,9 +53,16 @@ class ConsumeQueueTable:
         queues = self._queues.get(topic)
         return None if queues is None else queues.get(queue_id)
 
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Return the topic's queues."""
+        return list(self._queues.get(topic, {}).values())
+
     def has_topic(self, topic: str) -> bool:
-        """Tell whether a queue of the topic has, had or is about to have a message."""
-        return topic in self._queues
+        """Tell whether a queue of the topic has, had or is about to have a message.
+
+        Also true while the topic is refused: files of it may be left.
+        """
+        return topic in self._queues or topic in self._refused
 
     def queue_ids(self) -> dict[str, list[int]]:
         """Return the ids of the queues of each topic that hold or held a visible message."""
@@ -70,10 +78,16 @@ class ConsumeQueueTable:
         Raises:
             InvalidMessageError: there can be no such queue; or the topic has more than 127
                 bytes, 255 for a retry topic, which is what Java's brokers store (HookUtils.java).
+            StoreError: the topic is refused.
         """
         queue = self._by_key.get((topic, queue_id))
         if queue is None:
             name = _topic_name(topic)
+            if name in self._refused:
+                raise StoreError(
+                    f"topic {name} is being deleted; if that failed, delete it again or restart "
+                    "the broker"
+                )
             if queue_id < 0:
                 raise InvalidMessageError(f"queue id {queue_id} is negative")
             if name in self._batch_topics:
@@ -188,10 +202,13 @@ class ConsumeQueueTable:
         Removed files are gone for good when this returns: brought back by a crash, their entries
         would look like those of later records that came to the same places of the log.
         """
-        end_before = queue.segments.end
+        names_before = [queue.segments.name(start) for start in queue.segments.starts()]
         for name in queue.cut():
             self.unsynced.setdefault(name, ())
-        if queue.segments.end != end_before:
+        removed = names_before[len(queue.segments.starts()) :]
+        for name in removed:
+            self.unsynced.pop(name, None)
+        if removed:
             self._disk.sync_directory(queue.segments.directory)
 
     def remove(self, queue: ConsumeQueue) -> None:
@@ -200,28 +217,58 @@ class ConsumeQueueTable:
         del queues[queue.queue_id]
         if not queues:
             del self._queues[queue.topic]
+        self._forget(queue)
+        if self._disk.exists(queue.segments.directory):
+            _remove_tree(self._disk, queue.segments.directory)
+            self._disk.sync_directory(topic_directory(queue.topic))
+
+    # Deleting a topic, see `kourou.store.deletion` ------------------------------------------------
+
+    def refuse(self, topic: str) -> None:
+        """Refuse appends to the topic, until `allow`."""
+        self._refused.add(topic)
+        for queue_id in self._queues.get(topic, ()):
+            self._by_key.pop((topic.encode(), queue_id), None)
+
+    def forget(self, topic: str) -> None:
+        """Forget the topic's queues: nothing is read from or written to their files any more."""
+        for queue in self._queues.pop(topic, {}).values():
+            self._forget(queue)
+
+    def remove_files(self, topic: str) -> None:
+        """Remove whatever is in the topic's directory, and that, durably; on any thread.
+
+        Raises:
+            OSError: a part of it is still there.
+        """
+        directory = topic_directory(topic)
+        if self._disk.exists(directory):
+            for name in self._disk.list(directory):
+                _remove_tree(self._disk, f"{directory}/{name}")
+            self._disk.remove_directory(directory)
+        self._disk.sync_directory(CONSUMEQUEUE)
+
+    def allow(self, topic: str) -> None:
+        """Take messages of the topic again."""
+        self._refused.discard(topic)
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        """Drop what is kept of the queue beside itself."""
         self._by_key.pop((queue.topic.encode(), queue.queue_id), None)
         self._with_tail.pop(queue, None)
         self._with_long_tail.pop(queue, None)
-        self._remove_directory(queue.segments.directory)
-        if self._disk.exists(topic_directory(queue.topic)):
-            self._disk.sync_directory(topic_directory(queue.topic))
+        for start in queue.segments.starts():
+            self.unsynced.pop(queue.segments.name(start), None)
 
-    def remove_topic(self, topic: str) -> None:
-        """Forget the topic's queues and remove their files, durably."""
-        for queue in list(self._queues.get(topic, {}).values()):
-            self.remove(queue)
-        self._remove_directory(topic_directory(topic))
-        if self._disk.exists(CONSUMEQUEUE):
-            self._disk.sync_directory(CONSUMEQUEUE)
 
-    def _remove_directory(self, directory: str) -> None:
-        if not self._disk.exists(directory):
-            return
-        for name in self._disk.list(directory):
-            self._disk.unlink(f"{directory}/{name}")
-            self.unsynced.pop(f"{directory}/{name}", None)
-        self._disk.remove_directory(directory)
+def _remove_tree(disk: Disk, name: str) -> None:
+    """Remove a directory and the files in it; a file by that name goes as well."""
+    for inner in disk.list(name):
+        disk.unlink(f"{name}/{inner}")
+    try:
+        disk.remove_directory(name)
+    except NotADirectoryError:
+        disk.unlink(name)
 
 
 def _topic_name(topic: bytes) -> str:

@@ -58,12 +58,6 @@ class StoreFiles:
         self.state_file.save(state)
         self.state = state
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues; the note before says so if a crash comes in between."""
-        deleted = {**self.state.deleted_topics, topic: self.log.written_position}
-        self.save_state(msgspec.structs.replace(self.state, deleted_topics=deleted))
-        self.queues.remove_topic(topic)
-
 
 def open_files(
     disk: Disk, config: StoreConfig, now_ms: int, *, pid: int, progress: Progress | None
@@ -99,6 +93,7 @@ def _load(
     for directory in (COMMITLOG, CONSUMEQUEUE, CONFIG):
         disk.make_directory(directory)
     disk.sync_directory("")
+    disk.sync_directory(CONFIG)  # a killed process may have renamed a file that is read now
     state_file = StoreStateFile(disk)
     state = _known_state(disk, state_file.load(config))
     commitlog = CommitLog(disk, config.commitlog_segment_bytes)

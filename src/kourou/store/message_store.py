@@ -25,7 +25,7 @@ from kourou.disk import Disk
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
 from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
 from kourou.store.config import StoreConfig
-from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.deletion import Pending, TopicDeletion
 from kourou.store.dispatch import (
     INNER_BATCH_FLAGS,
     Appended,
@@ -49,6 +49,7 @@ __all__ = [
     "MessageStore",
     "RecoveryReport",
     "SyncPlan",
+    "TopicDeletion",
 ]
 
 log = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class MessageStore(StoreReader):
         self._delay_levels_ms = config.delay_levels_ms
         self._guard = WriteGuard(files.disk, config.free_bytes_needed)
         self._guard.look_at_space()
-        # Appended and not dispatched yet, in the order of the log; without a queue: never shown.
-        self._pending: deque[tuple[ConsumeQueue | None, Appended]] = deque()
+        # Appended and not dispatched yet.
+        self._pending: Pending = deque()
         self._last_visible = files.recovery.last
         self._is_closed = False
         self._last_store_at_ms = max(
@@ -136,6 +137,7 @@ class MessageStore(StoreReader):
             InvalidMessageError: it breaks a limit of the record layout.
             StoreFullError: too little space is left.
             StoreReadOnlyError: a write or a sync failed.
+            StoreError: its topic is being deleted.
             ClosedError: the store is closed.
         """
         if not self._guard.may_write:
@@ -148,7 +150,7 @@ class MessageStore(StoreReader):
 
         Raises:
             InvalidMessageError: one breaks a limit, or they do not fit into a segment together.
-            StoreFullError, StoreReadOnlyError, ClosedError: as `append`.
+            StoreError, ClosedError: as `append`.
         """
         self._guard.check()
         drafts = [unsealed(draft) for draft in drafts]
@@ -160,7 +162,7 @@ class MessageStore(StoreReader):
             for draft in drafts:
                 appended.append(self._append(draft, position, store_at_ms))
                 position = appended[-1].end
-        except InvalidMessageError:
+        except (InvalidMessageError, StoreError):
             self._log.back_to(mark)
             self._forget_appends(mark.position)
             raise
@@ -317,23 +319,21 @@ class MessageStore(StoreReader):
 
     # Upkeep ------------------------------------------------------------------------------------
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues, durably. Its records stay in the log, shown to nobody.
+    def begin_deletion(self, topic: str) -> TopicDeletion | None:
+        """Write what was appended, and refuse messages of the topic from now on.
 
-        A topic of the same name begins at offset 0 again.
+        Returns:
+            Whose further steps delete the topic; None if it has no queue.
 
         Raises:
-            StoreFullError, StoreReadOnlyError: as `write`; nothing was removed.
-            OSError: the files cannot be removed; the next start does it.
+            StoreFullError, StoreReadOnlyError: as `write`; nothing was changed.
         """
         self.write()
         if not self._queues.has_topic(topic):
-            return
-        self._files.delete_topic(topic)
-        self._pending = deque(
-            (None if appended.topic == topic else queue, appended)
-            for queue, appended in self._pending
-        )
+            return None
+        deletion = TopicDeletion(self._files, topic, self._pending)
+        deletion.refuse()
+        return deletion
 
     def flush(self, now_ms: int) -> None:
         """Write the queues' tails and the checkpoint, and look at the space left.

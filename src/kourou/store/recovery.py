@@ -36,7 +36,7 @@ from kourou.store.dispatch import Appended, is_visible, light_queues, queue_tags
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
 from kourou.store.formats import Checkpoint, QueueEntry
 from kourou.store.log_scan import LogScan, used_bytes
-from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
+from kourou.store.paths import COMMITLOG, CONSUMEQUEUE, topic_directory
 from kourou.store.store_state import StoreState
 
 log = logging.getLogger(__name__)
@@ -145,14 +145,27 @@ class Recovery:
         )
         damaged = self._queues.load()
         damaged += check_queue_sizes(self._disk, self._queues, are_recorded=are_recorded)
-        lost_fronts: list[ConsumeQueue] = []
-        for queue in list(self._queues):
-            entry = queue.first_entry()
-            if entry and entry.physical_offset < self._deleted_topics.get(queue.topic, 0):
-                self._queues.remove(queue)  # a crash came between the note and the removal
-            elif self._segments.first == 0 < queue.segments.first:
-                lost_fronts.append(queue)  # while no message has expired, none begins later
-        return not lost_fronts and not (self._was_clean and damaged)
+        self._finish_deletions()
+        # While no message has expired, no queue begins later than the log.
+        is_front_lost = (
+            self._segments.first
+            == 0
+            < max((queue.segments.first for queue in self._queues), default=0)
+        )
+        return not is_front_lost and not (self._was_clean and damaged)
+
+    def _finish_deletions(self) -> None:
+        """Remove what is left of topics where a crash came between the note and the removal."""
+        for topic, below in self._deleted_topics.items():
+            queues = self._queues.of_topic(topic)
+            gone = [queue for queue in queues if _is_from_before(queue, below)]
+            if len(gone) < len(queues):  # somebody made the topic again
+                for queue in gone:
+                    self._queues.remove(queue)
+            elif self._disk.exists(topic_directory(topic)):
+                log.info("topic.deletion_finished name=%s queues=%d", topic, len(gone))
+                self._queues.forget(topic)
+                self._queues.remove_files(topic)
 
     # Where the scan begins ---------------------------------------------------------------------
 
@@ -349,3 +362,13 @@ class Recovery:
                 continue
             queue.correct_min_offset(self._segments.first)
             queue.next_offset = queue.max_offset
+
+
+def _is_from_before(queue: ConsumeQueue, physical_offset: int) -> bool:
+    """Tell whether the queue's files begin with a record below that place of the log.
+
+    So are files without an entry: what is left of a removal, or of a newer queue, which the scan
+    makes again.
+    """
+    entry = queue.first_entry()
+    return entry is None or entry.physical_offset < physical_offset

@@ -24,6 +24,7 @@ from kourou.broker.placement import place
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.stats import BrokerStats
 from kourou.broker.steady_time import steady_ms
@@ -145,6 +146,7 @@ class BrokerParts:
         loop = asyncio.get_running_loop()
         self.flusher = SimFlusher(loop, seed)
         self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
+        self.queue_deletion = QueueDeletion(self.commit, runtime.offload)
         self.later = LaterReplies()
         self.stats = BrokerStats(config.cluster_name, steady_ms())
         self.tables = Tables(config, disk, runtime, self.store)

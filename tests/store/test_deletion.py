@@ -1,0 +1,201 @@
+"""A deleted topic is gone, or still there: never a part of it, whatever fails or crashes."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kourou.errors import StoreError
+from kourou.store.check import check_store
+from kourou.store.deletion import TopicDeletion
+from kourou.testing.disk import SimDisk
+from tests.store.rig import Rig, delete_topic, draft
+
+BROKEN = OSError(errno.EIO, "Input/output error")
+QUEUES = 3
+OLD = [b"%d" % number for number in range(20)]
+"""Of each queue: three files of eight entries."""
+
+
+class PowerLostError(Exception):
+    """The test's crash, raised out of the disk."""
+
+
+def old_topic(disk: SimDisk) -> Rig:
+    """Return a store with a topic of some queues, in files but for their tails, and another."""
+    rig = Rig(disk)
+    for body in OLD:
+        for queue_id in range(QUEUES):
+            rig.put(body, queue_id=queue_id)
+        rig.put(body, topic="U")
+        rig.tick()
+    rig.put(b"in the tail", topic="U")
+    return rig
+
+
+def begin(rig: Rig) -> TopicDeletion:
+    deletion = rig.store.begin_deletion("T")
+    assert deletion is not None
+    return deletion
+
+
+def operations_of_a_deletion() -> int:
+    rig = old_topic(SimDisk())
+    before = rig.disk.operations
+    delete_topic(rig.store, "T")
+    return rig.disk.operations - before
+
+
+def delete_until(rig: Rig, operations: int, error: Exception) -> None:
+    """Delete the topic, and raise out of the disk after so many operations."""
+    left = [operations]
+
+    def count_down(_operation: str, _name: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+
+    rig.disk.on_operation = count_down
+    try:
+        with pytest.raises(type(error)):
+            delete_topic(rig.store, "T")
+    finally:
+        rig.disk.on_operation = None
+
+
+def check_that_nothing_was_halved(rig: Rig) -> bool:
+    """Tell whether the topic is still there, all of it; else nothing of it is."""
+    assert rig.bodies("U") == [*OLD, b"in the tail"]
+    is_there = "T" in rig.store.queues()
+    if is_there:
+        assert [rig.bodies("T", queue_id) for queue_id in range(QUEUES)] == [OLD] * QUEUES
+    else:
+        assert rig.disk.list("consumequeue/T") == []
+        assert "T" not in rig.disk.list("consumequeue")
+    return is_there
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_at_each_operation_leaves_the_topic_or_nothing_of_it(
+    seed: int, *, is_power_lost: bool
+) -> None:
+    was_there = []
+    for crash_at in range(operations_of_a_deletion()):
+        rig = old_topic(SimDisk(seed * 10_007 + crash_at))
+        delete_until(rig, crash_at, PowerLostError())
+        if is_power_lost:
+            rig.crash()
+        else:
+            rig.kill()
+        was_there.append(check_that_nothing_was_halved(rig))
+        rig.crash()
+        assert check_that_nothing_was_halved(rig) == was_there[-1], "what a start found holds"
+        if was_there[-1]:
+            delete_topic(rig.store, "T")
+        new = [rig.put(b"new", queue_id=queue_id).queue_offset for queue_id in range(QUEUES)]
+        assert new == [0] * QUEUES
+        for restart in (rig.crash, rig.reopen, rig.kill):
+            restart()
+            assert [rig.bodies("T", queue_id) for queue_id in range(QUEUES)] == [[b"new"]] * QUEUES
+        assert rig.problems() == []
+    assert was_there[0]
+    assert not was_there[-1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_failure_at_each_operation_refuses_the_name_until_it_is_deleted(seed: int) -> None:
+    for fail_at in range(operations_of_a_deletion()):
+        rig = old_topic(SimDisk(seed * 10_007 + fail_at))
+        delete_until(rig, fail_at, BROKEN)
+
+        with pytest.raises(StoreError, match=r"T is being deleted; .* delete it again or restart"):
+            rig.append()
+        assert rig.put(b"in the tail", topic="V").queue_offset == 0
+        delete_topic(rig.store, "T")
+        assert not check_that_nothing_was_halved(rig)
+        assert rig.put(b"new").queue_offset == 0
+        rig.crash()
+        assert rig.bodies() == [b"new"]
+        assert rig.problems() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restart_after_a_failure_leaves_the_topic_or_nothing_of_it(seed: int) -> None:
+    for fail_at in range(operations_of_a_deletion()):
+        rig = old_topic(SimDisk(seed * 10_007 + fail_at))
+        delete_until(rig, fail_at, BROKEN)
+        (rig.reopen, rig.kill, rig.crash)[(seed + fail_at) % 3]()
+
+        is_there = check_that_nothing_was_halved(rig)
+        assert rig.put(b"new").queue_offset == (len(OLD) if is_there else 0)
+        assert rig.problems() == []
+
+
+def test_readers_see_the_topic_until_its_deletion_is_noted() -> None:
+    rig = old_topic(SimDisk())
+    deletion = begin(rig)
+    deletion.note()
+    assert rig.bodies() == OLD
+    deletion.forget()
+    assert rig.bodies() == []
+    assert rig.store.queues() == {"U": [0]}
+
+
+def test_a_batch_for_a_topic_that_goes_leaves_nothing_in_the_log() -> None:
+    rig = old_topic(SimDisk())
+    begin(rig)
+    end = rig.store.appended_position
+
+    with pytest.raises(StoreError, match="being deleted"):
+        rig.store.append_batch([draft(topic="U"), draft(topic="T")], rig.now_ms)
+
+    assert rig.store.appended_position == end
+    assert rig.put(b"next", topic="U").queue_offset == len(OLD) + 1
+
+
+def test_strange_files_beside_the_queues_go_as_well() -> None:
+    rig = old_topic(SimDisk())
+    rig.disk.write("consumequeue/T/note.txt", 0, [b"?"])
+    rig.disk.make_directory("consumequeue/T/empty")
+    delete_topic(rig.store, "T")
+
+    assert rig.disk.list("consumequeue") == ["U"]
+
+
+def test_what_is_left_of_a_queue_without_a_single_entry_is_no_queue() -> None:
+    # The first file was removed, and of the second no page had reached the device.
+    rig = old_topic(SimDisk())
+    begin(rig).note()
+    rig.store.abandon()
+    rig.disk.unlink("consumequeue/T/0/00000000000000000000")
+    for name in rig.disk.list("consumequeue/T/0"):
+        rig.disk.truncate(f"consumequeue/T/0/{name}", 0)
+        rig.disk.truncate(f"consumequeue/T/0/{name}", rig.config.consumequeue_file_bytes)
+    rig.open()
+
+    assert not check_that_nothing_was_halved(rig)
+    assert rig.put(b"new").queue_offset == 0
+    assert rig.problems() == []
+
+
+def test_a_topic_made_again_keeps_its_queues_when_an_old_one_comes_back() -> None:
+    rig = old_topic(SimDisk())
+    old = {
+        name: rig.disk.read(f"consumequeue/T/0/{name}", 0, 160)
+        for name in rig.disk.list("consumequeue/T/0")
+    }
+    delete_topic(rig.store, "T")
+    rig.put(b"new", queue_id=1)
+    rig.tick()
+    rig.store.abandon()
+    rig.disk.make_directory("consumequeue/T/0")
+    for name, data in old.items():
+        rig.disk.write(f"consumequeue/T/0/{name}", 0, [data])
+    rig.open()
+
+    assert rig.bodies("T", 0) == []
+    assert rig.bodies("T", 1) == [b"new"]
+    assert rig.problems() == []
+    assert check_store(rig.disk).findings == []
