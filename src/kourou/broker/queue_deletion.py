@@ -29,9 +29,8 @@ class QueueDeletion:
     async def delete(self, topic: str) -> None:
         """Remove the topic's queues, durably; one that has none is no error.
 
-        The name may be used again when this returns, and begins at offset 0. Cancelling, like an
-        error after the first step, leaves it refused until it is deleted again or the broker
-        restarts.
+        The name may be used again when this returns, and begins at offset 0. Not to be cancelled,
+        but as a kill of the broker: a file call may go on beside what comes next.
 
         Raises:
             StoreError: the store takes no writes; nothing was changed.
