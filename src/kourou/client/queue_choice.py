@@ -103,6 +103,8 @@ class RoundRobin:
             NoRouteError: no queue of the topic can be written.
         """
         count = len(self.queues(route))
+        if avoid is None and not preferences:
+            return self._take()
         for is_preferred in preferences or (_is_any,):
             for _ in range(count):
                 queue = self._take()

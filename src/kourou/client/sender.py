@@ -94,7 +94,11 @@ class Sender:
         if self._is_compressible(outgoing):
             outgoing = await self._compress(outgoing)
         target = await self.choose(outgoing, where, deadline)
-        address = await self._address(target, deadline)
+        address = await self._instance.routes.address(
+            target.topic, target.broker_name, deadline.remaining_s()
+        )
+        if self._config.vip_channel:
+            address = vip_address(address)
         attempt = self._begin(outgoing, target, address, 1, is_oneway=True)
         began_s = self._now_s()
         error: BaseException | None = None
@@ -152,7 +156,11 @@ class Sender:
                 self.stats.on_retried()
             target = await self.choose(outgoing, where, deadline, failed_broker)
             failed_broker = target.broker_name
-            address = await self._address(target, deadline)
+            address = await self._instance.routes.address(
+                target.topic, target.broker_name, deadline.remaining_s()
+            )
+            if self._config.vip_channel:
+                address = vip_address(address)
             sending = send_message(
                 instance.pool,
                 address,
@@ -269,12 +277,6 @@ class Sender:
             except (RemoteError, TransportError):
                 continue
             faults.on_probed(name)
-
-    async def _address(self, target: MessageQueue, deadline: Deadline) -> str:
-        address = await self._instance.routes.address(
-            target.topic, target.broker_name, deadline.remaining_s()
-        )
-        return vip_address(address) if self._config.vip_channel else address
 
     def _is_compressible(self, outgoing: Outgoing) -> bool:
         threshold = self._config.compress_body_over_bytes
