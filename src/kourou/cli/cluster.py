@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 LIST_HELP: Final = """\
-List the brokers that the name server knows, each with what it tells of itself.
+List the brokers, how busy and how full they are.
 
 IN/S and OUT/S are messages a second over the last 10 s; IN and OUT count since local midnight of
 the broker. OLDEST is when its oldest message was stored, DISK how full its disk is. ID 0 is a

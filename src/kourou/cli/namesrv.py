@@ -29,7 +29,7 @@ kv = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Read and write the key-value configuration, as of ordered topics.",
+    help="Read and write the key-value configuration.",
 )
 app.add_typer(kv, name="kv")
 
@@ -38,7 +38,7 @@ Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", show_default=Fals
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 
 CONFIG_HELP: Final = """\
-Show the options of each name server, by RocketMQ's names.
+Show the options of each name server.
 
 \b
 Examples:
@@ -47,9 +47,9 @@ Examples:
 """
 
 SET_HELP: Final = """\
-Change options of all name servers while they run; what they start with does not change.
+Change options of all name servers.
 
-An option that cannot be changed is refused, with a list of those that can.
+They hold until a name server stops; what it starts with does not change. An option that cannot be changed is refused, with a list of those that can.
 
 \b
 Examples:
@@ -57,10 +57,9 @@ Examples:
 """
 
 WIPE_HELP: Final = """\
-Take BROKER out of service for producers: they send to the others from their next look at the
-route on, within 30 s. What it holds can still be consumed.
+Take BROKER out of service for producers.
 
-It holds until `kourou namesrv add-write-perm`, or until the broker registers a change of its
+They send to the others from their next look at the route on, within 30 s. What it holds can still be consumed. It holds until `kourou namesrv add-write-perm`, or until the broker registers a change of its
 topics. `kourou topic update TOPIC --access r --broker BROKER` closes a topic for good.
 
 \b
@@ -69,7 +68,7 @@ Examples:
 """
 
 ADD_HELP: Final = """\
-Take BROKER into service for producers again, after `wipe-write-perm`.
+Take BROKER into service for producers again.
 
 \b
 Examples:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kourou.cli.exits import one_line
 from kourou.errors import RequestTimeoutError, UsageError
 
 T = TypeVar("T")
+
+_NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?%?")
 
 
 def is_terminal() -> bool:
@@ -101,4 +104,4 @@ def _cell(value: object) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "-" or text.replace(",", "").removeprefix("-").isdigit()
+    return text == "-" or _NUMBER.fullmatch(text) is not None

@@ -120,9 +120,9 @@ Examples:
 """
 
 UPDATE_HELP: Final = """\
-Change TOPIC where it is: the options that are given, on each broker that has it.
+Change TOPIC on each broker that has it.
 
-To take queues away without hiding messages, lower --write-queues first, and --read-queues when
+What no option names stays as it is. To take queues away without hiding messages, lower --write-queues first, and --read-queues when
 `kourou topic describe` shows the others as consumed.
 
 \b
@@ -145,7 +145,7 @@ Examples:
 """
 
 ROUTE_HELP: Final = """\
-Show where clients are sent for TOPIC: its brokers and their addresses, 0 being the master.
+Show the brokers of TOPIC, as clients are told. Address 0 is the master.
 
 \b
 Examples:
@@ -154,7 +154,7 @@ Examples:
 """
 
 GROUPS_HELP: Final = """\
-List the consumer groups that consume TOPIC, or have consumed it.
+List the consumer groups of TOPIC. They consume it, or have done so.
 
 \b
 Examples:

@@ -179,7 +179,7 @@ class MessageAdmin(AdminCalls):
         """Return what any master of the topic finds, sorted by when it was stored.
 
         Raises:
-            QueryNotFoundError: none finds any; it is the first one's answer.
+            QueryNotFoundError: none finds any; the text has the first one's answer.
         """
         header = QueryMessageRequestHeader(
             topic=topic,
@@ -202,7 +202,11 @@ class MessageAdmin(AdminCalls):
                 message.broker_name = name
             found += messages
         if refusal is not None and not found:
-            raise refusal
+            kind = "id" if is_unique else "key"
+            raise QueryNotFoundError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"no message of topic {topic} was found by the {kind} {key}: {refusal.remark}",
+            )
         return sorted(found, key=lambda message: (message.store_at_ms, message.physical_offset))
 
     async def _broker_name(self, address: str) -> str:
