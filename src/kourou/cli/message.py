@@ -68,8 +68,9 @@ Examples:
 FIND_HELP: Final = """\
 Find the messages of TOPIC that have KEY.
 
-The latest come, in the order in which they were stored. Brokers find keys by an index. Those of this version keep none yet, and the answer says so; those
-of Java do. `kourou message print TOPIC --json` piped to a filter finds a key without one.
+The latest come, in the order in which they were stored. Brokers find keys by an index. Those of
+this version keep none yet, and the answer says so; those of Java do. `kourou message print TOPIC
+--json` piped to a filter finds a key without one.
 
 \b
 Examples:
@@ -80,8 +81,9 @@ Examples:
 PRINT_HELP: Final = """\
 Print the messages that TOPIC holds now.
 
-They come in the order in which they were stored. Nothing is consumed. `kourou receive` prints those that arrive from now on. On a terminal a line is
-for people; in a pipe, or with --json, it is a JSON object, as of `kourou receive`.
+They come in the order in which they were stored. Nothing is consumed. `kourou receive` prints those
+that arrive from now on. On a terminal a line is for people; in a pipe, or with --json, it is a JSON
+object, as of `kourou receive`.
 
 \b
 Examples:

@@ -49,7 +49,8 @@ Examples:
 SET_HELP: Final = """\
 Change options of all name servers.
 
-They hold until a name server stops; what it starts with does not change. An option that cannot be changed is refused, with a list of those that can.
+They hold until a name server stops; what it starts with does not change. An option that cannot be
+changed is refused, with a list of those that can.
 
 \b
 Examples:
@@ -59,8 +60,9 @@ Examples:
 WIPE_HELP: Final = """\
 Take BROKER out of service for producers.
 
-They send to the others from their next look at the route on, within 30 s. What it holds can still be consumed. It holds until `kourou namesrv add-write-perm`, or until the broker registers a change of its
-topics. `kourou topic update TOPIC --access r --broker BROKER` closes a topic for good.
+They send to the others from their next look at the route on, within 30 s. What it holds can still
+be consumed. It holds until `kourou namesrv add-write-perm`, or until the broker registers a change
+of its topics. `kourou topic update TOPIC --access r --broker BROKER` closes a topic for good.
 
 \b
 Examples:
