@@ -61,8 +61,12 @@ WIPE_HELP: Final = """\
 Take BROKER out of service for producers.
 
 They send to the others from their next look at the route on, within 30 s. What it holds can still
-be consumed. It holds until `kourou namesrv add-write-perm`, or until the broker registers a change
-of its topics. `kourou topic update TOPIC --access r --broker BROKER` closes a topic for good.
+be consumed.
+
+\b
+It holds until `kourou namesrv add-write-perm`, or until the broker registers
+a change of its topics. To close a topic for good:
+`kourou topic update TOPIC --access r --broker BROKER`
 
 \b
 Examples:

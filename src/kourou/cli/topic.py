@@ -122,8 +122,11 @@ Examples:
 UPDATE_HELP: Final = """\
 Change TOPIC on each broker that has it.
 
-What no option names stays as it is. To take queues away without hiding messages, lower --write-
-queues first, and --read-queues when `kourou group describe` shows no lag on the others.
+What no option names stays as it is.
+
+\b
+To take queues away without hiding messages, lower --write-queues first, and
+--read-queues when `kourou group describe` shows no lag on the others.
 
 \b
 Examples:
