@@ -38,6 +38,7 @@ PANELS: Final = {
         "namesrv": "Configure name servers, and take brokers out of service.",
     },
     "Find out what is wrong": {
+        "doctor": "Look for what is in the way, here and in the cluster, and what to do.",
         "health": "Tell whether name servers and brokers serve.",
         "stats": "Show how fast topics are written and consumed.",
         "store": "Verify a store directory while no broker uses it.",

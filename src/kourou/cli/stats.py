@@ -55,7 +55,7 @@ def stats(
         return await admin.all_stats(topics or None), await admin.cluster_info()
 
     every, cluster = AdminSession(namesrv, timeout).ask(act)
-    own = system_topics(cluster)
+    own = _topics_of_brokers(cluster)
     rows = [
         row
         for row in every
@@ -82,7 +82,7 @@ def stats(
     )
 
 
-def system_topics(cluster: ClusterInfo) -> set[str]:
+def _topics_of_brokers(cluster: ClusterInfo) -> set[str]:
     """Return the topics that brokers have for themselves, by their names and their clusters'."""
     replies = (f"{name}_REPLY_TOPIC" for name in cluster.clusters)
     return {*cluster.brokers, *cluster.clusters, *replies}

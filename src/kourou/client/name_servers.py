@@ -119,14 +119,14 @@ class NameServers:
             try:
                 answer = await self._pool.request(addresses[index], command, share_s)
             except TransportError as error:
-                failures.append(str(error))
+                failures.append(error)
             else:
                 self._current = index
                 return answer
         raise ConnectFailedError(
-            f"no name server answered ({'; '.join(failures)}): start one (kourou serve), "
+            f"no name server answered ({'; '.join(map(str, failures))}): start one (kourou serve), "
             f"or correct the address {self.text}"
-        )
+        ) from (failures[-1] if failures else None)
 
     async def _look_up(self, lookup: NamesrvLookup) -> None:
         addresses = await lookup.addresses()

@@ -1,0 +1,110 @@
+"""`kourou doctor`: what on this machine or in the cluster is in the way, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.doctor_cluster import look_at_cluster
+from kourou.cli.doctor_machine import (
+    Port,
+    check_open_files,
+    check_ports,
+    check_store,
+    check_versions,
+)
+from kourou.cli.exits import FAILED
+from kourou.cli.finding import Finding, State
+from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv, Timeout
+from kourou.clock import SystemClock
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+TIMEOUT_S: Final = 2.0
+BROKER_PORT: Final = 10911
+NAMESRV_PORT: Final = 9876
+CONSOLE_PORT: Final = 8080
+VIP_DISTANCE: Final = 2
+"""A broker also takes the port so much below its own."""
+
+HELP: Final = """\
+Look for what is in the way, here and in the cluster, and say what to do about it.
+
+Here: versions, open files, the ports of `kourou serve` and who has them, the store, the space on
+its disk and how long a sync takes. In the cluster: every name server, and every broker at the
+address that clients are told, its clock and its store. Nothing is changed.
+
+\b
+Examples:
+  kourou doctor
+  kourou doctor --store /data/store --port 20911
+  kourou doctor -n 10.0.0.1:9876 --json
+
+Exit codes: 0 nothing is wrong (notes do not count), 1 something is, 2 a wrong option.
+"""
+
+_Port = Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The broker's port.")]
+
+
+@app.command(help=HELP)
+def doctor(
+    *,
+    store: Annotated[Path, typer.Option(metavar="DIR", help="The store.")] = Path(
+        "~/.kourou/store"
+    ),
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The local address for the ports.")
+    ] = "127.0.0.1",
+    port: _Port = BROKER_PORT,
+    namesrv_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="The name server's port.")
+    ] = NAMESRV_PORT,
+    console_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="The port of /metrics.")
+    ] = CONSOLE_PORT,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Look, print, and end with the exit code."""
+    # One that was not named need not run yet; two questions follow each other.
+    look = output.ask(
+        look_at_cluster(namesrv, timeout, SystemClock(), is_expected=namesrv != NAMESRV_DEFAULT),
+        3 * timeout + 1,
+        f"the cluster at {namesrv}",
+    )
+    ports = [
+        Port(namesrv_port, "the name server", "--namesrv-port"),
+        Port(port, "the broker", "--port"),
+        Port(port - VIP_DISTANCE, "old clients of the broker", "--port", is_needed=False),
+        Port(console_port, "/metrics and /healthz", "--console-port", is_needed=False),
+    ]
+    findings = [
+        *check_versions(),
+        *check_open_files(),
+        *check_ports(listen, [one for one in ports if one.number > 0], answered=look.ports),
+        *check_store(store.expanduser()),
+        *look.findings,
+    ]
+    _print(findings, as_json=as_json)
+    if any(finding.state is State.WRONG for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def _print(findings: Sequence[Finding], *, as_json: bool) -> None:
+    wrong = sum(finding.state is State.WRONG for finding in findings)
+    if as_json:
+        output.print_json({"ok": not wrong, "findings": list(map(asdict, findings))})
+        return
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        remedy = f"; {finding.remedy}" if finding.remedy else ""
+        text = f"{finding.state.value:<5}  {finding.check:<{width}}  {finding.detail}{remedy}"
+        output.print_line(text)
+    output.print_line("")
+    output.print_line(f"{output.counted(wrong, 'problem')} found" if wrong else "nothing is wrong")

@@ -1,0 +1,190 @@
+"""What `kourou doctor` looks at in a cluster: name servers, and each broker as a client sees it.
+
+A broker's clock is read from its runtime information: when it started, and how long it has run,
+in whole seconds. A difference is known to half a second by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.cli.exits import one_line
+from kourou.cli.finding import Finding, State
+from kourou.cli.output import counted
+from kourou.client.admin import AdminClient
+from kourou.client.config import AdminConfig
+from kourou.clock import Clock
+from kourou.errors import KourouError
+
+SKEW_WRONG_MS: Final = 5_000
+DISPATCH_BEHIND_BYTES: Final = 64 * 1024 * 1024
+DISK_FULL_RATIO: Final = 0.9
+
+_RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
+
+
+@dataclass(slots=True)
+class ClusterLook:
+    """What was found, and the ports of the servers that answered."""
+
+    findings: list[Finding] = field(default_factory=list)
+    ports: set[int] = field(default_factory=set)
+
+
+async def look_at_cluster(
+    namesrv: str, timeout_s: float, clock: Clock, *, is_expected: bool
+) -> ClusterLook:
+    """Ask every name server and every broker that one of them knows.
+
+    Args:
+        namesrv: the name servers, separated by `;`.
+        timeout_s: for each request.
+        clock: this machine's.
+        is_expected: something is wrong if no name server answers; else it is only told.
+    """
+    look = ClusterLook()
+    config = AdminConfig(admin_timeout_ms=max(1, int(timeout_s * 1000)))
+    servers = [address.strip() for address in namesrv.split(";") if address.strip()]
+    known: dict[tuple[str, int], str] = {}
+    for address, found in zip(
+        servers, await asyncio.gather(*(_brokers(one, config) for one in servers)), strict=True
+    ):
+        check = f"name server {address}"
+        if isinstance(found, KourouError):
+            state = State.WRONG if is_expected else State.NOTE
+            remedy = "start one with `kourou serve`, or name another with --namesrv"
+            look.findings.append(Finding(state, check, _reason(found), remedy))
+            continue
+        look.ports.add(_port(address))
+        if found:
+            look.findings.append(
+                Finding(State.OK, check, f"answers, knows {counted(len(found), 'broker')}")
+            )
+        else:
+            remedy = "start a broker with `kourou serve --namesrv`"
+            look.findings.append(Finding(State.WRONG, check, "knows no broker", remedy))
+        known.update(found)
+    if not known:
+        return look
+    async with AdminClient(namesrv, config=config) as admin:
+        looks = [
+            _look_at_broker(admin, name, address, servers, clock)
+            for (name, _), address in sorted(known.items())
+        ]
+        for address, findings in zip(
+            (known[key] for key in sorted(known)), await asyncio.gather(*looks), strict=True
+        ):
+            look.findings += findings
+            if findings[0].state is not State.WRONG:
+                look.ports.add(_port(address))
+    return look
+
+
+async def _brokers(
+    address: str, config: AdminConfig
+) -> Mapping[tuple[str, int], str] | KourouError:
+    """Return the brokers that one name server knows, or why it does not tell."""
+    try:
+        async with AdminClient(address, config=config) as admin:
+            info = await admin.cluster_info()
+    except KourouError as error:
+        return error
+    return {
+        (name, broker_id): where
+        for name, data in info.brokers.items()
+        for broker_id, where in data.broker_addrs.items()
+    }
+
+
+async def _look_at_broker(
+    admin: AdminClient, name: str, address: str, servers: Sequence[str], clock: Clock
+) -> list[Finding]:
+    """Reach a broker by the address that clients are told, and judge what it tells."""
+    began_ms = clock.now_ms()
+    try:
+        info = await admin.runtime_info(address)
+    except KourouError as error:
+        text = f"clients are told {address}, which does not serve here: {_reason(error)}"
+        remedy = "is it running? Else start it with --advertise and an address that clients reach"
+        return [Finding(State.WRONG, f"broker {name}", text, remedy)]
+    now_ms = (began_ms + clock.now_ms()) // 2
+    return [
+        judge_address(name, address, servers, info.get("brokerVersionDesc", "?")),
+        judge_clock(name, info, now_ms),
+        judge_store(name, info),
+    ]
+
+
+def judge_address(name: str, address: str, servers: Sequence[str], version: str) -> Finding:
+    """Return the finding of an address that a broker has registered, and that answered."""
+    check, host = f"broker {name}", address.rpartition(":")[0].strip("[]")
+    if _is_loopback(host) and not all(
+        _is_loopback(one.rpartition(":")[0].strip("[]")) for one in servers
+    ):
+        text = f"clients are told {address}, which only this machine reaches"
+        return Finding(State.WRONG, check, text, "start it with --advertise and its real address")
+    where = ", reached by this machine only" if _is_loopback(host) else ""
+    return Finding(State.OK, check, f"{version} answers at {address}, as clients are told{where}")
+
+
+def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
+    """Return the finding of the broker's clock; `now_ms` is when it told the information."""
+    check = f"clock of {name}"
+    runtime = _RUNTIME.fullmatch(info.get("runtime", ""))
+    boot = info.get("bootTimestamp", "")
+    if runtime is None or not boot.isdecimal():
+        return Finding(State.NOTE, check, "is not told")
+    days, hours, minutes, seconds = map(int, runtime.groups())
+    ran_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    ahead_ms = int(boot) + ran_ms + 500 - now_ms
+    if abs(ahead_ms) < SKEW_WRONG_MS:
+        return Finding(State.OK, check, "agrees with this machine's")
+    way = "ahead of" if ahead_ms > 0 else "behind"
+    text = f"{abs(ahead_ms) / 1000:,.0f} s {way} this machine's: times in messages mislead"
+    return Finding(State.WRONG, check, text, "let NTP (chrony, systemd-timesyncd) set both clocks")
+
+
+def judge_store(name: str, info: Mapping[str, str]) -> Finding:
+    """Return the finding of what the broker tells of its store."""
+    check = f"store of {name}"
+    if info.get("brokerActive") == "false":
+        remedy = "its log and its /readyz say why"
+        return Finding(State.WRONG, check, "takes no messages", remedy)
+    ratio = _number(info.get("commitLogDiskRatio"))
+    if ratio >= DISK_FULL_RATIO:
+        remedy = "free some space there, or move the store to a larger disk"
+        return Finding(State.WRONG, check, f"its disk is {ratio:.0%} full", remedy)
+    behind = _number(info.get("dispatchBehindBytes"))
+    if behind > DISPATCH_BEHIND_BYTES:
+        text = f"{behind / 1024**2:,.0f} MiB are stored that consumers do not see yet"
+        return Finding(State.NOTE, check, text, "wait; if it grows, the disk is too slow")
+    return Finding(State.OK, check, f"takes messages, its disk is {max(0.0, ratio):.0%} full")
+
+
+def _reason(error: KourouError) -> str:
+    """Return why a server was not asked, without what the client would advise."""
+    return one_line(str(error.__cause__ or error))
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return 0.0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _port(address: str) -> int:
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
