@@ -38,7 +38,7 @@ app = typer.Typer(
 
 ROUTES_AT_A_TIME: Final = 64
 QUEUES_MAX: Final = 1_024
-"""Queues of a topic on one broker: each is a directory and a file there."""
+"""Of a topic on one broker: each is a directory and a file there."""
 
 
 class Access(Enum):
@@ -349,10 +349,8 @@ def groups(
     found = AdminSession(namesrv, timeout).ask(lambda admin: admin.topic_groups(topic))
     if as_json:
         output.print_json({"topic": topic, "groups": found})
-    elif not found:
-        output.print_line("no group has consumed it")
     else:
-        output.print_line("\n".join(found))
+        output.print_line("\n".join(found) or "no group has consumed it")
 
 
 @app.command(help=DELETE_HELP)
