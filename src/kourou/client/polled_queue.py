@@ -50,7 +50,7 @@ class PolledQueue:
         self.max_offset: int | None = None
         self._messages: deque[MessageExt] = deque()
         self._given_from: int | None = None  # first offset given and not acknowledged
-        self._start: int | None = None  # where the group was when we came
+        self._start: int | None = None  # what the group had committed when we came
 
     def __len__(self) -> int:
         """Return how many messages are held."""
@@ -69,7 +69,7 @@ class PolledQueue:
 
     @property
     def committable(self) -> int | None:
-        """The queue offset below which all is acknowledged; None if nothing was done here yet."""
+        """The queue offset below which all is acknowledged; None if it is what the group had."""
         offset = self.done_offset
         return None if offset == self._start else offset
 
@@ -78,9 +78,14 @@ class PolledQueue:
         """The queue offset below which all is acknowledged; None until the start is known."""
         return self.position if self._given_from is None else self._given_from
 
-    def begin(self, offset: int) -> None:
-        """Start at the group's queue offset."""
-        self._start = self.next_offset = offset
+    def begin(self, offset: int, *, is_committed: bool = True) -> None:
+        """Start at a queue offset, that of the group if `is_committed`.
+
+        Where it is not, it is committable at once: who takes over before anything was acknowledged
+        must not choose a later start of its own, behind the messages that came meanwhile.
+        """
+        self.next_offset = offset
+        self._start = offset if is_committed else None
 
     def move(self, offset: int) -> None:
         """Go on at another queue offset; what is held, or was given by the last poll, is dropped.

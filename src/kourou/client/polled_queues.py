@@ -67,6 +67,7 @@ class PolledQueues:
         self._polled: dict[MessageQueue, _Polled] = {}
         self._ready: deque[PolledQueue] = deque()  # with messages, once each; paused ones too
         self._arrived = asyncio.Event()
+        self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self._is_closed = False
         self.on_lost: Callable[[], None] | None = None
 
@@ -108,10 +109,14 @@ class PolledQueues:
 
     async def apply(self, changes: QueueChanges) -> None:
         """Release queues and start others; where the group is in these is found meanwhile."""
-        await asyncio.gather(*map(self._release, changes.released))
-        for queue in changes.added:
-            if queue not in self._polled and not self._is_closed:
-                self._add(queue)
+        async with self._changing:
+            await self._apply(changes.released, changes.added)
+
+    async def replace(self, wanted: Collection[MessageQueue]) -> None:
+        """Have these queues and no others; those that are among them go on."""
+        async with self._changing:
+            held = self._polled.keys()
+            await self._apply(sorted(held - set(wanted)), sorted(set(wanted) - held))
 
     def problem(self, queue: MessageQueue) -> str | None:
         """Return what keeps the queue from being pulled, in words, if anything but its broker."""
@@ -179,18 +184,9 @@ class PolledQueues:
         for polled in self._polled.values():
             polled.queue.acknowledge()
 
-    async def persist(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Commit what is acknowledged; None: of all queues. Failures are logged."""
-        chosen = []
-        for queue in self._polled.keys() if queues is None else queues:
-            polled = self._polled.get(queue)
-            if polled is None or polled.reader.is_failing:
-                continue
-            offset = polled.queue.committable
-            if offset is not None:
-                self._offsets.overwrite(queue, offset)
-                chosen.append(queue)
-        await self._offsets.persist(chosen)
+    async def persist(self) -> None:
+        """Commit what is acknowledged of all queues. Failures are logged."""
+        await self._commit(self._polled.values())
 
     async def close(self) -> None:
         """Pull and give no more."""
@@ -207,6 +203,23 @@ class PolledQueues:
         self.stop_giving()
         for polled in self._polled.values():
             polled.reading.cancel()
+
+    async def _apply(self, released: Iterable[MessageQueue], added: Iterable[MessageQueue]) -> None:
+        await asyncio.gather(*map(self._release, released))
+        for queue in added:
+            # A topic may have been left meanwhile.
+            if not self._is_closed and queue.topic in self._subscriptions:
+                self._offsets.forget(queue)  # another member may have gone on since
+                self._read(PolledQueue(queue))
+
+    async def _commit(self, some: Iterable[_Polled]) -> None:
+        chosen = []
+        for polled in some:
+            offset = polled.queue.committable
+            if offset is not None and not polled.reader.is_failing:
+                self._offsets.overwrite(polled.queue.queue, offset)
+                chosen.append(polled.queue.queue)
+        await self._offsets.persist(chosen)
 
     def _take(self, max_messages: int) -> list[MessageExt]:
         taken: list[MessageExt] = []
@@ -225,10 +238,6 @@ class PolledQueues:
         if polled is None:
             raise UsageError(f"{queue} is not among this consumer's queues: assign it first")
         return polled
-
-    def _add(self, queue: MessageQueue) -> None:
-        self._offsets.forget(queue)  # another member may have gone on since
-        self._read(PolledQueue(queue))
 
     def _read(self, polled: PolledQueue) -> None:
         reader = QueueReader(
@@ -251,15 +260,15 @@ class PolledQueues:
         self._arrived.set()
 
     async def _release(self, queue: MessageQueue) -> None:
-        polled = self._polled.get(queue)
+        polled = self._polled.pop(queue, None)
         if polled is None:
             return
+        # From here on nobody is given, moves or acknowledges anything of it, even if this is
+        # cancelled before the end.
+        self._drop_ready(polled.queue)
         await self._stop([polled.reading])
         if self._config.auto_commit:
-            await self.persist([queue])
-        if self._polled.get(queue) is polled:
-            del self._polled[queue]
-        self._drop_ready(polled.queue)
+            await self._commit([polled])
         self._offsets.forget(queue)
         log.info("queue.released group=%s queue=%s", self._group, queue)
 

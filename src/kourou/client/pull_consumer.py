@@ -9,7 +9,6 @@ from kourou.client.consumer_groups import consumer_groups
 from kourou.client.instance import ClientInstance
 from kourou.client.polling import Mode, Polling
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.client.rebalance import QueueChanges
 from kourou.client.rebalance_loop import RebalanceLoop
 from kourou.client.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.errors import UsageError
@@ -166,10 +165,7 @@ class PullConsumer(Polling):
         wanted = set(queues)
         for queue in wanted:
             self._subscriptions[queue.topic] = parse_tags(queue.topic, tags)
-        held = set(self._polled.queues)
-        await self._polled.apply(
-            QueueChanges(tuple(sorted(held - wanted)), tuple(sorted(wanted - held)))
-        )
+        await self._polled.replace(wanted)
 
     def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
         """Poll this member's share of a topic's queues; before the start or after it.

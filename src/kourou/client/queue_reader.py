@@ -88,9 +88,8 @@ class QueueReader:
 
     async def run(self) -> None:
         """Pull until cancelled, which leaves no message half taken."""
-        await self._find_start()
         while True:
-            if self._polled.is_paused:
+            if self._polled.is_paused and self._polled.next_offset is not None:
                 self._resumed.clear()
                 await self._resumed.wait()
                 continue
@@ -105,37 +104,39 @@ class QueueReader:
             if delay_ms:
                 await asyncio.sleep(delay_ms / 1000)
 
-    async def _find_start(self) -> None:
-        config = self._config
-        while self._polled.next_offset is None:
-            timestamp_ms = config.consume_timestamp_ms
-            if timestamp_ms is None:
-                timestamp_ms = self._instance.runtime.clock.now_ms() - CONSUME_TIMESTAMP_AGE_MS
-            try:
-                offset, _ = await find_start_offset(
-                    self._instance,
-                    self._offsets,
-                    self._queue,
-                    config.consume_from_where,
-                    timestamp_ms,
-                    timeout_ms=config.request_timeout_ms,
-                )
-            except KourouError as error:
-                log.warning("start_offset.unknown queue=%s reason=%s", self._queue, error)
-                await asyncio.sleep(config.start_offset_retry_ms / 1000)
-            else:
-                self._polled.begin(offset)
-                log.info(
-                    "queue.acquired group=%s queue=%s offset=%d", self._group, self._queue, offset
-                )
+    async def _find_start(self) -> int:
+        """Begin where the group is; return the delay before the next step, in ms."""
+        config, queue = self._config, self._queue
+        timestamp_ms = config.consume_timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = self._instance.runtime.clock.now_ms() - CONSUME_TIMESTAMP_AGE_MS
+        try:
+            offset, is_committed = await find_start_offset(
+                self._instance,
+                self._offsets,
+                queue,
+                config.consume_from_where,
+                timestamp_ms,
+                timeout_ms=config.request_timeout_ms,
+            )
+        except KourouError as error:
+            log.warning("start_offset.unknown queue=%s reason=%s", queue, error)
+            return config.start_offset_retry_ms
+        self._polled.begin(offset, is_committed=is_committed)
+        log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
+        if not is_committed and config.auto_commit:
+            self._offsets.update(queue, offset)
+            await self._offsets.persist((queue,))
+        return 0
 
     async def _step(self) -> int:
         """Pull once, or not while too much is held; return the delay before the next, in ms."""
+        polled = self._polled
+        asked = polled.next_offset
+        if asked is None:
+            return await self._find_start()
         if self._holds_too_much():
             return self._config.flow_control_delay_ms
-        polled = self._polled
-        assert polled.next_offset is not None, "the start was found, or somebody sought"
-        asked = polled.next_offset
         began_s = asyncio.get_running_loop().time()
         result = await self._pull(asked)
         if self.is_failing:
@@ -145,7 +146,8 @@ class QueueReader:
         polled.max_offset = result.max_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._correct(result, asked)
-            return 0
+            # What it names is what it refused: not again at once.
+            return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
         messages = result.messages if result.status is PullStatus.FOUND else []
         self.problem = None

@@ -32,10 +32,10 @@ class TopicWatch:
         self._listeners.setdefault(topic, []).append(listener)
 
     async def look_up(self) -> None:
-        """Have the routes of all watched topics known, so that changes are seen."""
+        """Have the queues of all watched topics known, so that changes are seen."""
         for topic in list(self._listeners):
             try:
-                await self._instance.routes.get(topic, self._instance.request_timeout_s)
+                await self._compare(topic)
             except KourouError as error:
                 log.info("topic.unknown reason=%s", error)
 
