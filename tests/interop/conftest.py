@@ -36,11 +36,6 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture(scope="session")
-def mqadmin() -> Client:
-    return clients.admin_tool()
-
-
-@pytest.fixture(scope="session")
 def java_server(jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServer]:
     server = start_java(jars, tmp_path_factory.mktemp("java"))
     yield server

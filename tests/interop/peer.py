@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +40,7 @@ class JavaServer:
 
     namesrv_addr: str
     broker_addr: str
-    processes: Sequence[subprocess.Popen[bytes]]
+    processes: list[subprocess.Popen[bytes]]
 
     def stop(self) -> None:
         """End both and wait; twice as long as Java takes, then without asking."""
@@ -61,10 +60,12 @@ def start_java(
     flush: str = "SYNC_FLUSH",
     heap: str = "512m",
     store: Path | None = None,
+    options: str = "",
 ) -> JavaServer:
     """Start a Java name server and broker below `home`; return when both answer.
 
     Its store is `store`, by default a new one; the segment size is that of our `dev` profile.
+    `options` are more lines of broker.conf.
     """
     namesrv_port, broker_port = free_port(), free_broker_port()
     home.mkdir(parents=True, exist_ok=True)
@@ -74,33 +75,28 @@ def start_java(
         f"listenPort={broker_port}\nnamesrvAddr=127.0.0.1:{namesrv_port}\n"
         f"storePathRootDir={store or home / 'store'}\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
+        f"{options}"
     )
-    processes = []
-    for memory, main, conf, port in (
-        ("128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "namesrv.conf", namesrv_port),
-        (heap, "org.apache.rocketmq.broker.BrokerStartup", "broker.conf", broker_port),
-    ):
-        with (home / f"{conf}.log").open("wb") as log:
-            processes.append(
-                subprocess.Popen(
-                    [
-                        "java",
-                        f"-Xms{memory}",
-                        f"-Xmx{memory}",
-                        f"-Duser.home={home}",
-                        "-cp",
-                        jars,
-                        main,
-                        "-c",
-                        str(home / conf),
-                    ],
+    server = JavaServer(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", [])
+    try:
+        for memory, main, conf, port in (
+            ("128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "namesrv.conf", namesrv_port),
+            (heap, "org.apache.rocketmq.broker.BrokerStartup", "broker.conf", broker_port),
+        ):
+            command = ("java", f"-Xms{memory}", f"-Xmx{memory}", f"-Duser.home={home}", "-cp", jars)
+            with (home / f"{conf}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [*command, main, "-c", str(home / conf)],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "ROCKETMQ_HOME": str(home)},
                 )
-            )
-        _wait_for_port(port, processes[-1], home / f"{conf}.log")
-    return JavaServer(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", processes)
+            server.processes.append(process)
+            _wait_for_port(port, process, home / f"{conf}.log")
+    except BaseException:
+        server.stop()
+        raise
+    return server
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,0 +1,81 @@
+"""The official `mqadmin` 5.5.0, kept running: many commands in one process, one after the other."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.interop.clients import admin_command
+
+_END_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it failed; its exit code would not tell."""
+        return "Exception" in self.err or "SubCommandException" in self.out
+
+
+class Mqadmin:
+    """A running `mqadmin` that talks to one name server. Leaving its `with` block ends it."""
+
+    def __init__(self, namesrv_addr: str, directory: Path) -> None:
+        """Start it.
+
+        Args:
+            namesrv_addr: `host:port`, given to each command.
+            directory: where it runs, because some commands write files there.
+        """
+        self._namesrv_addr = namesrv_addr
+        self._process = subprocess.Popen(
+            admin_command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=directory,
+        )
+
+    def run(self, *words: str) -> Printed:
+        """Run one command to its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\t".join((*words, "-n", self._namesrv_addr)) + "\n")
+        self._process.stdin.flush()
+        return Printed(*(self._read(name) for name in ("out", "err")))
+
+    def _read(self, name: str) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        said, _, text = line.rstrip("\n").partition(" ")
+        assert said == name, f"mqadmin ended, or printed {line!r} by itself"
+        return base64.b64decode(text).decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
