@@ -12,10 +12,13 @@ from kourou.errors import AddressInUseError
 from kourou.protocol.command import RemotingCommand, request, response
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Connection, Request
+from kourou.remoting.connections import Connections
+from kourou.remoting.dispatch import Dispatcher
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
+from kourou.testing.lone_connection import RecordingTransport
 from kourou.testing.loop import run_virtual
 from kourou.testing.raw_client import RawClient
 from kourou.testing.runtime import sim_runtime
@@ -191,3 +194,16 @@ def test_start_and_stop_are_logged_with_the_address(caplog: pytest.LogCaptureFix
         "server.started name=test address=127.0.0.1:30000",
         "server.stopped name=test",
     ]
+
+
+def test_who_arrives_while_the_server_stops_is_cut_and_not_waited_for() -> None:
+    async def main() -> None:
+        connections = Connections(Dispatcher({}), ConnectionLimits(), is_accepting=True)
+        late, transport = connections.make(), RecordingTransport()
+        await connections.close("stopping")
+        late.connection_made(transport)
+        assert transport.ending == "abort"
+        late.connection_lost(None)
+        await connections.close("stopping")
+
+    asyncio.run(main())

@@ -13,32 +13,27 @@ from typing import Any, cast
 import pytest
 
 from kourou.errors import ConfigError, ConnectFailedError, ConnectionLostError
-from kourou.protocol.command import RemotingCommand, request, response
+from kourou.protocol.command import request
 from kourou.protocol.frame import encode_frame
-from kourou.remoting.connection import Request
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.runtime import Runtime
-from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import ClientAuth, TlsClientConfig, TlsContext, TlsMode, TlsServerConfig
 from kourou.remoting.transport_config import TransportConfig
 from kourou.testing.raw_client import RawClient
-from tests.remoting.certificates import Authority, Files
+from tests.remoting.certificates import Authority
+from tests.remoting.tls_served import (
+    ECHO,
+    HOST,
+    LIMITS,
+    RUNNERS,
+    Served,
+    of_client,
+    of_server,
+    serve,
+)
 
-ECHO = 10
-LIMITS = ConnectionLimits()
-HOST = "127.0.0.1"
 PASSWORD = "locked-away"  # noqa: S105 - of a key that lives as long as a test
-Test = Callable[["Served"], Coroutine[Any, Any, None]]
-
-RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run}
-try:
-    import uvloop
-except ImportError:  # the extra `fast`
-    pass
-else:
-    RUNNERS["uvloop"] = uvloop.run
 
 
 @pytest.fixture(params=RUNNERS)
@@ -49,47 +44,6 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
-
-
-class Served:
-    """An echoing server with TLS, and clients of it."""
-
-    def __init__(self, config: TransportConfig, limits: ConnectionLimits = LIMITS) -> None:
-        self.runtime = Runtime.system()
-        self.server = RemotingServer(
-            self.runtime, {ECHO: _echo}, limits, "test", entrance=config.entrance(limits)
-        )
-        self.address: Address
-
-    async def ping(self, tls: TlsClientConfig | None, body: bytes = b"ping") -> bytes:
-        """Return what comes back over a new connection."""
-        pool = ConnectionPool(self.runtime, {}, LIMITS, tls=tls)
-        try:
-            asked = request(ECHO, body=body)
-            return (await pool.request(format_address(self.address), asked, 3.0)).body
-        finally:
-            await pool.close()
-
-
-def _echo(asked: Request) -> RemotingCommand:
-    return response(asked.command, body=asked.command.body)
-
-
-async def serve(config: TransportConfig, test: Test, limits: ConnectionLimits = LIMITS) -> None:
-    served = Served(config, limits)
-    served.address = await served.server.start((HOST, 0))
-    try:
-        await test(served)
-    finally:
-        await served.server.stop()
-
-
-def of_server(files: Files, **more: Any) -> TransportConfig:
-    return TransportConfig(tls_server_cert_path=files.cert, tls_server_key_path=files.key, **more)
-
-
-def of_client(files: Files, **more: Any) -> TlsClientConfig:
-    return TlsClientConfig(trust_cert_path=files.root, **more)
 
 
 def test_a_permissive_port_serves_tls_and_plain_clients(run: Any, authority: Authority) -> None:

@@ -34,6 +34,7 @@ class Connections:
         self._unanswered = UnansweredBytes()
         self._warnings = LogRate()
         self._open: dict[Connection, None] = {}  # a dict for its order: a seed repeats a run
+        self._closing: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -67,13 +68,18 @@ class Connections:
         )
 
     async def close(self, reason: str) -> None:
-        """Close all and return when they have ended, within `drain_timeout_ms`."""
+        """Close all and return when they have ended, within `drain_timeout_ms`.
+
+        Those that are still on their way in are closed when they come.
+        """
+        self._closing = reason
         for connection in self:
             connection.close(reason)
         await self._emptied.wait()
 
     def abort(self, reason: str) -> None:
-        """Close all at once, queued output lost."""
+        """Close all at once, queued output lost; so are those that are still on their way in."""
+        self._closing = reason
         for connection in self:
             connection.abort(reason)
 
@@ -81,7 +87,9 @@ class Connections:
         connection.on_closed.append(self._remove)
         self._open[connection] = None
         self._emptied.clear()
-        if self._is_accepting and len(self._open) > self._limits.connections_max:
+        if self._closing is not None:
+            connection.abort(self._closing)
+        elif self._is_accepting and len(self._open) > self._limits.connections_max:
             connection.drop(f"{self._limits.connections_max} connections are open already")
         elif self._timer is None:
             self._schedule_sweep()

@@ -10,7 +10,9 @@ the socket to the loop:
     any other                   a plain frame   the protocol; closed where TLS is enforced
 
 Who sends nothing, or does not finish a handshake, is closed after a time, and there may be only so
-many of them. A protocol with an attribute `forwarded_for` is told the address from the preamble.
+many of them. A handshake costs a hundred times what a frame does: only few are begun in one turn of
+the loop, so that those who are connected are served in between. A protocol with an attribute
+`forwarded_for` is told the address from the preamble.
 
 Source: NettyRemotingServer.HandshakeHandler, TlsModeHandler, HAProxyMessageHandler.
 """
@@ -21,8 +23,10 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from kourou.errors import MalformedFrameError
@@ -39,6 +43,9 @@ log = logging.getLogger(__name__)
 
 ACCEPTED_MAX: Final = 256
 """Connections accepted in one turn of the loop, so that those open are served meanwhile."""
+
+HANDSHAKES_BEGUN_MAX: Final = 4
+"""Handshakes begun in one turn of the loop; each keeps it for about a millisecond."""
 
 PAUSE_S: Final = 1.0
 """How long to accept nothing when the process or the machine has no room for one more."""
@@ -69,6 +76,8 @@ class Entrance:
     """How long the first bytes may take, in seconds."""
     handshake_max_s: float
     """How long a TLS handshake may take, in seconds."""
+    handshakes_max: int
+    """How many may wait for their TLS handshake or be in it; one more is closed at once."""
     arriving_max: int
     """How many may be on their way through it; one more is closed at once."""
 
@@ -94,6 +103,7 @@ class EntranceListener:
         self._entrance = entrance
         self._arrivals: set[_Arrival] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._waiting: deque[_Admitted] = deque()  # for their handshake to begin
         self._warnings = LogRate()
         name = sockets[0].getsockname()
         self._address: tuple[str, int] = (name[0], name[1])
@@ -114,6 +124,9 @@ class EntranceListener:
         self._sockets = []
         for arrival in list(self._arrivals):
             arrival.end(None)
+        for admitted in self._waiting:
+            admitted.socket.close()
+        self._waiting.clear()
         for task in self._handshakes:
             task.cancel()
 
@@ -139,11 +152,14 @@ class EntranceListener:
                 return
             accepted.setblocking(False)
             arrival = _Arrival(self, accepted, (name[0], name[1]), self._entrance)
-            if len(self._arrivals) + len(self._handshakes) >= self._entrance.arriving_max:
+            if self._arriving() >= self._entrance.arriving_max:
                 arrival.end(f"{self._entrance.arriving_max} connections are arriving already")
             else:
                 self._arrivals.add(arrival)
                 arrival.look()
+
+    def _arriving(self) -> int:
+        return len(self._arrivals) + len(self._waiting) + len(self._handshakes)
 
     # What an arrival reports
 
@@ -163,38 +179,66 @@ class EntranceListener:
         tls: TlsContext | None,
     ) -> None:  # fmt: skip
         """Begin the connection, after its handshake if it has one."""
+        admitted = _Admitted(accepted, peer, source, tls)
+        if tls is None:
+            self._start(admitted)
+        elif len(self._waiting) + len(self._handshakes) >= self._entrance.handshakes_max:
+            accepted.close()
+            self.refuse(peer, f"{self._entrance.handshakes_max} TLS handshakes are under way")
+        else:
+            self._waiting.append(admitted)
+            if len(self._waiting) == 1:
+                self._loop.call_soon(self._begin_handshakes)
 
+    def _begin_handshakes(self) -> None:
+        """Begin a few of those that wait, and more in the next turn of the loop."""
+        for _ in range(min(HANDSHAKES_BEGUN_MAX, len(self._waiting))):
+            self._start(self._waiting.popleft())
+        if self._waiting:
+            self._loop.call_soon(self._begin_handshakes)
+
+    def _start(self, admitted: _Admitted) -> None:
+        task = self._loop.create_task(self._begin(admitted))
+        self._handshakes.add(task)
+        task.add_done_callback(partial(self._ended, admitted))
+
+    def _ended(self, admitted: _Admitted, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        if task.cancelled():
+            admitted.socket.close()  # the loop may not have taken it yet
+
+    async def _begin(self, admitted: _Admitted) -> None:
         def make() -> asyncio.BufferedProtocol:
             protocol = self._factory()
-            if source is not None and isinstance(protocol, Forwarded):
-                protocol.forwarded_for = source
+            if admitted.source is not None and isinstance(protocol, Forwarded):
+                protocol.forwarded_for = admitted.source
             return protocol
 
-        task = self._loop.create_task(self._begin(make, accepted, peer, tls))
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
-
-    async def _begin(
-        self,
-        make: Callable[[], asyncio.BufferedProtocol],
-        accepted: socket.socket,
-        peer: tuple[str, int],
-        tls: TlsContext | None,
-    ) -> None:
         try:
-            if tls is None:
-                await self._loop.connect_accepted_socket(make, accepted)
+            if admitted.tls is None:
+                await self._loop.connect_accepted_socket(make, admitted.socket)
             else:
                 await self._loop.connect_accepted_socket(
                     make,
-                    accepted,
-                    ssl=tls.current(),
+                    admitted.socket,
+                    ssl=admitted.tls.current(),
                     ssl_handshake_timeout=self._entrance.handshake_max_s,
                 )
         except OSError as error:
             # The loop has closed the socket. A peer that is no TLS client, shows no certificate, or
             # does not believe ours.
-            self.refuse(peer, f"TLS: {getattr(error, 'reason', None) or error}")
+            self.refuse(admitted.peer, f"TLS: {getattr(error, 'reason', None) or error}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """A socket whose first bytes say what it is."""
+
+    socket: socket.socket
+    peer: tuple[str, int]
+    source: tuple[str, int] | None
+    """For whom a proxy connected."""
+    tls: TlsContext | None
 
 
 class _Arrival:

@@ -159,6 +159,7 @@ class TransportConfig:
             proxies=TrustedProxies(trusted) if trusted else None,
             silence_max_s=limits.idle_timeout_ms / 1000,
             handshake_max_s=limits.handshake_timeout_ms / 1000,
+            handshakes_max=limits.handshakes_max,
             arriving_max=limits.connections_max,
         )
 
