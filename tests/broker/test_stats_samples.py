@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from kourou.broker.stats_samples import Growth, Sampler, StatsItem, Window
 
 TEN_S = 10_000
@@ -116,3 +118,20 @@ def test_samples_cost_what_was_counted_and_not_what_exists() -> None:
     before = [list(points) for points in item.points]
     sampler.sample(2 * TEN_S)
     assert [list(points) for points in item.points] == before
+
+
+def test_an_item_that_is_counted_all_the_time_takes_at_most_three_kilobytes() -> None:
+    """A broker may have 200,000 of them."""
+    sampler, items = Sampler(0), [StatsItem((str(number),)) for number in range(20)]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for hour in range(1, 30):
+            for item in items:
+                item.size_bytes += 10**12  # beyond the numbers that are there anyway
+                count(sampler, item, 10**9)
+            sampler.sample(hour * HOUR)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken / len(items) < 3_000

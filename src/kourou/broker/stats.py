@@ -47,6 +47,7 @@ _SIZES: Final = 34
 """Messages are counted by the bits of their size, 32 at most; the last place is for the bytes."""
 
 _ITEMS_MAX: Final = 200_000
+"""An item takes about 0.6 KB when it is new, and 2.5 KB once it was counted all day long."""
 
 
 class BrokerStats:

@@ -16,6 +16,7 @@ Source: StatsItem.java, StatsItemSet.java, apache/rocketmq 5.5.0. Unlike there, 
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
@@ -36,14 +37,9 @@ POINTS: Final = (7, 7, 25)
 """Samples that a window keeps; the span of a full one is one interval less."""
 
 
-class Point(NamedTuple):
-    """An item's totals at one sample."""
-
-    tick: int
-    calls: int
-    messages: int
-    size_bytes: int
-    took_ms: int
+_WIDTH: Final = 5
+"""Numbers of a point, an item's totals at one sample: tick, calls, messages, bytes, ms. They lie
+one behind the other in one array a window: as objects, those of an item would take 9 KB."""
 
 
 class Growth(NamedTuple):
@@ -67,6 +63,7 @@ class StatsItem:
         is_touched: it was counted since the last sample.
         sizes: where messages are counted by the number of bits of their size.
         by_type: message type -> [messages, bytes], of types other than normal.
+        points: by window, see `_WIDTH`.
     """
 
     __slots__ = (
@@ -98,25 +95,24 @@ class StatsItem:
         self.messages = 0
         self.size_bytes = 0
         self.took_ms = 0
-        self.points: tuple[deque[Point], ...] = (deque(), deque(), deque())
+        self.points: tuple[array[int], ...] = (array("q"), array("q"), array("q"))
 
     def record(self, window: Window, tick: int) -> None:
         """Note the totals as those of the sample `tick`."""
         points = self.points[window]
         if not points:
-            points.append(Point(tick - 1, 0, 0, 0, 0))  # it began within this interval
-        last = points[-1]
-        if last.calls == self.calls and last.messages == self.messages:
+            points.extend((tick - 1, 0, 0, 0, 0))  # it began within this interval
+        if (points[-4], points[-3]) == (self.calls, self.messages):
             return
-        points.append(Point(tick, self.calls, self.messages, self.size_bytes, self.took_ms))
+        points.extend((tick, self.calls, self.messages, self.size_bytes, self.took_ms))
         oldest = tick - POINTS[window] + 1
-        while len(points) > 1 and points[1].tick <= oldest:
-            points.popleft()
+        while len(points) > _WIDTH and points[_WIDTH] <= oldest:
+            del points[:_WIDTH]
 
     def was_idle_since(self, tick: int) -> bool:
         """Return whether it was not counted after the day's sample `tick`."""
         points = self.points[Window.DAY]
-        return not self.is_touched and bool(points) and points[-1].tick <= tick
+        return not self.is_touched and bool(points) and points[-_WIDTH] <= tick
 
 
 class Sampler:
@@ -164,17 +160,16 @@ class Sampler:
             points = item.points[window]
             if not points:
                 continue
-            begin = points[0]
-            for point in points:
-                if point.tick > oldest:
+            begin = 0
+            for at in range(0, len(points), _WIDTH):
+                if points[at] > oldest:
                     break
-                begin = point
-            end = points[-1]
-            starts.append(max(begin.tick, oldest))
-            calls += end.calls - begin.calls
-            messages += end.messages - begin.messages
-            size_bytes += end.size_bytes - begin.size_bytes
-            took_ms += end.took_ms - begin.took_ms
+                begin = at
+            starts.append(max(points[begin], oldest))
+            calls += points[-4] - points[begin + 1]
+            messages += points[-3] - points[begin + 2]
+            size_bytes += points[-2] - points[begin + 3]
+            took_ms += points[-1] - points[begin + 4]
         if not starts:
             return Growth()
         first = min(starts)
