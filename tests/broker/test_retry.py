@@ -263,3 +263,18 @@ def test_the_retry_topic_gets_the_queues_of_the_group() -> None:
         assert all(parts.store.max_offset(RETRY, queue_id) > 0 for queue_id in range(3))
 
     run(test)
+
+
+def test_statistics_count_under_topics_that_exist_whatever_the_message_says() -> None:
+    """Else producers could fill the memory with keys of their own making."""
+
+    async def test(parts: BrokerParts) -> None:
+        physical_offset = await one_message(parts, properties={"RETRY_TOPIC": "x" * 20_000})
+
+        assert (await give_back(parts, physical_offset)).code == 0
+
+        origin = stored(parts, SCHEDULE_TOPIC, queue_id=2).properties["RETRY_TOPIC"]
+        assert origin == "x" * 20_000  # it is the message's own affair
+        assert parts.stats.named("SNDBCK_PUT_NUMS") == {"T@g": 1}
+
+    run(test)

@@ -175,9 +175,12 @@ class SendBackHandler:
         if not result.appended:
             self._stats.on_put_failed()
             return
+        origin = message.properties.get(names.RETRY_TOPIC, message.topic)
+        if self._topics.get(origin) is None:
+            origin = message.topic  # producers may write anything there, and keys stay for a day
         self._stats.on_sent_back(
             group,
-            message.properties.get(names.RETRY_TOPIC, message.topic),
+            origin,
             result.appended[0],
             is_dead=is_dead,
             took_ms=self._clock.now_ms() - began_ms,
