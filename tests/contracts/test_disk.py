@@ -39,6 +39,20 @@ def test_a_sync_changes_nothing_that_is_read(disk: Disk) -> None:
     assert disk.read("log", 1, 99) == b"bc"
 
 
+def test_many_files_are_synced_at_once_and_missing_ones_passed_over(disk: Disk) -> None:
+    disk.make_directory("d")
+    names = [f"d/{number}" for number in range(100)]
+    for name in names:
+        disk.write(name, 0, [b"abc"])
+    disk.unlink("d/7")
+
+    disk.sync_all(names, ["d", "gone"])
+    disk.sync_all(names[:2], [])
+
+    assert [contents(disk, name) for name in names if name != "d/7"] == [b"abc"] * 99
+    assert not disk.exists("d/7")
+
+
 def test_buffers_are_written_one_after_the_other(disk: Disk) -> None:
     disk.write("log", 2, [b"ab", bytearray(b"cd"), memoryview(b"ef")])
 

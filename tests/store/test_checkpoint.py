@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kourou.store.checkpoint import load_checkpoint
+from kourou.store.consumequeue_table import NEW_FILES_PER_FLUSH
 from kourou.store.formats import Checkpoint, decode_checkpoint, encode_checkpoint
 from kourou.store.sync_plan import SyncPlan
 from kourou.testing.disk import SimDisk
@@ -64,6 +65,25 @@ def test_queue_files_ride_along_with_the_logs_syncs_a_few_at_a_time() -> None:
 
     checkpoint = load_checkpoint(rig.disk)
     assert checkpoint.queues_offset == last.physical_offset
+    assert rig.problems() == []
+
+
+def test_many_new_queues_get_their_files_a_part_a_second_and_then_count_as_durable() -> None:
+    rig = Rig(config=replace(CONFIG, queue_files_per_sync=10_000))
+    last_queue = 2 * NEW_FILES_PER_FLUSH
+    for queue_id in range(last_queue + 1):
+        rig.append(queue_id=queue_id)
+    rig.commit()
+
+    for expected in (NEW_FILES_PER_FLUSH, 2 * NEW_FILES_PER_FLUSH, last_queue + 1):
+        assert load_checkpoint(rig.disk).queues_offset == 0
+        rig.tick()
+        assert len(rig.disk.list("consumequeue/T")) == expected
+        plan_of(rig)
+    rig.tick()
+
+    assert load_checkpoint(rig.disk).queues_offset > 0
+    assert rig.crash().max_offset("T", last_queue) == 1
     assert rig.problems() == []
 
 

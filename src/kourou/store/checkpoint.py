@@ -99,8 +99,7 @@ class CheckpointKeeper:
         """Sync what the round that goes on still waits for, at once; there is none then."""
         names = (*self._waiting, *self._planned)
         directories = {name for new_in in self._waiting.values() for name in new_in}
-        plan = SyncPlan(0, 0, (), (), names, tuple(directories))
-        plan.run(self._disk)
+        self._disk.sync_all(names, sorted(directories))
         self._waiting.clear()
         self._planned.clear()
         self._target = None

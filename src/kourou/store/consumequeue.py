@@ -64,6 +64,12 @@ class ConsumeQueue:
         """Bytes of entries that are in memory only."""
         return len(self._tail)
 
+    @property
+    def needs_file(self) -> bool:
+        """Tell whether the next flush makes a file before it writes."""
+        segments = self.segments
+        return segments.first == segments.end or self.file_end * ENTRY_BYTES >= segments.end
+
     def put(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Add the entry at `max_offset`, in memory."""
         self._tail.extend(_pack(physical_offset, size, tags_code))

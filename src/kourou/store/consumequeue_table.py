@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError, StoreError
@@ -20,6 +21,9 @@ from kourou.store.paths import (
 )
 
 log = logging.getLogger(__name__)
+
+NEW_FILES_PER_FLUSH: Final = 200
+"""Files that one flush makes: a directory and a file take up to a millisecond, and others wait."""
 
 
 class ConsumeQueueTable:
@@ -172,14 +176,27 @@ class ConsumeQueueTable:
         for queue in list(self._with_tail):
             self._flush(queue)
 
+    def flush_some(self) -> None:
+        """Write the tails, but of those that need a new file only the first `NEW_FILES_PER_FLUSH`.
+
+        Raises:
+            OSError: as `flush`.
+        """
+        new_files = 0
+        for queue in list(self._with_tail):
+            new_files += queue.needs_file
+            if not queue.needs_file or new_files <= NEW_FILES_PER_FLUSH:
+                self._flush(queue)
+
+    @property
+    def has_tails(self) -> bool:
+        """Tell whether entries are in memory only."""
+        return bool(self._with_tail)
+
     def sync(self) -> None:
         """Sync all files written since their last sync."""
-        directories: dict[str, None] = {}
-        for name, new_in in self.unsynced.items():
-            self._disk.sync(name)
-            directories.update(dict.fromkeys(new_in))
-        for name in directories:
-            self._disk.sync_directory(name)
+        directories = {name for new_in in self.unsynced.values() for name in new_in}
+        self._disk.sync_all(tuple(self.unsynced), sorted(directories))
         self.unsynced.clear()
 
     def _flush(self, queue: ConsumeQueue) -> None:

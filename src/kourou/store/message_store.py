@@ -338,13 +338,14 @@ class MessageStore(StoreReader):
     def flush(self, now_ms: int) -> None:
         """Write the queues' tails and the checkpoint, and look at the space left.
 
-        To be called about every second. Raises nothing: what fails here makes the store refuse
-        appends.
+        To be called about every second; of very many new queues the next calls write the rest.
+        Raises nothing: what fails here makes the store refuse appends.
         """
         if self._guard.read_only_reason is not None:
             return
-        if self._flush_queues(self._queues.flush):
-            self._checkpoint.begin_round(self._last_visible, now_ms)
+        if self._flush_queues(self._queues.flush_some):
+            if not self._queues.has_tails:
+                self._checkpoint.begin_round(self._last_visible, now_ms)
             self._try_write(self._checkpoint.write)
         self._guard.look_at_space()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kourou.disk import Disk
@@ -38,13 +37,4 @@ class SyncPlan:
             disk.sync(name)
         for name in self.directories:
             disk.sync_directory(name)
-        _run_present(disk.sync, self.queue_files)
-        _run_present(disk.sync_directory, self.queue_directories)
-
-
-def _run_present(sync: Callable[[str], None], names: tuple[str, ...]) -> None:
-    for name in names:
-        try:
-            sync(name)
-        except FileNotFoundError:
-            continue
+        disk.sync_all(self.queue_files, self.queue_directories)

@@ -17,6 +17,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from kourou.disk import Buffer
 from kourou.errors import StoreLockedError
@@ -250,6 +251,12 @@ class SimDisk:
             self._file(name).fail_sync()
             raise
         self._file(name).sync()
+
+    def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
+        for sync, names in ((self.sync, files), (self.sync_directory, directories)):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    sync(name)
 
     def sync_directory(self, name: str) -> None:
         self._begin("sync_directory", name)

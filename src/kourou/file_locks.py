@@ -1,0 +1,78 @@
+"""Locks on files, against other processes and against other holders in this one.
+
+Source: for the lock itself DefaultMessageStore.start, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from kourou.errors import StoreLockedError
+
+_LOCK_TEXT: Final = b"lock"
+
+
+class FileLocks:
+    """Who holds which lock file in this process.
+
+    The lock is an fcntl record lock on byte 0, as Java's FileChannel.tryLock(0, 1, false) takes it.
+    Such locks belong to the process: a second taker in the same process would get it too, and
+    closing *any* descriptor of the file gives it up. Hence the registry, asked before opening.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, object] = {}
+        self._mutex = threading.Lock()
+
+    def acquire(self, path: str) -> Callable[[], None]:
+        """Lock byte 0 of the file, and return what gives the lock back, once.
+
+        Raises:
+            StoreLockedError: another process has it, or another holder in this one.
+            OSError: the file cannot be opened or written.
+        """
+        real = os.path.realpath(path)
+        with self._mutex:
+            if real in self._held:
+                raise StoreLockedError(
+                    f"{path} is locked by another store of this process: close that one first"
+                )
+            fd = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                os.pwrite(fd, _LOCK_TEXT, 0)
+            except (BlockingIOError, PermissionError):  # POSIX leaves the choice to the system
+                os.close(fd)
+                raise StoreLockedError(
+                    f"{path} is locked by another process: stop that broker, or use another store"
+                ) from None
+            except OSError:
+                os.close(fd)
+                raise
+            holder = self._held[real] = object()
+
+        def unlock() -> None:
+            with self._mutex:
+                if self._held.get(real) is holder:
+                    del self._held[real]
+                    os.close(fd)
+
+        return unlock
+
+    def refuse(self, path: str) -> None:
+        """Raise if opening and closing the file would give up a lock that is held.
+
+        Asked before each opening of any file: only one with the name of a lock is resolved.
+        """
+        name = path.rpartition("/")[2]
+        held = [real for real in self._held if real.rpartition("/")[2] == name]
+        if held and os.path.realpath(path) in held:
+            raise StoreLockedError(f"{path} is a lock in use: opening it would release it")
+
+
+FILE_LOCKS: Final = FileLocks()
+"""Of the process, because the operating system's locks are."""
