@@ -1,0 +1,240 @@
+"""`kourou doctor` finds what is in the way, and names a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kourou.cli.doctor_cluster import judge_address, judge_clock, judge_store
+from kourou.cli.doctor_machine import (
+    Port,
+    check_ports,
+    check_store,
+    check_versions,
+    judge_open_files,
+    judge_space,
+    judge_sync,
+)
+from kourou.cli.finding import Finding, State
+from kourou.cli.port_owner import PortOwner, port_owners
+from kourou.disk import OsDisk
+from kourou.testing.process import Outcome, Serving
+
+GIB = 1024**3
+HERE = "127.0.0.1"
+UNLIMITED = 2**63
+
+
+def states(findings: list[Finding]) -> list[str]:
+    return [finding.state.value for finding in findings]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which this process listens."""
+    with socket.create_server((HERE, 0)) as server:
+        yield server.getsockname()[1]
+
+
+def nobody_known(ports: object) -> dict[int, PortOwner]:
+    return {}
+
+
+def test_a_free_port_is_free(taken: int) -> None:
+    with socket.create_server((HERE, 0)) as server:
+        free: int = server.getsockname()[1]
+    (finding,) = check_ports(HERE, [Port(free, "the broker", "--port")])
+    assert (finding.state, finding.detail) == (State.OK, "free, for the broker")
+
+
+def test_a_taken_port_is_told_with_its_owner_and_another_port(taken: int) -> None:
+    owner = PortOwner(42, "/usr/bin/nginx -g daemon")
+    needed, other = Port(taken, "the broker", "--port"), Port(taken, "x", "--y", is_needed=False)
+
+    (wrong,) = check_ports(HERE, [needed], find_owners=lambda _: {taken: owner})
+    (note,) = check_ports(HERE, [other], find_owners=nobody_known)
+    (ours,) = check_ports(HERE, [needed], find_owners=lambda _: {taken: PortOwner(7, "kourou s")})
+    (answers,) = check_ports(HERE, [needed], answered=[taken], find_owners=nobody_known)
+
+    assert wrong.state is State.WRONG
+    assert "taken by nginx (pid 42)" in wrong.detail
+    assert "--port" in wrong.remedy
+    assert (note.state, "another process" in note.detail) == (State.NOTE, True)
+    assert (ours.state, ours.detail) == (State.OK, "the broker, by kourou (pid 7)")
+    assert answers.state is State.OK
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
+    (finding,) = check_ports("192.0.2.77", [Port(20_000, "the broker", "--port")])
+    assert finding.state is State.WRONG
+    assert "192.0.2.77:20000 cannot be listened on" in finding.detail
+
+
+def test_the_owner_of_a_port_is_found_where_the_system_tells(taken: int) -> None:
+    is_told = Path("/proc/net/tcp").exists()
+    pids = {port: owner.pid for port, owner in port_owners([taken, 1]).items()}
+    assert pids == ({taken: os.getpid()} if is_told else {})
+
+
+def test_owners_are_read_from_the_tables_of_linux(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt uid t inode"
+    line = "   0: 0100007F:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 0 0 0 {} 1"
+    tables = [line.format(10911, "0A", 77), line.format(9876, "01", 78)]
+    (tmp_path / "net/tcp").write_text("\n".join([head, *tables]) + "\n")
+    fds = tmp_path / "311" / "fd"
+    fds.mkdir(parents=True)
+    (fds / "3").symlink_to("socket:[77]")
+    (fds / "4").symlink_to("socket:[78]")
+    (tmp_path / "311" / "cmdline").write_bytes(b"java\0-cp\0rocketmq-broker.jar\0")
+    (tmp_path / "self").mkdir()
+
+    found = port_owners([10911, 9876], tmp_path)
+
+    assert found == {10911: PortOwner(311, "java -cp rocketmq-broker.jar")}
+    assert (str(found[10911]), found[10911].is_broker) == ("RocketMQ (pid 311)", True)
+    assert port_owners([10911], tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "state", "remedy"),
+    [
+        (UNLIMITED, UNLIMITED, State.OK, ""),
+        (65_536, 65_536, State.OK, ""),
+        (1_024, UNLIMITED, State.NOTE, "ulimit -n 65536"),
+        (256, 4_096, State.WRONG, "ulimit -n 4096"),
+    ],
+)
+def test_a_low_limit_of_open_files_is_told(soft: int, hard: int, state: State, remedy: str) -> None:
+    finding = judge_open_files(soft, hard, unlimited=UNLIMITED)
+    assert finding.state is state
+    assert finding.remedy.startswith(remedy)
+
+
+def test_space_and_syncs_are_judged() -> None:
+    place = Path("/data")
+    assert judge_space(place, 100 * GIB, 50 * GIB, 50 * GIB).state is State.OK
+    assert judge_space(place, 100 * GIB, 5 * GIB, 5 * GIB).state is State.NOTE
+    assert judge_space(place, 100 * GIB, GIB, GIB // 4).state is State.WRONG
+    judged = [judge_sync(typical, 300.0).state for typical in (0.001, 1.0, 50.0, 250.0)]
+    assert judged == [State.NOTE, State.OK, State.NOTE, State.WRONG]
+
+
+def test_a_store_is_told_as_it_is_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    absent = check_store(tmp_path / "none")
+    store = tmp_path / "store"
+    (store / "commitlog").mkdir(parents=True)
+    closed = check_store(store)
+    (store / "abort").touch()
+    crashed = check_store(store)
+    disk = OsDisk(store)
+    unlock = disk.lock("lock")
+    used = check_store(store)
+    unlock()
+    disk.close()
+
+    assert "none yet" in absent[0].detail
+    assert "closed cleanly" in closed[0].detail
+    assert (crashed[0].state, "store check" in crashed[0].remedy) == (State.NOTE, True)
+    assert (used[0].state, "in use" in used[0].detail) == (State.OK, True)
+    assert [finding.check for finding in closed] == ["store", "disk space", "disk sync"]
+    assert sorted(os.listdir(store)) == ["abort", "commitlog", "lock"]  # noqa: PTH208
+    assert os.listdir(tmp_path) == ["store"]  # noqa: PTH208
+
+
+def test_a_store_that_is_a_file_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("x")
+    (finding,) = check_store(tmp_path / "store")
+    assert (finding.state, "no directory" in finding.detail) == (State.WRONG, True)
+    assert "--store" in finding.remedy
+
+
+def test_slow_syncs_are_measured(tmp_path: Path) -> None:
+    now_s = iter(range(1_000))
+    found = check_store(tmp_path, lambda: float(next(now_s)))
+    assert found[-1].state is State.WRONG
+    assert found[-1].detail.startswith("1000.00 ms for a sync")
+
+
+def test_an_address_that_only_this_machine_reaches_is_wrong_for_a_cluster() -> None:
+    at_home = judge_address("b", "127.0.0.1:10911", ["localhost:9876"], "V5_5_0")
+    abroad = judge_address("b", "127.0.0.1:10911", ["10.0.0.5:9876"], "V5_5_0")
+    fine = judge_address("b", "10.0.0.6:10911", ["10.0.0.5:9876"], "V5_5_0")
+    assert states([at_home, abroad, fine]) == ["ok", "wrong", "ok"]
+    assert "--advertise" in abroad.remedy
+
+
+@pytest.mark.parametrize(
+    ("here_ms", "state", "told"),
+    [
+        (1_000_000 + 63_500, State.OK, "agrees"),
+        (1_000_000 + 63_500 - 60_000, State.WRONG, "60 s ahead of"),
+        (1_000_000 + 63_500 + 7_000, State.WRONG, "7 s behind"),
+    ],
+)
+def test_a_clock_is_compared(here_ms: int, state: State, told: str) -> None:
+    info = {
+        "bootTimestamp": "1000000",
+        "runtime": "[ 0 days, 0 hours, 1 minutes, 3 seconds ]",
+    }
+    finding = judge_clock("b", info, here_ms)
+    assert (finding.state, told in finding.detail) == (state, True)
+    assert judge_clock("b", {}, here_ms).state is State.NOTE
+
+
+@pytest.mark.parametrize(
+    ("info", "state", "told"),
+    [
+        ({"brokerActive": "true", "commitLogDiskRatio": "0.22"}, State.OK, "22% full"),
+        ({"brokerActive": "false"}, State.WRONG, "takes no messages"),
+        ({"commitLogDiskRatio": "0.95"}, State.WRONG, "95% full"),
+        ({"dispatchBehindBytes": str(GIB)}, State.NOTE, "1,024 MiB"),
+        ({"commitLogDiskRatio": "-1", "dispatchBehindBytes": "?"}, State.OK, "takes messages"),
+    ],
+)
+def test_a_brokers_store_is_judged(info: dict[str, str], state: State, told: str) -> None:
+    finding = judge_store("b", info)
+    assert (finding.state, told in finding.detail) == (state, True)
+
+
+def test_versions_name_what_is_installed() -> None:
+    first, *extras = check_versions()
+    assert "kourou" in first.detail
+    assert [finding.check for finding in extras] == ["extra fast", "extra server"]
+
+
+@pytest.mark.slow
+def test_a_cluster_that_serves_is_found_in_order(
+    kourou: Callable[..., Outcome], serving: Serving, tmp_path: Path
+) -> None:
+    broker_port = serving.broker.rpartition(":")[2]
+    ports = ("--namesrv-port", serving.namesrv.rpartition(":")[2], "--port", broker_port)
+    outcome = kourou("doctor", *ports, "--store", str(tmp_path / "store"), "--json")
+    told = json.loads(outcome.out)
+    found = {finding["check"]: finding for finding in told["findings"]}
+
+    wrong = [finding for finding in told["findings"] if finding["state"] == "wrong"]
+    assert (outcome.code, wrong) == (0, [])
+    assert told["ok"] is True
+    assert "knows 1 broker" in found[f"name server {serving.namesrv}"]["detail"]
+    assert serving.broker in found["broker broker-a"]["detail"]
+    assert found["clock of broker-a"]["state"] == "ok"
+    assert "the broker, by kourou" in found[f"port {broker_port}"]["detail"]
+
+
+@pytest.mark.slow
+def test_a_name_server_that_was_named_and_is_away_is_wrong(
+    command: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    outcome = command("doctor", "-n", "127.0.0.1:1", "--store", str(tmp_path))
+
+    (line,) = [line for line in outcome.out.splitlines() if "name server" in line and ":1 " in line]
+    assert outcome.code == 1
+    assert line.startswith("wrong")
+    assert "kourou serve" in line
+    assert "found" in outcome.out.splitlines()[-1]

@@ -1,0 +1,218 @@
+"""`kourou group` makes, changes and deletes groups, moves their offsets, and asks their members."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kourou import blocking
+from kourou.cli import confirm as confirm_module
+from kourou.cli.group_changes import parse_settings
+from kourou.cli.main import app
+from kourou.client.consumer_config import PushConsumerConfig
+from kourou.errors import UsageError
+from kourou.model.group import ConsumeFromWhere
+from kourou.testing.process import Outcome, Serving
+
+pytestmark = pytest.mark.slow
+Kourou = Callable[..., Outcome]
+Got = queue.SimpleQueue[str]
+
+
+def document(outcome: Outcome) -> Any:
+    assert (outcome.code, outcome.err) == (0, "")
+    return json.loads(outcome.out)
+
+
+@contextmanager
+def subscribed(serving: Serving, group: str, topic: str) -> Iterator[tuple[str, Got]]:
+    """Consume a topic in the background; yield the member's id, and the bodies that it gets."""
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    got: Got = queue.SimpleQueue()
+    consumer = blocking.PushConsumer(group, serving.namesrv, config=config)
+    consumer.subscribe(topic)
+    consumer.listen(lambda message: got.put(message.body.decode()))
+    with consumer:
+        yield consumer.client_id, got
+
+
+def consumed(kourou: Kourou, group: str, topic: str, count: int) -> None:
+    """Send so many messages to a new topic of one queue, and let the group consume them."""
+    kourou("topic", "create", topic, "--queues", "1")
+    kourou("send", topic, "x", "--count", str(count))
+    options = ("--group", group, "--from", "earliest", "--count", str(count), "--timeout", "10")
+    assert kourou("receive", topic, *options).code == 0
+
+
+def test_a_group_is_created_changed_and_described(kourou: Kourou) -> None:
+    created = kourou("group", "create", "g-made", "retry_max_times=3", "consume_enable=false")
+    again = kourou("group", "create", "g-made")
+    updated = kourou("group", "update", "g-made", "consume_enable=true")
+    settings = document(kourou("group", "describe", "g-made", "--json"))["settings"]["broker-a"]
+    text = kourou("group", "describe", "g-made", "--settings").out
+
+    assert (created.code, created.out) == (0, "g-made: created on broker-a\n")
+    assert (again.code, "kourou group update" in again.err) == (2, True)
+    assert updated.out == "g-made: updated on broker-a\n"
+    assert (settings["retry_max_times"], settings["consume_enable"]) == (3, True)
+    assert "retry_max_times" in text
+
+
+def test_a_group_is_deleted_only_when_that_is_said(kourou: Kourou) -> None:
+    kourou("group", "create", "g-gone")
+    refused = kourou("group", "delete", "g-gone")
+    deleted = kourou("group", "delete", "g-gone", "--yes", "--json")
+    unknown = kourou("group", "delete", "g-gone", "--yes")
+    not_there = kourou("group", "update", "g-gone", "retry_max_times=1")
+
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert document(deleted) == {"group": "g-gone", "deleted": True, "live_members": []}
+    assert (unknown.code, not_there.code) == (1, 1)
+    assert "kourou group list" in unknown.err
+
+
+def test_a_reset_is_shown_first_and_then_made(kourou: Kourou) -> None:
+    consumed(kourou, "g-reset", "g-reset-topic", 4)
+    reset = ("group", "reset-offset", "g-reset", "g-reset-topic")
+
+    planned = kourou(*reset, "--to", "-1h", "--dry-run")
+    refused = kourou(*reset, "--to", "-1h")
+    before = document(kourou("group", "describe", "g-reset", "--json"))["lag"]
+    made = document(kourou(*reset, "--to", "earliest", "--yes", "--json"))
+    after = document(kourou("group", "describe", "g-reset", "--json"))["lag"]
+
+    assert "gets 4 messages again of g-reset-topic; nothing is changed" in planned.out
+    assert (refused.code, "--yes" in refused.err, "4 messages" in refused.err) == (2, True, True)
+    assert (before, after) == (0, 4)
+    assert made["dry_run"] is False
+    assert made["queues"] == [
+        {"broker": "broker-a", "queue_id": 0, "old_offset": 4, "new_offset": 0}
+    ]
+
+
+def test_one_queue_is_reset_to_an_offset_and_a_backlog_skipped(kourou: Kourou) -> None:
+    consumed(kourou, "g-one", "g-one-topic", 5)
+    one = ("--broker", "broker-a", "--queue", "0", "--offset")
+    reset = kourou("group", "reset-offset", "g-one", "g-one-topic", *one, "2", "--yes")
+    wrong = kourou("group", "reset-offset", "g-one", "g-one-topic", *one, "99", "--yes")
+    planned = kourou("group", "skip", "g-one", "g-one-topic", "--dry-run")
+    skipped = kourou("group", "skip", "g-one", "g-one-topic", "--yes")
+
+    assert reset.out.splitlines()[-1] == "g-one: gets 3 messages again of g-one-topic"
+    assert (wrong.code, "[0-5]" in wrong.err) == (1, True)
+    assert "skips 3 messages" in planned.out
+    assert "skips 3 messages" in skipped.out
+    assert document(kourou("group", "describe", "g-one", "--json"))["lag"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "--to"),
+        (("--to", "latest", "--offset", "1"), "--to"),
+        (("--offset", "1"), "--broker and --queue"),
+        (("--to", "latest", "--queue", "1"), "--broker and --queue"),
+        (("--to", "yesterday"), "--to 'yesterday' is no time"),
+    ],
+)
+def test_a_reset_must_say_where_to_go_on(
+    kourou: Kourou, options: tuple[str, ...], told: str
+) -> None:
+    outcome = kourou("group", "reset-offset", "g", "t", *options, "--yes")
+
+    assert (outcome.code, told in outcome.err) == (2, True)
+
+
+def test_offsets_are_cloned_to_a_group_that_is_away(kourou: Kourou, serving: Serving) -> None:
+    consumed(kourou, "g-source", "g-clone-topic", 3)
+    kourou("send", "g-clone-topic", "y", "--count", "2")
+    clone = ("group", "clone-offsets", "g-source")
+
+    cloned = kourou(*clone, "g-copy", "g-clone-topic", "--yes")
+    unknown = kourou("group", "clone-offsets", "g-none", "g-copy", "g-clone-topic", "--yes")
+    with subscribed(serving, "g-live", "g-clone-topic") as (_, got):
+        got.get(timeout=10)
+        refused = kourou(*clone, "g-live", "g-clone-topic", "--yes")
+
+    assert "2 messages behind" in cloned.out
+    assert (unknown.code, "g-none" in unknown.err) == (1, True)
+    assert (refused.code, "1 live member" in refused.err) == (2, True)
+
+
+def test_live_members_are_listed_asked_and_moved(kourou: Kourou, serving: Serving) -> None:
+    kourou("topic", "create", "g-live-topic", "--queues", "2")
+    kourou("send", "g-live-topic", "x", "--count", "2")
+    with subscribed(serving, "g-members", "g-live-topic") as (client_id, got):
+        assert [got.get(timeout=10) for _ in range(2)] == ["x", "x"]
+        connected = document(kourou("group", "connections", "g-members", "--json"))
+        told = document(kourou("group", "running-info", "g-members", "--json"))
+        text = kourou("group", "running-info", "g-members", client_id, "--settings", "--stack").out
+        kourou("group", "reset-offset", "g-members", "g-live-topic", "--to", "earliest", "--yes")
+        assert [got.get(timeout=10) for _ in range(2)] == ["x", "x"]
+    away = kourou("group", "connections", "g-members")
+    nobody = kourou("group", "running-info", "g-members", "nobody")
+
+    assert [one["client_id"] for one in connected["members"]] == [client_id]
+    assert connected["members"][0]["language"] == "PYTHON"
+    assert connected["subscriptions"]["g-live-topic"] == "*"
+    queues = [one for one in told[client_id]["queues"] if one["topic"] == "g-live-topic"]
+    assert sorted(one["queue_id"] for one in queues) == [0, 1]
+    assert {"PROP_CONSUME_TYPE", client_id} <= set(text.split())
+    assert (away.code, "no live member" in away.err) == (1, True)
+    assert (nobody.code, "nobody" in nobody.err) == (1, True)
+
+
+def test_settings_are_parsed_by_their_types() -> None:
+    assert parse_settings(
+        ["retry_max_times=3", "consume_enable=false", 'group_retry_policy={"type":"CUSTOMIZED"}']
+    ) == {
+        "retry_max_times": 3,
+        "consume_enable": False,
+        "group_retry_policy": {"type": "CUSTOMIZED"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("retries=3", "retries is no setting of a group: known are consume_enable"),
+        ("retry_max_times=many", "a whole number"),
+        ("retry_max_times=true", "a whole number"),
+        ("consume_enable=1", "true or false"),
+        ("group_retry_policy=[]", "a JSON object"),
+        ('attributes={"a":1}', "its values must be texts"),
+        ("consume_enable", "KEY=VALUE"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse_settings([text])
+
+
+def test_a_person_is_asked_and_may_say_no(
+    serving: Serving, kourou: Kourou, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kourou("group", "create", "g-asked")
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    class System:
+        stdin = Terminal()
+
+    monkeypatch.setattr(confirm_module, "sys", System)
+    environ = {"KOUROU_NAMESRV": serving.namesrv}
+    no = CliRunner().invoke(app, ["group", "delete", "g-asked"], input="n\n", env=environ)
+    kept = kourou("group", "describe", "g-asked").code
+    yes = CliRunner().invoke(app, ["group", "delete", "g-asked"], input="y\n", env=environ)
+
+    assert (no.exit_code, kept) == (1, 0)
+    assert "Delete g-asked on every broker?" in no.stderr
+    assert (yes.exit_code, yes.stdout.endswith("g-asked: deleted\n")) == (0, True)
