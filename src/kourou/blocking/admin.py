@@ -20,32 +20,62 @@ class AdminClient(Blocking[AsyncAdminClient]):
     ) -> None:
         super().__init__(lambda: AsyncAdminClient(namesrv_addr, config=config, runtime=runtime))
 
-    cluster_info = waits(AsyncAdminClient.cluster_info)
-    topic_list = waits(AsyncAdminClient.topic_list)
-    topic_route = waits(AsyncAdminClient.topic_route)
+    # Topics
     create_topic = waits(AsyncAdminClient.create_topic)
     delete_topic = waits(AsyncAdminClient.delete_topic)
     topic_config = waits(AsyncAdminClient.topic_config)
+    topic_groups = waits(AsyncAdminClient.topic_groups)
+    topic_list = waits(AsyncAdminClient.topic_list)
     topic_stats = waits(AsyncAdminClient.topic_stats)
-    group_list = waits(AsyncAdminClient.group_list)
-    describe_group = waits(AsyncAdminClient.describe_group)
+    update_topic = waits(AsyncAdminClient.update_topic)
+
+    # Groups
     create_group = waits(AsyncAdminClient.create_group)
+    delete_group = waits(AsyncAdminClient.delete_group)
+    describe_group = waits(AsyncAdminClient.describe_group)
     describe_groups = waits(AsyncAdminClient.describe_groups)
     group_config = waits(AsyncAdminClient.group_config)
+    group_list = waits(AsyncAdminClient.group_list)
     update_group = waits(AsyncAdminClient.update_group)
-    delete_group = waits(AsyncAdminClient.delete_group)
+
+    # Offsets
+    clone_offsets = waits(AsyncAdminClient.clone_offsets)
     consume_stats = waits(AsyncAdminClient.consume_stats)
     reset_offset = waits(AsyncAdminClient.reset_offset)
     skip_backlog = waits(AsyncAdminClient.skip_backlog)
-    clone_offsets = waits(AsyncAdminClient.clone_offsets)
-    consumer_connection = waits(AsyncAdminClient.consumer_connection)
-    running_info = waits(AsyncAdminClient.running_info)
+
+    # Messages
+    message_at = waits(AsyncAdminClient.message_at)
+    message_by_id = waits(AsyncAdminClient.message_by_id)
+    message_by_unique_key = waits(AsyncAdminClient.message_by_unique_key)
+    messages_by_key = waits(AsyncAdminClient.messages_by_key)
+    messages_by_unique_key = waits(AsyncAdminClient.messages_by_unique_key)
+
+    # Clients
     consume_directly = waits(AsyncAdminClient.consume_directly)
+    consumer_connection = waits(AsyncAdminClient.consumer_connection)
     producer_connection = waits(AsyncAdminClient.producer_connection)
     producers = waits(AsyncAdminClient.producers)
-    runtime_info = waits(AsyncAdminClient.runtime_info)
-    broker_config = waits(AsyncAdminClient.broker_config)
-    update_broker_config = waits(AsyncAdminClient.update_broker_config)
-    broker_stats = waits(AsyncAdminClient.broker_stats)
-    broker_consume_stats = waits(AsyncAdminClient.broker_consume_stats)
+    running_info = waits(AsyncAdminClient.running_info)
+
+    # Brokers
     all_stats = waits(AsyncAdminClient.all_stats)
+    broker_config = waits(AsyncAdminClient.broker_config)
+    broker_consume_stats = waits(AsyncAdminClient.broker_consume_stats)
+    broker_stats = waits(AsyncAdminClient.broker_stats)
+    runtime_info = waits(AsyncAdminClient.runtime_info)
+    update_broker_config = waits(AsyncAdminClient.update_broker_config)
+
+    # Name servers
+    add_write_perm = waits(AsyncAdminClient.add_write_perm)
+    kv_delete = waits(AsyncAdminClient.kv_delete)
+    kv_get = waits(AsyncAdminClient.kv_get)
+    kv_list = waits(AsyncAdminClient.kv_list)
+    kv_put = waits(AsyncAdminClient.kv_put)
+    namesrv_config = waits(AsyncAdminClient.namesrv_config)
+    update_namesrv_config = waits(AsyncAdminClient.update_namesrv_config)
+    wipe_write_perm = waits(AsyncAdminClient.wipe_write_perm)
+
+    # Cluster
+    cluster_info = waits(AsyncAdminClient.cluster_info)
+    topic_route = waits(AsyncAdminClient.topic_route)
