@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -21,7 +23,8 @@ from kourou.cli.options import (
 )
 from kourou.client.admin import AdminClient
 from kourou.errors import KourouError, UsageError
-from kourou.protocol.bodies import ConsumeStatsList
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies import ConsumeOffset, ConsumeStatsList
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -92,6 +95,19 @@ _Grep = Annotated[
 
 _LISTED: Final = {"in_tps": "putTps", "out_tps": "getTransferredTps"}
 """Rates in the JSON of `list`, and where they stand in what a broker tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Where a group stands in one queue."""
+
+    group: str
+    queue: MessageQueue
+    at: ConsumeOffset
+
+    @property
+    def lag(self) -> int:
+        return self.at.broker_offset - self.at.consumer_offset
 
 
 @app.command("list", help=LIST_HELP)
@@ -233,49 +249,13 @@ def consume_stats(
         )
 
     rows = [
-        (group, queue, at, at.broker_offset - at.consumer_offset)
+        _Standing(group, queue, at)
         for found in AdminSession(namesrv, timeout).ask(act).values()
         for group, members in sorted(found.stats.items())
         for stats in members
         for queue, at in sorted(stats.offsets.items())
     ]
-    shown = [row for row in rows if row[3] >= lag_min]
-    if as_json:
-        output.print_json(
-            [
-                {
-                    "group": group,
-                    "topic": queue.topic,
-                    "broker": queue.broker_name,
-                    "queue_id": queue.queue_id,
-                    "committed_offset": at.consumer_offset,
-                    "max_offset": at.broker_offset,
-                    "lag": lag,
-                    "last_consumed_store_at_ms": at.last_timestamp or None,
-                }
-                for group, queue, at, lag in shown
-            ]
-        )
-        return
-    output.print_table(
-        ("GROUP", "TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"),
-        [
-            (
-                group,
-                queue.topic,
-                queue.broker_name,
-                queue.queue_id,
-                at.consumer_offset,
-                at.broker_offset,
-                lag,
-                output.time_text(at.last_timestamp),
-            )
-            for group, queue, at, lag in shown
-        ],
-    )
-    output.print_line("")
-    total = sum(lag for *_, lag in shown)
-    output.print_line(f"{output.counted(total, 'message')} behind")
+    _print_standings([row for row in rows if row.lag >= lag_min], as_json=as_json)
 
 
 async def _listed(admin: AdminClient) -> dict[BrokerPlace, tuple[dict[str, str], str]]:
@@ -289,6 +269,44 @@ async def _listed(admin: AdminClient) -> dict[BrokerPlace, tuple[dict[str, str],
 
     places = await find_brokers(admin, None)
     return dict(zip(places, await asyncio.gather(*map(look, places)), strict=True))
+
+
+def _print_standings(rows: Sequence[_Standing], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "group": row.group,
+                    "topic": row.queue.topic,
+                    "broker": row.queue.broker_name,
+                    "queue_id": row.queue.queue_id,
+                    "committed_offset": row.at.consumer_offset,
+                    "max_offset": row.at.broker_offset,
+                    "lag": row.lag,
+                    "last_consumed_store_at_ms": row.at.last_timestamp or None,
+                }
+                for row in rows
+            ]
+        )
+        return
+    output.print_table(
+        ("GROUP", "TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"),
+        [
+            (
+                row.group,
+                row.queue.topic,
+                row.queue.broker_name,
+                row.queue.queue_id,
+                row.at.consumer_offset,
+                row.at.broker_offset,
+                row.lag,
+                output.time_text(row.at.last_timestamp),
+            )
+            for row in rows
+        ],
+    )
+    output.print_line("")
+    output.print_line(f"{output.counted(sum(row.lag for row in rows), 'message')} behind")
 
 
 async def _set(
