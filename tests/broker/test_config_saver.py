@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 from kourou.broker.config_saver import ConfigSaver
 
@@ -30,7 +31,7 @@ def test_a_write_that_nobody_waits_for_any_more_is_not_overtaken() -> None:
     async def main() -> None:
         file = SlowFile()
         texts = iter([b"old", b"new"])
-        saver = ConfigSaver(file, lambda: next(texts), asyncio.to_thread)
+        saver = ConfigSaver(file, lambda: partial(bytes, next(texts)), asyncio.to_thread)
         saver.changed()
         given_up = asyncio.create_task(saver.save())
         await asyncio.to_thread(file.begun.wait, 5)
@@ -44,5 +45,24 @@ def test_a_write_that_nobody_waits_for_any_more_is_not_overtaken() -> None:
         file.go_on.set()
         assert await last
         assert file.saved == [b"old", b"new"]
+
+    asyncio.run(main())
+
+
+def test_the_text_of_a_table_is_made_off_the_loop_and_is_of_when_it_was_taken() -> None:
+    async def main() -> None:
+        file, table, threads = SlowFile(), ["before"], []
+        file.go_on.set()
+
+        def encode(taken: str) -> bytes:
+            threads.append(threading.current_thread())
+            table[0] = "changed meanwhile"
+            return taken.encode()
+
+        saver = ConfigSaver(file, lambda: partial(encode, table[0]), asyncio.to_thread)
+        saver.changed()
+        assert await saver.save()
+        assert file.saved == [b"before"]
+        assert threading.main_thread() not in threads
 
     asyncio.run(main())

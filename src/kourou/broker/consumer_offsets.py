@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile
+from kourou.broker.config_saver import ConfigSaver, Encode, LogPositions, SavedFile
 from kourou.clock import Clock
 from kourou.protocol.bodies import DataVersion, data_version_from_json
 from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
@@ -66,7 +67,7 @@ class ConsumerOffsets:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
-        self._saver = ConfigSaver(file, self._encode, offload, covered_by)
+        self._saver = ConfigSaver(file, self._take, offload, covered_by)
         self._version = DataVersion()
         self._committed: Table = {}
         self._pulled: Table = {}
@@ -220,9 +221,9 @@ class ConsumerOffsets:
                 del table[key]
                 self._saver.changed()
 
-    def _encode(self) -> bytes:
+    def _take(self) -> Encode:
         self._version = self._version.next(self._clock.now_ms())
-        return encode_consumer_offset_table(self.table(), pretty=True)
+        return partial(encode_consumer_offset_table, self.table(), pretty=True)
 
 
 def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:

@@ -26,9 +26,10 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.broker.config_saver import ConfigSaver, Encode, SavedFile
 from kourou.broker.due_record import due_draft
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.long_polling import Arrived
@@ -133,7 +134,7 @@ class DelayDelivery:
         self._stats = stats
         self._offload = offload
         self._clock = clock
-        self._saver = ConfigSaver(file, self._encode, offload, covered_by=store)
+        self._saver = ConfigSaver(file, self._take, offload, covered_by=store)
         self._version, self.offsets = _load(file)
         self._levels = [
             _Level(number, delay_ms, self.offsets.get(number, 0))
@@ -372,9 +373,9 @@ class DelayDelivery:
         """Return how far each level is, in the form of the file."""
         return DelayOffsetTable(dict(self.offsets), self._version)
 
-    def _encode(self) -> bytes:
+    def _take(self) -> Encode:
         self._version = self._version.next(self._clock.now_ms())
-        return encode_delay_offset_table(self.table(), pretty=True)
+        return partial(encode_delay_offset_table, self.table(), pretty=True)
 
 
 def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:

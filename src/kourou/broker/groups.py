@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.broker.config_saver import ConfigSaver, Encode, SavedFile
 from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
 from kourou.model.group import SubscriptionGroup
@@ -68,7 +69,7 @@ class Groups:
         """
         self._clock = clock
         self.auto_create = auto_create
-        self._saver = ConfigSaver(file, self._encode, offload)
+        self._saver = ConfigSaver(file, self._take, offload)
         text = file.load()
         table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
         self._version = table.data_version
@@ -87,7 +88,7 @@ class Groups:
     def table(self, names: Sequence[str] | None = None) -> SubscriptionGroupTable:
         """Return the groups as they are now, or those of `names`, with the version of all."""
         if names is None:
-            return SubscriptionGroupTable(dict(self._groups), self._version, self._forbidden)
+            return SubscriptionGroupTable(dict(self._groups), self._version, dict(self._forbidden))
         groups = {name: self._groups[name] for name in names}
         forbidden = {name: self._forbidden[name] for name in names if name in self._forbidden}
         return SubscriptionGroupTable(groups, self._version, forbidden)
@@ -196,8 +197,8 @@ class Groups:
                 f"group {name} cannot be made: {GROUPS_MAX} groups are known; delete some"
             )
 
-    def _encode(self) -> bytes:
-        return encode_subscription_group_table(self.table(), pretty=True)
+    def _take(self) -> Encode:
+        return partial(encode_subscription_group_table, self.table(), pretty=True)
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock.now_ms())

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.broker.config_saver import ConfigSaver, Encode, SavedFile
 from kourou.clock import Clock
 from kourou.errors import RemoteSystemError
 from kourou.model import topic as names
@@ -85,7 +85,7 @@ class Topics:
         self.auto_create = config.auto_create_topic_enable
         self._config = config
         self._clock = clock
-        self._saver = ConfigSaver(file, self._encode, offload)
+        self._saver = ConfigSaver(file, self._take, offload)
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(timestamp=clock.now_ms())
         self._change = 0
@@ -284,8 +284,9 @@ class Topics:
         self._saver.changed()
         self.on_changed()
 
-    def _encode(self) -> bytes:
-        return self._text.encode(self._version)
+    def _take(self) -> Encode:
+        text = self._text.encode(self._version)  # of parts that are ready: some ms at most
+        return lambda: text
 
 
 async def _nobody_to_tell() -> None:
