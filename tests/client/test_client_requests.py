@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consumer import Consumer
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import (
@@ -35,7 +35,7 @@ GROUP = "consumers"
 Ask = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
 
 
-def asker(w: Recording, consumer: PushConsumer) -> Ask:
+def asker(w: Recording, consumer: Consumer) -> Ask:
     """Return what has the broker send a request to the consumer and wait for its answer."""
     running = w.cluster.broker()._running
     assert running is not None

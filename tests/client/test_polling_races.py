@@ -9,9 +9,9 @@ import pytest
 
 from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere
+from kourou.store.config import StoreConfig
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
-from kourou.store.config import StoreConfig
 from tests.client.test_polling import BODIES, Q0, Q1, poll_bodies, poller
 
 
@@ -128,9 +128,9 @@ def test_a_member_that_is_reset_while_it_holds_messages_goes_back() -> None:
     run_virtual(main())
 
 
-def test_a_queue_whose_end_was_lost_goes_on_at_its_new_end() -> None:
+def test_a_topic_that_was_made_anew_is_given_from_its_beginning() -> None:
     async def main() -> None:
-        async with recording(queues=1) as w, poller(w) as consumer:
+        async with recording(queues=1) as w, poller(w, auto_commit=False) as consumer:
             await w.send(*BODIES)
             await consumer.assign([Q0])
             await poll_bodies(consumer, 30)

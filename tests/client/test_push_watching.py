@@ -256,3 +256,19 @@ def test_a_listener_that_blocks_the_loop_is_told_of_once(
     run_virtual(main())
     [entry] = [one.getMessage() for one in caplog.records if "event_loop.blocked" in one.msg]
     assert "heartbeats come late" in entry
+
+
+def test_the_lag_counts_from_where_the_group_is_before_anything_is_done() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await w.send(*BODIES)
+            async with w.consumer():
+                await w.until_got(*BODIES)
+            await w.send(b"a", b"b", b"c")
+            never = asyncio.Event()
+            async with w.consumer(lambda _: never.wait(), shutdown_timeout_ms=100) as consumer:
+                await w.until(lambda: consumer.health().held_messages == 3)
+                queue = MessageQueue(TOPIC, "broker-0", 0)
+                assert consumer.health().lag[queue] == 3
+
+    run_virtual(main())

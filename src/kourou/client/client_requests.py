@@ -1,4 +1,4 @@
-"""What brokers ask of a push consumer.
+"""What brokers ask of a consumer.
 
     40   others joined or left the group            rebalance; no answer
     220  an administrator resets the group          go on at the offsets given; no answer

@@ -17,7 +17,7 @@ from kourou.client.process_queue import ProcessQueue
 from kourou.client.pull_result import PullResult
 from kourou.client.queue_puller import PulledSome, QueuePuller
 from kourou.client.rebalance import QueueChanges
-from kourou.client.start_offset import CONSUME_TIMESTAMP_AGE_MS, find_start_offset
+from kourou.client.start_offset import find_start_offset
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies import ProcessQueueInfo
@@ -30,6 +30,7 @@ class _Held:
     process_queue: ProcessQueue
     puller: QueuePuller
     pulling: asyncio.Task[None]
+    start: int
 
 
 class HeldQueues:
@@ -71,6 +72,7 @@ class HeldQueues:
         self._on_pulled = on_pulled
         self._held: dict[MessageQueue, _Held] = {}
         self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
+        self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self.on_lost: Callable[[], None] | None = None
 
     @property
@@ -89,7 +91,7 @@ class HeldQueues:
             queue: QueueState(
                 len(held.process_queue),
                 held.process_queue.size_bytes,
-                self._offsets.get(queue),
+                self._done_offset(queue, held),
                 held.puller.max_offset,
                 held.puller.is_failing,
                 held.puller.problem,
@@ -101,7 +103,7 @@ class HeldQueues:
         """Return each queue as administrators see it."""
         return {
             queue: ProcessQueueInfo(
-                commit_offset=self._offsets.get(queue) or 0,
+                commit_offset=self._done_offset(queue, held),
                 cached_msg_min_offset=held.process_queue.lowest or 0,
                 cached_msg_max_offset=held.process_queue.highest or 0,
                 cached_msg_count=len(held.process_queue),
@@ -114,9 +116,8 @@ class HeldQueues:
         }
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the offsets in memory of the topic's queues."""
-        known = {queue: self._offsets.get(queue) for queue in sorted(self.of_topic(topic))}
-        return {queue: offset for queue, offset in known.items() if offset is not None}
+        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        return {q: self._done_offset(q, self._held[q]) for q in sorted(self.of_topic(topic))}
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
         """Return the queues held of one topic."""
@@ -133,8 +134,9 @@ class HeldQueues:
             TransportError, RemoteError: a start offset could not be found. That queue is not
                 started; the others are.
         """
-        await asyncio.gather(*map(self._release, changes.released))
-        outcomes = await asyncio.gather(*map(self._add, changes.added), return_exceptions=True)
+        async with self._changing:
+            await asyncio.gather(*map(self._release, changes.released))
+            outcomes = await asyncio.gather(*map(self._add, changes.added), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
@@ -145,12 +147,13 @@ class HeldQueues:
         What is in flight is dropped first, so that it moves no offset any more; what a listener
         has of it may be delivered again beside it.
         """
-        queues = [queue for queue in wanted if queue in self._held]
-        for queue in queues:
-            self._held[queue].process_queue.drop()
-            self._offsets.overwrite(queue, wanted[queue])
-            log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
-        await asyncio.gather(*map(self._release, queues))
+        async with self._changing:
+            queues = [queue for queue in wanted if queue in self._held]
+            for queue in queues:
+                self._held[queue].process_queue.drop()
+                self._offsets.overwrite(queue, wanted[queue])
+                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+            await asyncio.gather(*map(self._release, queues))
         if queues and self.on_lost is not None:
             self.on_lost()
 
@@ -178,18 +181,15 @@ class HeldQueues:
             held.pulling.cancel()
         self._held.clear()
 
+    def _done_offset(self, queue: MessageQueue, held: _Held) -> int:
+        """Return the queue offset below which all is done."""
+        offset = self._offsets.get(queue)
+        return held.start if offset is None else offset
+
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have gone on since
-        timestamp_ms = self._config.consume_timestamp_ms
-        if timestamp_ms is None:
-            timestamp_ms = self._instance.runtime.clock.now_ms() - CONSUME_TIMESTAMP_AGE_MS
         offset, is_committed = await find_start_offset(
-            self._instance,
-            self._offsets,
-            queue,
-            self._config.consume_from_where,
-            timestamp_ms,
-            timeout_ms=self._config.request_timeout_ms,
+            self._instance, self._offsets, queue, self._config
         )
         end = self._cut.pop(queue, None)
         if end is not None and offset > end:
@@ -199,12 +199,15 @@ class HeldQueues:
             # messages that came meanwhile.
             self._offsets.update(queue, offset)
             await self._offsets.persist((queue,))
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:
+            return  # the topic was left meanwhile
         process_queue = ProcessQueue(queue)
         puller = QueuePuller(
             self._instance,
             self._group,
             self._config,
-            subscription=self._subscriptions[queue.topic],
+            subscription=subscription,
             process_queue=process_queue,
             offset=offset,
             ready=self._ready,
@@ -213,7 +216,7 @@ class HeldQueues:
             on_pulled=self._on_pulled,
         )
         pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
-        self._held[queue] = _Held(process_queue, puller, pulling)
+        self._held[queue] = _Held(process_queue, puller, pulling, offset)
         log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
 
     async def _release(self, queue: MessageQueue) -> None:
@@ -249,7 +252,10 @@ class HeldQueues:
             self._offsets.overwrite(queue, answer.next_offset)
 
         async def restart() -> None:
-            await self._release(queue)
+            async with self._changing:
+                held = self._held.get(queue)
+                if held is not None and held.process_queue is process_queue:
+                    await self._release(queue)
             if self.on_lost is not None:
                 self.on_lost()
 

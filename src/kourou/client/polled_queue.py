@@ -29,12 +29,14 @@ class PolledQueue:
         next_offset: the queue offset to pull next; None until the start is known.
         size_bytes: sum of the bodies held.
         max_offset: the queue offset that the next message will have, as of the last pull.
+        given_at_ms: when messages of it were given last, in epoch milliseconds; 0 if none were.
     """
 
     __slots__ = (
         "_given_from",
         "_messages",
         "_start",
+        "given_at_ms",
         "is_paused",
         "max_offset",
         "next_offset",
@@ -48,6 +50,7 @@ class PolledQueue:
         self.next_offset: int | None = None
         self.size_bytes = 0
         self.max_offset: int | None = None
+        self.given_at_ms = 0
         self._messages: deque[MessageExt] = deque()
         self._given_from: int | None = None  # first offset given and not acknowledged
         self._start: int | None = None  # what the group had committed when we came
@@ -61,6 +64,11 @@ class PolledQueue:
         """Distance between the lowest and the highest offset held; 0 when empty."""
         held = self._messages
         return held[-1].queue_offset - held[0].queue_offset if held else 0
+
+    @property
+    def highest(self) -> int | None:
+        """The highest queue offset held; None when empty."""
+        return self._messages[-1].queue_offset if self._messages else None
 
     @property
     def position(self) -> int | None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from kourou.client.config import MIB
 from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.offset_store import Offsets
@@ -19,6 +20,7 @@ from kourou.errors import UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +124,36 @@ class PolledQueues:
         """Return what keeps the queue from being pulled, in words, if anything but its broker."""
         return self._get(queue).reader.problem
 
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return each queue as administrators see it."""
+        return {
+            queue: ProcessQueueInfo(
+                commit_offset=polled.queue.done_offset or 0,
+                cached_msg_min_offset=(polled.queue.position or 0) if len(polled.queue) else 0,
+                cached_msg_max_offset=polled.queue.highest or 0,
+                cached_msg_count=len(polled.queue),
+                cached_msg_size_in_mib=polled.queue.size_bytes // MIB,
+                last_pull_timestamp=polled.reader.last_pull_at_ms,
+                last_consume_timestamp=polled.queue.given_at_ms,
+            )
+            for queue, polled in sorted(self._polled.items())
+        }
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        known = {queue: self._polled[queue].queue.done_offset for queue in self.of_topic(topic)}
+        return {queue: offset for queue, offset in sorted(known.items()) if offset is not None}
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets, back or forth, in those of the queues that are held."""
+        async with self._changing:
+            queues = [queue for queue in wanted if queue in self._polled]
+            for queue in queues:
+                self.move(queue, wanted[queue])
+                self._offsets.overwrite(queue, wanted[queue])
+                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+            await self._offsets.persist(queues)
+
     def reread(self, topic: str) -> None:
         """Pull the topic's queues by its new subscription; what is held stays held."""
         for queue in self.of_topic(topic):
@@ -223,10 +255,12 @@ class PolledQueues:
 
     def _take(self, max_messages: int) -> list[MessageExt]:
         taken: list[MessageExt] = []
+        now_ms = self._instance.runtime.clock.now_ms()
         for _ in range(len(self._ready)):
             polled = self._ready.popleft()
-            if not polled.is_paused:
+            if not polled.is_paused and len(polled):
                 taken += polled.take(max_messages - len(taken))
+                polled.given_at_ms = now_ms
             if len(polled):
                 self._ready.append(polled)
             if len(taken) == max_messages:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kourou.client.client_requests import ClientRequests
+from kourou.client.consumer_answers import ConsumerAnswers
 from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.consumer_groups import consumer_groups
 from kourou.client.instance import ClientInstance
@@ -18,8 +20,6 @@ from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
 from kourou.model.topic import check_client_group, check_topic
 from kourou.protocol.bodies import ConsumerData
-from kourou.protocol.codes import RequestCode
-from kourou.remoting.connection import Request
 from kourou.remoting.runtime import Runtime
 
 __all__ = ["PullConsumer", "PullResult", "PullStatus"]
@@ -76,13 +76,14 @@ class PullConsumer(Polling):
     ) -> None:
         check_client_group(group)
         config = config or PullConsumerConfig()
+        requests = ClientRequests(group)
         instance = ClientInstance(
             namesrv_addr,
             config,
             runtime,
             kind="pull consumer",
             consumer=self._consumer_data,
-            handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_consumer_ids_changed},
+            handlers=requests.handlers(),
             on_route_changed=self._on_route_changed,
             on_registered=self._on_registered,
         )
@@ -93,6 +94,14 @@ class PullConsumer(Polling):
         self._rebalance.on_queues_changed = self._tell_queues_changed
         self._is_rebalancing = False
         self._watch = TopicWatch(instance)
+        self._answers = requests.asked = ConsumerAnswers(
+            instance,
+            config,
+            subscriptions=self._subscriptions,
+            held=self._polled,
+            rebalance=self._rebalance,
+            stats=self._stats,
+        )
 
     async def start(self) -> None:
         """Begin to work; no server is asked for anything before the first call or subscription.
@@ -115,6 +124,7 @@ class PullConsumer(Polling):
                 self._polled.persist, config.auto_commit_interval_ms, "auto commit"
             )
         self._start_sampling()
+        self._answers.begin(None)
         tasks.start(self._watch.look_up, "queues of watched topics")
         if self._mode is Mode.SUBSCRIBED:
             self._join()
@@ -258,9 +268,6 @@ class PullConsumer(Polling):
             consume_from_where=self._config.consume_from_where,
             subscriptions=tuple(self._subscriptions.values()),
         )
-
-    def _on_consumer_ids_changed(self, _: Request) -> None:
-        self._rebalance.wake()
 
     def _on_route_changed(self, topic: str) -> None:
         self._rebalance.wake()

@@ -20,6 +20,7 @@ from kourou.client.consume_concurrently import (
     ListenerCall,
 )
 from kourou.client.consumer import Consumer, QueueState
+from kourou.client.consumer_answers import ConsumerAnswers
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.consumer_groups import consumer_groups
 from kourou.client.delivery import ReadyMessages
@@ -30,7 +31,6 @@ from kourou.client.lifetime import Lifetime
 from kourou.client.listener_threads import ListenerThreads
 from kourou.client.local_offsets import make_offsets
 from kourou.client.loop_watch import LoopWatch
-from kourou.client.push_answers import PushAnswers
 from kourou.client.rebalance_loop import RebalanceLoop
 from kourou.client.subscriptions import Subscriptions
 from kourou.disk import Disk
@@ -154,7 +154,7 @@ class PushConsumer(Lifetime, Consumer):
             is_alone=self._is_broadcasting,
         )
         self._rebalance.on_queues_changed = self._tell_queues_changed
-        self._answers = self._requests.asked = PushAnswers(
+        self._answers = self._requests.asked = ConsumerAnswers(
             instance,
             config,
             subscriptions=self._subscriptions,

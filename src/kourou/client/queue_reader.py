@@ -17,7 +17,7 @@ from kourou.client.offset_store import Offsets
 from kourou.client.polled_queue import PolledQueue
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.client.queue_puller import PulledSome
-from kourou.client.start_offset import CONSUME_TIMESTAMP_AGE_MS, find_start_offset
+from kourou.client.start_offset import find_start_offset
 from kourou.errors import CodecMissingError, FlowControlError, KourouError, ProtocolError
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
@@ -52,6 +52,7 @@ class QueueReader:
         is_failing: the broker did not answer the last pull, or refused it. Nothing is committed
             then: it may have lost the end of the queue, and keeps the offset that it corrected.
         problem: why the queue is not pulled although its broker answers; None if it is.
+        last_pull_at_ms: when the last pull began, in epoch milliseconds; 0 before the first.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class QueueReader:
         self._on_pulled = on_pulled
         self.is_failing = False
         self.problem: str | None = None
+        self.last_pull_at_ms = 0
 
     def resume(self) -> None:
         """Go on, if the queue was paused."""
@@ -107,17 +109,9 @@ class QueueReader:
     async def _find_start(self) -> int:
         """Begin where the group is; return the delay before the next step, in ms."""
         config, queue = self._config, self._queue
-        timestamp_ms = config.consume_timestamp_ms
-        if timestamp_ms is None:
-            timestamp_ms = self._instance.runtime.clock.now_ms() - CONSUME_TIMESTAMP_AGE_MS
         try:
             offset, is_committed = await find_start_offset(
-                self._instance,
-                self._offsets,
-                queue,
-                config.consume_from_where,
-                timestamp_ms,
-                timeout_ms=config.request_timeout_ms,
+                self._instance, self._offsets, queue, config
             )
         except KourouError as error:
             log.warning("start_offset.unknown queue=%s reason=%s", queue, error)
@@ -137,6 +131,7 @@ class QueueReader:
             return await self._find_start()
         if self._holds_too_much():
             return self._config.flow_control_delay_ms
+        self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
         result = await self._pull(asked)
         if self.is_failing:
@@ -163,7 +158,8 @@ class QueueReader:
 
         Where what comes next is gone, what is held is still good. Where the queue ends before our
         offset, its end was lost or the topic made anew, or an administrator set the group back:
-        then the broker's committed offset knows better than the queue's end.
+        then the broker's committed offset knows better than the queue's end; without one, the group
+        begins anew.
         """
         offset = answer.next_offset
         log.warning("pull.offset_moved queue=%s from=%d to=%d", self._queue, asked, offset)
@@ -171,8 +167,10 @@ class QueueReader:
             self._polled.put((), offset)
             return
         if asked > answer.max_offset:
-            committed = await self._offsets.fetch(self._queue)
-            offset = offset if committed is None else min(offset, committed)
+            start, _ = await find_start_offset(
+                self._instance, self._offsets, self._queue, self._config
+            )
+            offset = min(offset, start)
         self._polled.move(offset)
 
     def _holds_too_much(self) -> bool:

@@ -144,11 +144,13 @@ class RebalanceLoop:
     async def _pass(self) -> bool:
         """Rebalance all topics; return whether none changed and none failed."""
         is_settled = True
-        for topic in sorted(self._held.topics() - self._subscriptions.keys()):
-            await self._change(topic, [], QueueChanges(tuple(self._held.of_topic(topic)), ()))
-        for topic in sorted(self._subscriptions):
+        for topic in sorted(self._held.topics() | self._subscriptions.keys()):
             try:
-                is_settled &= await self._rebalance(topic)
+                if topic in self._subscriptions:
+                    is_settled &= await self._rebalance(topic)
+                else:
+                    released = tuple(self._held.of_topic(topic))
+                    await self._change(topic, [], QueueChanges(released, ()))
                 self._failures.pop(topic, None)
             except KourouError as error:
                 is_settled = False

@@ -1,6 +1,7 @@
 """What a consumer tells of its settings and statistics to administrators (request 307).
 
-Source: DefaultMQPushConsumerImpl.consumerRunningInfo, ConsumerRunningInfo.java.
+Source: consumerRunningInfo of DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl,
+ConsumerRunningInfo.java.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kourou.client.consume_stats import TopicStats
-from kourou.client.consumer_config import PushConsumerConfig
+from kourou.client.consumer_config import ConsumerConfig, PushConsumerConfig
 from kourou.model.group import ConsumeType
 from kourou.protocol.bodies import ConsumeStatus
 
@@ -21,20 +22,22 @@ VERSION_NAME: Final = "V5_5_0"
 
 
 def running_properties(
-    config: PushConsumerConfig, namesrv_addresses: Sequence[str], began_at_ms: int
+    config: ConsumerConfig, namesrv_addresses: Sequence[str], began_at_ms: int
 ) -> dict[str, str]:
     """Return the properties that Java's tools print, and the settings by RocketMQ's names.
 
     What is not set is left out; times are in the units of ours, ms.
     """
+    is_pushed = isinstance(config, PushConsumerConfig)
     told = {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in namesrv_addresses),
-        "PROP_THREADPOOL_CORE_SIZE": str(config.consume_threads),
         "PROP_CONSUMEORDERLY": "false",
-        "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY.value,
+        "PROP_CONSUME_TYPE": (ConsumeType.PASSIVELY if is_pushed else ConsumeType.ACTIVELY).value,
         "PROP_CLIENT_VERSION": VERSION_NAME,
         "PROP_CONSUMER_START_TIMESTAMP": str(began_at_ms),
     }
+    if isinstance(config, PushConsumerConfig):
+        told["PROP_THREADPOOL_CORE_SIZE"] = str(config.consume_threads)
     for one in dataclasses.fields(config):
         key = one.metadata.get("key")
         value = getattr(config, one.name)

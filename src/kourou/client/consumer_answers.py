@@ -1,14 +1,14 @@
-"""What a push consumer does when a broker asks it for something (`client_requests`)."""
+"""What a consumer does when a broker asks it for something (`client_requests`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from kourou.client.background import BackgroundTasks
 from kourou.client.consume_concurrently import ListenerCall
 from kourou.client.consume_stats import ConsumerStats
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.held_queues import HeldQueues
+from kourou.client.consumer_config import ConsumerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.queue_puller import restore_topic
 from kourou.client.rebalance_loop import RebalanceLoop
@@ -20,11 +20,25 @@ from kourou.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,
+    ProcessQueueInfo,
 )
 
 
-class PushAnswers:
-    """Does for one push consumer what `client_requests.Asked` says.
+class AskedQueues(Protocol):
+    """The queues that requests are about."""
+
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return each queue as administrators see it."""
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets, back or forth, in those of the queues that are held."""
+
+
+class ConsumerAnswers:
+    """Does for one consumer what `client_requests.Asked` says.
 
     Args:
         instance: the client.
@@ -38,10 +52,10 @@ class PushAnswers:
     def __init__(
         self,
         instance: ClientInstance,
-        config: PushConsumerConfig,
+        config: ConsumerConfig,
         *,
         subscriptions: Mapping[str, SubscriptionData],
-        held: HeldQueues,
+        held: AskedQueues,
         rebalance: RebalanceLoop,
         stats: ConsumerStats,
     ) -> None:
@@ -55,7 +69,7 @@ class PushAnswers:
         self._began_at_ms = 0
 
     def begin(self, call: ListenerCall | None) -> None:
-        """Note that the consumer started, and with which listener."""
+        """Note that the consumer started, and with which listener if it has one."""
         self._call = call
         self._began_at_ms = self._instance.runtime.clock.now_ms()
 
@@ -73,7 +87,7 @@ class PushAnswers:
         await self._held.reset(wanted)
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the offsets in memory of the topic's queues."""
+        """Return how far each of the topic's queues is."""
         return self._held.offsets_of(topic)
 
     def running_info(self, stacks: str | None) -> ConsumerRunningInfo:
