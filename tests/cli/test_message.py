@@ -1,0 +1,144 @@
+"""`kourou message` finds single messages and prints those of a time, and consumes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou.testing.process import Outcome
+
+pytestmark = pytest.mark.slow
+Kourou = Callable[..., Outcome]
+
+
+def document(outcome: Outcome) -> Any:
+    assert (outcome.code, outcome.err) == (0, "")
+    return json.loads(outcome.out)
+
+
+def send(kourou: Kourou, topic: str, *bodies: str, queues: int = 2) -> list[dict[str, Any]]:
+    """Create the topic and send to it; return the receipts."""
+    kourou("topic", "create", topic, "--queues", str(queues))
+    receipts = [kourou("send", topic, body, "--tag", "eu", "--json") for body in bodies]
+    return [receipt.rows[0] for receipt in receipts]
+
+
+def test_a_message_is_shown_by_place_id_and_offset_id(kourou: Kourou) -> None:
+    receipt = send(kourou, "f-show", "hello")[0]
+    place = f"{receipt['broker']}/{receipt['queue_id']}@{receipt['queue_offset']}"
+
+    [shown] = document(kourou("message", "show", "f-show", receipt["msg_id"], "--json"))
+
+    assert (shown["body"], shown["tags"], shown["msg_id"]) == ("hello", "eu", receipt["msg_id"])
+    assert shown["system_properties"]["UNIQ_KEY"] == receipt["msg_id"]
+    for other in (place, shown["offset_msg_id"]):
+        assert document(kourou("message", "show", "f-show", other, "--json")) == [shown]
+    text = kourou("message", "show", "f-show", place).out
+    assert f"Stored at    {place}\n" in text
+    assert f"Offset id    {shown['offset_msg_id']}\n" in text
+    assert text.endswith("\n\nhello\n")
+
+
+def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
+    send(kourou, "f-groups", "1", "2", queues=1)
+    alone = kourou("message", "show", "f-groups", "broker-a/0@0", "--groups").out
+    as_group = ("--group", "f-billing", "--from", "earliest", "--count", "1", "--timeout", "10")
+    assert kourou("receive", "f-groups", *as_group).code == 0
+
+    consumed, not_yet = (
+        document(kourou("message", "show", "f-groups", f"broker-a/0@{n}", "--groups", "--json"))
+        for n in (0, 1)
+    )
+
+    assert "No group has consumed its topic." in alone
+    assert consumed[0]["groups"] == [{"group": "f-billing", "is_consumed": True}]
+    assert not_yet[0]["groups"] == [{"group": "f-billing", "is_consumed": False}]
+    text = kourou("message", "show", "f-groups", "broker-a/0@1", "--groups").out
+    assert "  f-billing  not consumed yet\n" in text
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("broker-a/0@9", "has no offset 9: it holds 0 to "),
+        ("broker-z/0@0", "not on broker-z, but on: broker-a"),
+        ("0" * 32, "was found by the id"),
+        ("o-17", "'o-17' is no unique id"),
+    ],
+)
+def test_a_message_that_is_not_there_is_named(kourou: Kourou, message: str, text: str) -> None:
+    send(kourou, "f-absent", "x", queues=1)
+
+    missing = kourou("message", "show", "f-absent", message)
+
+    assert (missing.code, missing.out) == (1, "")
+    assert text in missing.err
+
+
+def test_a_key_is_not_found_without_an_index_and_that_is_said(kourou: Kourou) -> None:
+    kourou("send", "f-key", "x", "--key", "o-17")
+
+    missing = kourou("message", "find", "f-key", "o-17", "--from", "-1h", "--to", "now")
+
+    assert (missing.code, missing.out) == (1, "")
+    assert "there is no index yet" in missing.err
+
+
+def test_a_topic_is_printed_in_the_order_of_storing_and_stays(kourou: Kourou) -> None:
+    send(kourou, "f-print", *map(str, range(7)), queues=3)
+
+    for _ in range(2):
+        printed = kourou("message", "print", "f-print")
+        assert [row["body"] for row in printed.rows] == list("0123456")
+        assert (printed.code, printed.err) == (0, "7 messages\n")
+    text = kourou("message", "print", "f-print", "--text", "--count", "2")
+    assert [line.split()[-1] for line in text.out.splitlines()] == ["0", "1"]
+
+
+def test_a_span_a_tag_and_a_queue_narrow_what_is_printed(kourou: Kourou) -> None:
+    send(kourou, "f-span", "1", "2", "3", queues=1)
+    kourou("send", "f-span", "us", "--tag", "us")
+    rows = kourou("message", "print", "f-span").rows
+    second_at = str(rows[1]["store_at_ms"])
+
+    from_second = kourou("message", "print", "f-span", "--from", second_at, "--tag", "eu")
+    to_second = kourou("message", "print", "f-span", "--to", second_at)
+    queue = kourou("message", "print", "f-span", "--queue", "broker-a/0", "--tag", "us")
+    before = kourou("message", "print", "f-span", "--to", "-1d")
+
+    assert [row["body"] for row in from_second.rows] == ["2", "3"]
+    assert [row["body"] for row in to_second.rows] == ["1", "2"]
+    assert [row["body"] for row in queue.rows] == ["us"]
+    assert (before.code, before.out, before.err) == (0, "", "0 messages\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (("--from", "latest"), 2, "`kourou receive` goes on"),
+        (("--from", "yesterday"), 2, "--from 'yesterday' is no time"),
+        (("--to", "soon"), 2, "--to 'soon' is no time"),
+        (("--from", "-1h", "--to", "-2h"), 2, "--to -2h is before --from -1h"),
+        (("--queue", "broker-a/7"), 2, "has no queue 'broker-a/7'; it has broker-a/0"),
+        (("--tag", "||"), 2, "||"),
+    ],
+)
+def test_what_cannot_be_printed_is_refused(
+    kourou: Kourou, args: tuple[str, ...], code: int, text: str
+) -> None:
+    send(kourou, "f-refused", "x", queues=1)
+
+    refused = kourou("message", "print", "f-refused", *args)
+
+    assert (refused.code, refused.out) == (code, "")
+    assert text in refused.err
+
+
+def test_a_topic_that_does_not_exist_is_named(kourou: Kourou) -> None:
+    for args in (("print", "f-nothing"), ("show", "f-nothing", "0" * 32)):
+        missing = kourou("message", *args)
+        assert (missing.code, missing.out) == (1, "")
+        assert "f-nothing" in missing.err

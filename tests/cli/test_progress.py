@@ -1,0 +1,49 @@
+"""Long work tells a person how far it is, and nobody else."""
+
+from __future__ import annotations
+
+import io
+
+from kourou.cli.progress import FIRST_MS, INTERVAL_MS, Progress
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+def test_a_line_is_written_over_and_wiped_at_the_end() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress("messages", 4_000, stream=stream, clock=clock, is_shown=True) as progress:
+        progress.advance(500)
+        assert stream.getvalue() == ""
+        clock.at_ms += FIRST_MS
+        progress.advance(500)
+        progress.advance(500)
+        clock.at_ms += INTERVAL_MS
+        progress.advance(2_500)
+
+    shown = ["1,000 of 4,000 messages (25%)", "4,000 of 4,000 messages (100%)"]
+    assert stream.getvalue().split("\r")[1:3] == shown
+    assert stream.getvalue().split("\r")[3:] == [" " * len(shown[1]), ""]
+
+
+def test_nothing_is_written_where_nobody_looks() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress("messages", 10, stream=stream, clock=clock) as progress:
+        clock.at_ms += FIRST_MS
+        progress.advance()
+
+    assert stream.getvalue() == ""
+
+
+def test_more_than_was_foreseen_is_all_of_it() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress("topics", 0, stream=stream, clock=clock, is_shown=True)
+    clock.at_ms += FIRST_MS
+    progress.advance(3)
+
+    assert stream.getvalue() == "\r3 of 0 topics (100%)"
