@@ -122,6 +122,25 @@ def test_a_reset_that_cannot_be_is_refused(fields: dict[str, Any], code: int, te
     run_with_parts(test)
 
 
+def test_a_topic_deleted_while_its_offsets_are_searched_leaves_none_behind() -> None:
+    """Else a group would skip the first messages of the topic that is made in its place."""
+
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+
+        async def search(function: Callable[..., Any], *args: Any) -> Any:
+            parts.topics.delete("T")
+            return function(*args)
+
+        parts.admin.offsets._offload = search  # type: ignore[assignment]
+        answer = await reset(parts, timestamp=parts.clock.now_ms())
+
+        assert (answer.code, answer.remark) == (17, "Topic T does not exist any more")
+        assert parts.offsets.of_topic("g", "T") == {}
+
+    run_with_parts(test)
+
+
 def test_refusals_are_worded_as_by_java(golden: Golden) -> None:
     _, java = golden("222_INVOKE_BROKER_TO_RESET_OFFSET_raw-reset-offset-unknown-topic_rc17")
     assert java is not None
@@ -292,6 +311,20 @@ def test_a_group_gets_the_offsets_of_another_in_one_topic_or_in_all() -> None:
         await clone(parts)
         assert parts.offsets.topics_of("h") == ["T", "U"]
         assert parts.offsets.of_topic("g", "T") == {1: 7}
+
+    run_with_parts(test)
+
+
+def test_clone_replaces_a_reset_that_the_group_has_not_learnt_of_yet() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await five_messages(parts)
+        parts.offsets.commit("g", "T", 0, 4)
+        parts.offsets.reset("h", "T", 0, 1)
+
+        await clone(parts, topic="T")
+
+        assert parts.offsets.take_reset("h", "T", 0) is None
+        assert parts.offsets.query("h", "T", 0) == 4
 
     run_with_parts(test)
 

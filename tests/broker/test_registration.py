@@ -397,6 +397,36 @@ def test_a_permission_that_changes_while_the_broker_runs_is_routed() -> None:
     run_virtual(main())
 
 
+def test_a_permission_that_changes_while_a_topic_is_being_told_is_routed_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1])
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        assert world.broker._running is not None
+        live = world.broker._running._parts.live
+        await asyncio.sleep(1)
+
+        def change() -> None:
+            live.update({"brokerPermission": "4"}, 1)
+            world.topics.put(TopicConfig("Second"))
+
+        def encode(body: RegisterBody) -> bytes:
+            if list(body.table.topics) == ["First"]:
+                asyncio.get_running_loop().call_soon(change)  # when it is on its way
+            return encode_register_body(body)
+
+        monkeypatch.setattr("kourou.broker.registration.encode_register_body", encode)
+        world.topics.put(TopicConfig("First"))
+        await asyncio.sleep(1)
+        for name in ("TBW102", "First", "Second"):
+            assert (await world.route(FIRST, name)).queue_datas[0].perm == 4
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
 def test_who_makes_a_topic_for_a_client_may_wait_until_its_route_is_there() -> None:
     async def main() -> None:
         world = World()

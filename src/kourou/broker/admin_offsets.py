@@ -3,7 +3,8 @@
 A reset (222) holds for connected groups and for others. By default it is kept here and the group
 learns of it by its next pull of the queue (`consumer_offsets.py`, `pull.py`); where
 `use_server_side_reset_offset` is off, it is sent to the group's members, as older brokers do, which
-then go on there themselves. Both are answered when what is kept here is durable.
+then go on there themselves. Both are answered when what is kept here is durable; with ASYNC_FLUSH
+it is, as all offsets, once the log is synced as far as they speak of it.
 
 Source: AdminBrokerProcessor.java, Broker2Client.java, apache/rocketmq 5.5.0.
 """
@@ -181,6 +182,11 @@ class OffsetAdminHandlers:
             found = {header.queue_id: header.offset or 0}
         else:
             found = await self._by_time(topic, queue_ids, header.timestamp)
+        if self._topics.get(topic) is None:
+            # Deleted meanwhile: who makes it anew must not find an offset of the old one.
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist any more"
+            )
         for queue_id, offset in found.items():
             self._offsets.reset(group, topic, queue_id, offset)
             self._on_reset(group, topic, queue_id)

@@ -148,6 +148,8 @@ class ConsumerOffsets:
     def clone(self, source: str, destination: str, topic: str) -> bool:
         """Give one group the offsets of another in the topic, in place of its own.
 
+        A reset that the group has not learnt of yet is replaced too: its next pull would go there.
+
         Returns:
             Whether the source has any; if not, nothing changed.
         """
@@ -155,6 +157,7 @@ class ConsumerOffsets:
         if not offsets:
             return False
         self._committed[destination, topic] = dict(offsets)
+        self._resets.pop((destination, topic), None)
         self._saver.changed()
         return True
 

@@ -119,9 +119,7 @@ class Registration:
             return
         self._permission = permission
         self._topics.new_version()  # name servers take topics of a version that they know as known
-        for member in self._members.values():
-            member.known_change = None
-            member.is_due.set()
+        self.soon()
 
     async def tried(self) -> None:
         """Return when every name server has been tried once."""

@@ -137,6 +137,9 @@ class Topics:
 
     def new_version(self) -> None:
         """Count a change of all topics: what routes show of them has changed."""
+        self._change += 1
+        self._changed.clear()
+        self._forgotten = self._change  # so that name servers are told all of them
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
 
