@@ -13,7 +13,6 @@ from kourou.errors import (
     GroupNotFoundError,
     NoRouteError,
     RemoteSystemError,
-    RequestNotSupportedError,
     TopicNotFoundError,
     UsageError,
 )
@@ -150,6 +149,19 @@ def test_an_old_broker_passes_a_reset_on_and_an_absent_group_is_moved_by_a_commi
     with_consumed(body, use_server_side_reset_offset=False)
 
 
+def test_an_old_broker_lets_a_group_begin_elsewhere_that_never_committed() -> None:
+    async def body(w: Recording, admin: AdminClient) -> None:
+        await admin.create_group(SubscriptionGroup("fresh"))
+        moves = await admin.skip_backlog("fresh", "T")
+        assert [move.new_offset for move in moves] == [3, 3]
+        assert await w.committed("fresh") == len(BODIES)
+        await admin.create_group(SubscriptionGroup("one"))
+        await admin.reset_offset("one", "T", queue=queue(1), offset=2)
+        assert await w.committed("one") == 2
+
+    with_consumed(body, use_server_side_reset_offset=False)
+
+
 def test_an_old_broker_does_not_move_other_queues_when_asked_for_one() -> None:
     async def main() -> None:
         async with (
@@ -160,7 +172,7 @@ def test_an_old_broker_does_not_move_other_queues_when_asked_for_one() -> None:
             await w.send(*BODIES)
             await w.until_got(*BODIES)
             await asyncio.sleep(10)
-            with pytest.raises(RequestNotSupportedError, match="stop the members of consumers"):
+            with pytest.raises(RemoteSystemError, match="stop the members of consumers"):
                 await admin.reset_offset("consumers", "T", queue=queue(0), offset=0)
             await asyncio.sleep(10)
             assert len(w.got) == len(BODIES)

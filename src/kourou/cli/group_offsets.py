@@ -52,9 +52,9 @@ Examples:
 """
 
 CLONE_HELP: Final = """\
-Let the group DESTINATION go on in TOPIC where the group SOURCE stands; it is made if it is new.
+Let the group DESTINATION go on in TOPIC where the group SOURCE stands.
 
-Stop the members of DESTINATION before: a live one goes on where it is.
+DESTINATION need not exist yet. Stop its members before: a live one would go on where it is.
 
 \b
 Examples:

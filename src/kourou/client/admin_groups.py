@@ -204,7 +204,7 @@ async def _describe(group: str, knowing: Mapping[str, Server]) -> GroupDescripti
     """Return who consumes as a group that these brokers know."""
     stats, members = await asyncio.gather(
         ask_all(knowing, lambda server: calls_admin_groups.consume_stats(server, group)),
-        ask_all(knowing, lambda server: _members(server, group)),
+        ask_all(knowing, lambda server: live_members(server, group)),
     )
     offsets = {queue: found for part in stats.values() for queue, found in part.offsets.items()}
     return GroupDescription(
@@ -215,7 +215,8 @@ async def _describe(group: str, knowing: Mapping[str, Server]) -> GroupDescripti
     )
 
 
-async def _members(server: Server, group: str) -> list[str]:
+async def live_members(server: Server, group: str) -> list[str]:
+    """Return the client ids of the group's members that are connected to one broker."""
     try:
         return await calls_admin_groups.consumer_ids(server, group)
     except RemoteSystemError:

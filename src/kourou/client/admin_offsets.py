@@ -16,12 +16,14 @@ from typing import Final, Literal
 
 from kourou.client import calls_admin_groups, calls_admin_offsets
 from kourou.client.admin_calls import AdminCalls, Server, ask_all
+from kourou.client.admin_groups import live_members
 from kourou.client.calls_admin_offsets import END_OF_QUEUE
 from kourou.errors import (
     ConsumerNotOnlineError,
     GroupNotFoundError,
     NoRouteError,
-    RequestNotSupportedError,
+    RemoteError,
+    RemoteSystemError,
     UsageError,
 )
 from kourou.model.queue import MessageQueue
@@ -124,8 +126,8 @@ class OffsetAdmin(AdminCalls):
             TopicNotFoundError: no name server knows the topic.
             NoRouteError: no broker has the queue.
             GroupNotFoundError: a broker with the topic does not know the group.
-            RequestNotSupportedError: an old broker cannot move live members in one queue.
-            RemoteSystemError: the queue does not have the offset.
+            RemoteSystemError: the queue does not have the offset; or an old broker cannot move
+                live members in one queue.
         """
         check_group(group)
         at_ms = _check_target(topic, at_ms, to, queue, offset)
@@ -150,10 +152,10 @@ class OffsetAdmin(AdminCalls):
         return await self.reset_offset(group, topic, to=QueueEnd.LATEST, dry_run=dry_run)
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> None:
-        """Let `destination` go on in the topic where `source` stands; it is made if it is new.
+        """Let `destination` go on in the topic where `source` stands.
 
-        Stop the members of `destination` before: a live one goes on where it is, and its next
-        commit overwrites what was cloned.
+        It need not exist: its offsets wait for its first member. Stop the members that it has: a
+        live one goes on where it is, and its next commit overwrites what was cloned.
 
         Raises:
             InvalidGroupError: a name is not valid.
@@ -225,8 +227,9 @@ class _TopicBroker:
         """Reset all queues by a time; return where the group goes on."""
         try:
             return await calls_admin_offsets.reset_topic(self.server, group, topic, at_ms)
-        except ConsumerNotOnlineError:
-            # An older broker only passes a reset on, and nobody is there: commit in their place.
+        except (ConsumerNotOnlineError, RemoteSystemError) as error:
+            if not await self._is_away(group, error):
+                raise
             new = await self.would_be(at_ms, None)
             for queue, offset in new.items():
                 await calls_admin_offsets.commit(self.server, group, queue, offset)
@@ -238,20 +241,32 @@ class _TopicBroker:
         """Reset one queue to an offset; return where the group goes on.
 
         Raises:
-            RequestNotSupportedError: the broker cannot, for live members.
+            RemoteSystemError: the broker cannot, for live members.
         """
         try:
             new = await calls_admin_offsets.reset_queue(self.server, group, queue, offset)
-        except ConsumerNotOnlineError:
+        except (ConsumerNotOnlineError, RemoteSystemError) as error:
+            if not await self._is_away(group, error):
+                raise
             await calls_admin_offsets.commit(self.server, group, queue, offset)
             return {queue: offset}
         if new.get(queue) != offset:
-            raise RequestNotSupportedError(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
                 f"broker {queue.broker_name} cannot reset one queue of a group with live members: "
                 f"stop the members of {group}, or reset the whole topic",
             )
         return {queue: offset}
+
+    async def _is_away(self, group: str, error: RemoteError) -> bool:
+        """Return whether an older broker refused because it had nobody to pass the reset on to.
+
+        Then to commit in place of the members is safe. Of a group that has not committed in every
+        queue it says that it does not exist, before it looks for members.
+        """
+        if isinstance(error, ConsumerNotOnlineError):
+            return True
+        return "not exist" in error.remark and not await live_members(self.server, group)
 
     def move(self, queue: MessageQueue, offset: int) -> OffsetReset:
         """Return the move from where the group stands."""
