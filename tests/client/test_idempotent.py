@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from kourou.client.consume_concurrently import is_coroutine_function
 from kourou.client.idempotent import Idempotent, by_key, by_unique_id
 from kourou.client.seen_store import DAY_MS, SeenInMemory, SeenInSqlite
-from kourou.errors import DuplicateInProgressError, InvalidMessageError, UsageError
+from kourou.errors import DuplicateInProgressError, ForkedError, InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
 from kourou.testing.clock import ManualClock
 
@@ -256,3 +257,48 @@ def test_a_coroutine_function_cannot_hold_a_transaction_open(database: SeenInSql
 def test_a_memory_that_can_remember_nothing_is_refused(entries_max: int) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         SeenInMemory(entries_max)
+
+
+def test_an_object_whose_call_is_a_coroutine_is_awaited() -> None:
+    class Handler:
+        def __init__(self) -> None:
+            self.handled: list[str] = []
+
+        async def __call__(self, m: MessageExt) -> None:
+            await asyncio.sleep(0)
+            self.handled.append(m.msg_id)
+
+    async def main() -> None:
+        handler = Handler()
+        listener = Idempotent(handler, seen=SeenInMemory())
+        assert is_coroutine_function(listener)
+        for _ in range(2):
+            await listener(message())
+        assert handler.handled == ["A1"]
+
+    asyncio.run(main())
+
+
+def test_what_a_plain_handler_leaves_to_be_awaited_does_not_count_as_handled() -> None:
+    async def later(_: MessageExt) -> None:
+        raise AssertionError("never run")
+
+    seen = SeenInMemory()
+    listener = Idempotent(lambda m: later(m), seen=seen)  # noqa: PLW0108 - hides that it is one
+    with pytest.raises(UsageError, match="make it a coroutine function"):
+        listener(message())
+    assert len(seen) == 0
+
+
+def test_a_forked_child_is_kept_from_the_database_of_its_parent(database: SeenInSqlite) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            with database.once("A1"):
+                os._exit(1)
+        except ForkedError:
+            os._exit(0)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with database.once("A1") as connection:
+        assert connection is not None

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self, cast, overload
 
+from kourou.client.consume_concurrently import is_coroutine_function
 from kourou.client.seen_store import SeenInMemory, SeenInSqlite
 from kourou.errors import InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
@@ -103,7 +104,7 @@ class Idempotent:
         identity: Identity = by_unique_id,  # noqa: ARG004  # the signature of __init__
     ) -> Self:
         """Make the kind that fits `handler`: a consumer asks a listener whether to await it."""
-        if not inspect.iscoroutinefunction(handler):
+        if not is_coroutine_function(handler):
             return super().__new__(cls)
         if isinstance(seen, SeenInSqlite):
             raise UsageError(
@@ -117,12 +118,13 @@ class Idempotent:
 
         Raises:
             DuplicateInProgressError: it is being handled right now.
+            UsageError: the handler is no coroutine function, but wants to be awaited.
         """
         with self._seen.once(self._identity(message)) as turn:
             if isinstance(turn, sqlite3.Connection):
-                self._handler(message, turn)
+                _check_done(self._handler(message, turn))
             elif turn:
-                self._handler(message)
+                _check_done(self._handler(message))
 
 
 class _IdempotentCoroutine(Idempotent):
@@ -132,3 +134,14 @@ class _IdempotentCoroutine(Idempotent):
         with cast(SeenInMemory, self._seen).once(self._identity(message)) as is_first:
             if is_first:
                 await self._handler(message)
+
+
+def _check_done(outcome: object) -> None:
+    """Refuse what was not done yet: the message would count as handled."""
+    if inspect.isawaitable(outcome):
+        if inspect.iscoroutine(outcome):
+            outcome.close()
+        raise UsageError(
+            "the handler returned something to be awaited: make it a coroutine function (async "
+            "def), which SeenInMemory takes, or a function that is done when it returns"
+        )

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from kourou.client.process_identity import ProcessGuard
 from kourou.clock import Clock, SystemClock
 from kourou.errors import DuplicateInProgressError, UsageError
 
@@ -118,6 +119,7 @@ class SeenInSqlite:
         for name, value in (("keep_ms", keep_ms), ("busy_timeout_ms", busy_timeout_ms)):
             if value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        self._guard = ProcessGuard()
         self._keep_ms = keep_ms
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -143,8 +145,11 @@ class SeenInSqlite:
 
         Raises:
             UsageError: the transaction was ended inside, so that effect and record are apart.
+            ForkedError: the database was opened by the process from which this one was forked:
+                going on with its connection could damage the file.
             sqlite3.Error: the database failed; nothing was kept.
         """
+        self._guard.check("SeenInSqlite")
         with self._lock:
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
@@ -158,7 +163,9 @@ class SeenInSqlite:
                 raise
 
     def close(self) -> None:
-        """Close the database; waits for a handler that is running."""
+        """Close the database; waits for a handler that is running. Does nothing in a fork."""
+        if self._guard.is_forked:
+            return
         with self._lock:
             self._connection.close()
 
