@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +190,46 @@ def test_queues_released_at_the_same_time_are_all_in_the_file(tmp_path: Path) ->
         assert written == {queue: 300 + queue.queue_id for queue in queues}
 
     asyncio.run(main())
+
+
+def test_an_open_that_was_given_up_leaves_the_file_to_others() -> None:
+    async def main() -> None:
+        disk = SimDisk(1)
+        calls: list[Callable[[], Any]] = []
+
+        async def on_a_busy_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+            calls.append(functools.partial(call, *arguments))
+            await asyncio.Event().wait()
+
+        given_up = LocalOffsets(disk, "id", "g", on_a_busy_thread)
+        opening = asyncio.create_task(given_up.open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        given_up.close()
+        calls[0]()  # the thread comes to it now
+        another = LocalOffsets(disk, "id", "g", call_directly)
+        await another.open()
+        another.close()
+
+    run_virtual(main())
+
+
+def test_offsets_that_did_not_change_are_not_written_again() -> None:
+    async def main() -> None:
+        disk = SimDisk(1)
+        offsets = LocalOffsets(disk, "id", "g", call_directly)
+        await offsets.open()
+        queue = MessageQueue(TOPIC, "b", 0)
+        name = "id/g/offsets.json"
+        offsets.update(queue, 7)
+        await offsets.persist([queue])
+        disk.unlink(name)
+        await offsets.persist([queue])
+        assert not disk.exists(name)
+        offsets.update(queue, 8)
+        await offsets.persist([queue])
+        assert disk.exists(name)
+        offsets.close()
+
+    run_virtual(main())

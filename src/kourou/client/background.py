@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from kourou.errors import KourouError
 
 log = logging.getLogger(__name__)
+
+_END_TIMEOUT_S: Final = 1.0
+"""What a task may take to clean up after it was cancelled: some run what users wrote."""
 
 
 class BackgroundTasks:
@@ -57,11 +61,17 @@ class BackgroundTasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel all tasks but the one that calls, and wait for their end."""
+        """Cancel all tasks but the one that calls, and wait for their end.
+
+        One that catches its cancellation and goes on is left behind after a second.
+        """
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_END_TIMEOUT_S)
+            for task in late:
+                log.warning("background.abandoned name=%s", task.get_name())
 
 
 async def _logged(

@@ -82,7 +82,13 @@ class ListenerCall:
         self._hooks.before(context)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        context.error = await self._call(list(messages) if self.is_batch else messages[0])
+        try:
+            context.error = await self._call(list(messages) if self.is_batch else messages[0])
+        except asyncio.CancelledError as error:
+            context.error, context.outcome = error, ConsumeOutcome.EXCEPTION
+            context.elapsed_ms = (loop.time() - began_s) * 1000
+            self._hooks.after(context)
+            raise
         context.elapsed_ms = (loop.time() - began_s) * 1000
         if context.error is not None:
             context.outcome = ConsumeOutcome.EXCEPTION

@@ -33,7 +33,8 @@ class ConsumeContext:
         group: the consumer group.
         messages: what is consumed, of one topic.
         outcome: None before the call; then how it ended. A poll always succeeds.
-        error: what the listener raised.
+        error: what the listener raised; `asyncio.CancelledError` if it was cut short, as when the
+            consumer closed before it had ended.
         elapsed_ms: how long it took.
         values: for the hook's own use between `before` and `after`.
     """
@@ -49,7 +50,8 @@ class ConsumeContext:
 class ConsumeHook(Protocol):
     """Called on the event loop around each consumption; must not block.
 
-    What it raises is logged and changes nothing. `poll` calls both before it returns.
+    What it raises is logged and changes nothing. `after` is called once for each `before`; `poll`
+    calls both before it returns.
     """
 
     def before(self, context: ConsumeContext) -> None:

@@ -352,7 +352,9 @@ class ClientInstance:
 
     def _on_connected(self, address: str, _: Connection) -> None:
         """Register at once on a new connection to a broker: to it, this client is a new one."""
-        if address not in self._beating and address in self._heartbeat_addresses():
+        if self.is_closed or address in self._beating:
+            return
+        if address in self._heartbeat_addresses():
 
             async def register() -> None:
                 await self.heartbeat(address)

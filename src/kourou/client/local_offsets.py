@@ -59,7 +59,9 @@ class LocalOffsets(OffsetsInMemory):
         self._offload = offload
         self._file = ConfigFile(disk, f"{self._directory}/offsets.json", decode_reset_offsets)
         self._kept: dict[MessageQueue, int] = {}
+        self._saved = b""
         self._unlock: Callable[[], None] | None = None
+        self._is_closed = False
         self._is_failing = False
         self._saving = asyncio.Lock()  # several queues are released at a time; the file is one
 
@@ -69,6 +71,7 @@ class LocalOffsets(OffsetsInMemory):
         Raises:
             UsageError: another consumer has it, or it cannot be read or written.
         """
+        self._is_closed = False
         try:
             await self._offload(self._open)
         except StoreLockedError as error:
@@ -81,9 +84,10 @@ class LocalOffsets(OffsetsInMemory):
 
     def close(self) -> None:
         """Let others use the file. Nothing is written."""
-        if self._unlock is not None:
-            self._unlock()
-            self._unlock = None
+        self._is_closed = True
+        unlock, self._unlock = self._unlock, None
+        if unlock is not None:
+            unlock()
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
         """Return the queue offset that the file has; None if it has none.
@@ -111,7 +115,9 @@ class LocalOffsets(OffsetsInMemory):
             async with self._saving:
                 # Taken now: who waited here meanwhile writes what others changed, too.
                 data = dumps({"offsetTable": dict(sorted(self._kept.items()))}, pretty=True)
-                await self._offload(self._file.save, data)
+                if data != self._saved:
+                    await self._offload(self._file.save, data)
+                    self._saved = data
         except OSError as error:
             level = logging.DEBUG if self._is_failing else logging.WARNING
             self._is_failing = True
@@ -128,6 +134,8 @@ class LocalOffsets(OffsetsInMemory):
         self._unlock = self._disk.lock(f"{self._directory}/lock")
         data = self._file.load()
         self._kept = {} if data is None else decode_reset_offsets(data)
+        if self._is_closed:  # whoever waited for this was cancelled
+            self.close()
 
 
 def make_offsets(

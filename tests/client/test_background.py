@@ -1,0 +1,47 @@
+"""A client's tasks end with it, also those that run what users wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from kourou.client.background import BackgroundTasks
+from kourou.testing.loop import run_virtual
+
+
+def test_a_task_that_catches_its_cancellation_holds_up_the_end_for_a_second_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        released = asyncio.Event()
+
+        async def stubborn() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+            await released.wait()
+
+        tasks = BackgroundTasks()
+        task = tasks.start(stubborn, "consume X")
+        await asyncio.sleep(0)
+        began_s = asyncio.get_running_loop().time()
+        await tasks.close()
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(1.0)
+        assert "background.abandoned name=consume X" in caplog.text
+        released.set()
+        await task
+
+    run_virtual(main())
+
+
+def test_a_task_may_end_all_others() -> None:
+    async def main() -> None:
+        tasks = BackgroundTasks()
+        other = tasks.start(lambda: asyncio.sleep(100), "wait")
+        ended = tasks.start(tasks.close, "close")
+        await ended
+        assert other.cancelled()
+        await tasks.close()
+
+    run_virtual(main())
