@@ -201,7 +201,8 @@ def test_consume_stats_tell_every_queue_and_only_those_of_a_topic() -> None:
         assert list(found.offsets) == [queue(0), queue(1)]
         lag = [at.broker_offset - at.consumer_offset for at in found.offsets.values()]
         assert sorted(lag) == [0, 1]
-        assert (await admin.consume_stats("consumers")).offsets == found.offsets
+        every = (await admin.consume_stats("consumers")).offsets
+        assert found.offsets.items() <= every.items()
         assert (await admin.consume_stats("nobody")).offsets == {}
 
     with_consumed(body)
