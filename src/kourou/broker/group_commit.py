@@ -143,10 +143,15 @@ class GroupCommit:
         self.put(drafts, now_ms, done)
         return await future
 
-    def flush(self, now_ms: int) -> None:
-        """Write consume queues and the checkpoint, and sync what is due; about every second."""
-        self._store.flush(now_ms)
+    def flush(self, now_ms: int) -> bool:
+        """Write consume queues and the checkpoint, and sync what is due; about every second.
+
+        Returns:
+            False if there were many new queues, and the rest should follow in some milliseconds.
+        """
+        is_all = self._store.flush(now_ms)
         self._start_sync()
+        return is_all
 
     def begin_deletion(self, topic: str) -> TopicDeletion | None:
         """Refuse messages of the topic from now on; return what deletes it, None if it has none.

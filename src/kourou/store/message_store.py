@@ -180,13 +180,7 @@ class MessageStore(StoreReader):
         self._last_store_at_ms = store_at_ms
         code = queue_tags_code(draft.topic, draft.properties, store_at_ms, self._delay_levels_ms)
         appended = Appended(
-            position,
-            queue_offset,
-            len(record),
-            queue.topic,
-            queue.queue_id,
-            code,
-            store_at_ms,
+            position, queue_offset, len(record), queue.topic, queue.queue_id, code, store_at_ms
         )
         if is_shown:
             queue.next_offset = queue_offset + 1
@@ -335,19 +329,22 @@ class MessageStore(StoreReader):
         deletion.refuse()
         return deletion
 
-    def flush(self, now_ms: int) -> None:
-        """Write the queues' tails and the checkpoint, and look at the space left.
+    def flush(self, now_ms: int) -> bool:
+        """Write the queues' tails and the checkpoint, and look at the space left; each second.
 
-        To be called about every second; of very many new queues the next calls write the rest.
-        Raises nothing: what fails here makes the store refuse appends.
+        False if many queues are new: call again in some milliseconds for more of them. Raises
+        nothing: what fails here makes the store refuse appends.
         """
         if self._guard.read_only_reason is not None:
-            return
+            return True
+        has_rest = False
         if self._flush_queues(self._queues.flush_some):
-            if not self._queues.has_tails:
+            has_rest = self._queues.has_tails
+            if not has_rest:
                 self._checkpoint.begin_round(self._last_visible, now_ms)
             self._try_write(self._checkpoint.write)
         self._guard.look_at_space()
+        return not has_rest
 
     def _flush_queues(self, flush: Callable[[], None]) -> bool:
         error = self._try_write(flush)
