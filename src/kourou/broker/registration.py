@@ -102,6 +102,11 @@ class Registration:
         self._members = {address: _Member() for address in config.namesrv_addr}
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def was_registered(self) -> bool:
+        """Whether some name server has taken the broker in, so that clients could find it."""
+        return any(member.was_registered for member in self._members.values())
+
     def start(self) -> None:
         """Begin to register with all name servers."""
         for address, member in self._members.items():
@@ -313,13 +318,14 @@ class _Member:
         self.skipped = 0
         self.is_due = asyncio.Event()
         self.is_tried = asyncio.Event()
-        self.is_registered = False
+        self.is_registered = self.was_registered = False
         self.connection: Connection | None = None
         self._round_ended = asyncio.Event()
 
     def end_round(self, *, is_registered: bool) -> None:
         """Note how a try to register ended."""
         self.is_registered = is_registered
+        self.was_registered |= is_registered
         self.is_tried.set()
         self._round_ended.set()
         self._round_ended = asyncio.Event()  # of the next round

@@ -231,12 +231,19 @@ class _Running:
         return read_metrics(self._parts)
 
     def troubles(self) -> list[str]:
-        """Return why messages are not taken; nothing if they are."""
+        """Return why messages are not taken, or clients never found the way here.
+
+        Name servers that are lost later are no trouble of this kind: clients keep their routes.
+        """
+        troubles = []
         try:
             self._parts.store.check_writable()
         except StoreError as error:
-            return [str(error)]
-        return []
+            troubles.append(str(error))
+        names = self._parts.config.namesrv_addr
+        if names and self._registration is not None and not self._registration.was_registered:
+            troubles.append(f"no name server has taken the broker in yet: {'; '.join(names)}")
+        return troubles
 
     async def stop(self) -> None:
         """Stop in the order that loses nothing."""
