@@ -10,6 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from http.server import ThreadingHTTPServer
 
 import pytest
 
@@ -159,6 +160,37 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
         finally:
             for connection in silent:
                 connection.close()
+
+    run(test)
+
+
+def test_a_machine_without_room_for_a_thread_refuses_and_serves_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test(rig: Rig) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(ThreadingHTTPServer, "process_request", fail)
+            for _ in range(20):  # more than are served at once
+                with socket.create_connection(rig.console.address, timeout=10) as refused:
+                    assert await asyncio.to_thread(refused.recv, 1) == b""
+        assert (await rig.get("/healthz"))[0] == 200
+
+    run(test)
+
+
+def test_listening_asks_no_name_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop would stand still meanwhile, with clients connected."""
+
+    def fail(*_: object) -> str:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(socket, "getfqdn", fail)
+
+    async def test(rig: Rig) -> None:
+        assert (await rig.get("/healthz"))[0] == 200
 
     run(test)
 

@@ -22,6 +22,7 @@ from concurrent.futures import CancelledError as FutureCancelledError
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Final, TypeVar
 
 from kourou.errors import AddressInUseError, ClosedError, ListenFailedError
@@ -123,7 +124,7 @@ class Console:
         except FutureCancelledError:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the process is stopping\n"
         except Exception:  # a page that fails must not take the others with it
-            log.exception("console.page_failed path=%s", path)
+            log.exception("console.page_failed path=%r", path)
             text = "this page could not be made; the log says why\n"
             return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, text.encode()
 
@@ -184,11 +185,20 @@ class _Server(ThreadingHTTPServer):
         self._free = threading.Semaphore(_REQUESTS_MAX)
         super().__init__(address, _Handler)
 
+    def server_bind(self) -> None:
+        """Bind, without the look-up of a host name that the base makes of it: DNS may be slow."""
+        TCPServer.server_bind(self)
+
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]  # typeshed allows datagrams
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError as error:  # no more threads
+            self._free.release()
+            log.warning("console.refused reason=%s", error)
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]  # as above
         try:
@@ -241,4 +251,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
         """Say nothing on stderr: monitors come every few seconds."""
-        log.debug("console.request line=%s", format % args)
+        log.debug("console.request line=%r", format % args)
