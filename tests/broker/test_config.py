@@ -107,6 +107,8 @@ def test_the_store_gets_the_delay_levels_of_the_broker() -> None:
         ({"max_message_size_bytes": 40 * 1024 * 1024}, "commitlog_segment_bytes"),
         ({"pending_connection_bytes_max": 1024}, "pending_connection_bytes_max"),
         ({"pending_bytes_max": 1024}, "pending_bytes_max"),
+        ({"namesrv_addr": ("10.0.0.1:9876", "bad")}, "namesrv_addr: address 'bad' names no port"),
+        ({"advertise": "host:port"}, "advertise: address"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(options: dict[str, object], named: str) -> None:

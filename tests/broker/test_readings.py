@@ -9,6 +9,8 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.metrics import Distribution, Family, Histogram, Sample
 from kourou.model.message import Message, MessageExt
+from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.server import NameServer
 from kourou.remoting.network import format_address
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
@@ -100,3 +102,22 @@ def test_a_histogram_counts_a_value_at_its_bound_within_it() -> None:
         histogram.observe(value)
     read = histogram.read({"a": "b"})
     assert (read.counts, read.total, read.count) == ((2, 2, 1), 24.0, 5)
+
+
+def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgotten_is() -> None:
+    async def test() -> None:
+        runtime = sim_runtime(0)
+        config = BrokerConfig(port=0, namesrv_addr=("127.0.0.1:9876",))
+        broker = Broker(config, SimDisk(), runtime, SimFlusher)
+        await broker.start()
+        assert broker.troubles() == ["no name server has taken the broker in yet: 127.0.0.1:9876"]
+        namesrv = NameServer(NamesrvConfig(), runtime)
+        await namesrv.start()
+        await asyncio.sleep(40)
+        assert broker.troubles() == []
+        await namesrv.stop()
+        await asyncio.sleep(40)
+        assert broker.troubles() == [], "clients keep their routes"
+        await broker.stop()
+
+    run_virtual(test())

@@ -11,6 +11,7 @@ from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
 from kourou.model.topic import PERM_READ, PERM_WRITE, check_topic
 from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import parse_address
 from kourou.remoting.transport_config import TransportConfig
 from kourou.store.config import StoreConfig
 
@@ -170,6 +171,7 @@ class BrokerConfig:
                 "or 6 (both)"
             )
         parse_delay_levels(self.message_delay_level)
+        _check_addresses(self)
         for name in _POSITIVE:
             _check_at_least(self, name, 1)
         _check_sizes(self)
@@ -224,6 +226,20 @@ def _check_names(config: BrokerConfig) -> None:
             check_topic(value)
         except ValueError as error:
             raise ConfigError(f"{name} is {value!r}: {error}") from None
+
+
+def _check_addresses(config: BrokerConfig) -> None:
+    """Refuse addresses that nobody could connect to; without this only a log entry would tell."""
+    try:
+        for address in config.namesrv_addr:
+            parse_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"namesrv_addr: {error}") from None
+    try:
+        if config.advertise is not None:
+            parse_address(config.advertise, config.port)
+    except ConfigError as error:
+        raise ConfigError(f"advertise: {error}") from None
 
 
 def _check_sizes(config: BrokerConfig) -> None:
