@@ -55,7 +55,10 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (GroupNotFoundError, "`kourou group list` shows the groups"),
     (RequestNotSupportedError, "does --namesrv name a name server? A broker answers like this"),
     (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
-    (AddressInUseError, "--port and --namesrv-port choose other ports; 0 takes any free one"),
+    (
+        AddressInUseError,
+        "--port, --namesrv-port and --console-port choose other ports; 0 takes any free one",
+    ),
     (ListenFailedError, "--listen, --port and --namesrv-port choose where to listen"),
     (CorruptRecordError, "the file lies below the store's directory; copy that before you repair"),
     (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),

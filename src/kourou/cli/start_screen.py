@@ -13,13 +13,13 @@ from kourou.cli.ready import Ready
 
 SERVED: Final = (
     "send, batch and one-way send, pull, long polling, push groups, tag filter, retry, "
-    "dead-letter topics, 18 delay levels, topic auto-creation"
+    "dead-letter topics, 18 delay levels, topic auto-creation, TLS, administration by mqadmin"
 )
 """What works, as it is shown."""
 
 NOT_SERVED: Final = (
     "transactions, timers, pop, SQL filters, ordered consumption, query by key, expiry of old "
-    "messages, replication, gRPC proxy, console, access control, TLS"
+    "messages, replication, gRPC proxy, web console, access control"
 )
 """What a RocketMQ user may look for and this version refuses, as it is shown."""
 
