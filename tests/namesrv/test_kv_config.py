@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -110,26 +112,49 @@ def test_a_write_that_failed_is_tried_again() -> None:
 
 
 def test_more_than_the_limit_is_refused_and_changes_nothing() -> None:
-    kv = opened(SimDisk(), bytes_max=10)
+    kv = opened(SimDisk(), bytes_max=410)
     kv.put("ns", "k", "1234567")
 
-    with pytest.raises(RemoteSystemError, match="would have 11 bytes, allowed are 10"):
+    with pytest.raises(RemoteSystemError, match="would have 411 bytes, allowed are 410"):
         kv.put("ns", "k", "12345678")
 
     assert kv.get("ns", "k") == "1234567"
     kv.put("ns", "k", "")
-    kv.put("n", "é", "1")
-    assert kv.get("n", "é") == "1"
+    kv.delete("ns", "k")
+    kv.put("ns", "é", "123456")
+    assert kv.get("ns", "é") == "123456"
+
+
+def test_namespaces_count_even_when_nothing_is_left_in_them() -> None:
+    kv = opened(SimDisk(), bytes_max=2_000)
+
+    with pytest.raises(RemoteSystemError):
+        for number in range(10):
+            kv.put(f"ns{number}", "", "")
+            kv.delete(f"ns{number}", "")
+
+
+def test_the_text_is_made_off_the_loop_of_what_was_there() -> None:
+    disk = SimDisk()
+
+    async def later(function: Callable[..., Any], *args: Any) -> Any:
+        kv.put("ns", "k", "changed meanwhile")
+        return function(*args)
+
+    kv = KvConfig(ConfigFile(disk, FILE_NAME, parse_kv_config), later)
+    kv.put("ns", "k", "v")
+    asyncio.run(kv.persist())
+    assert text_of(disk) == b'{"configTable":{"ns":{"k":"v"}}}'
 
 
 def test_what_was_loaded_counts_too() -> None:
     disk = SimDisk()
-    kv = opened(disk, bytes_max=10)
+    kv = opened(disk, bytes_max=410)
     kv.put("ns", "k", "1234567")
     asyncio.run(kv.persist())
 
     with pytest.raises(RemoteSystemError):
-        opened(disk, bytes_max=10).put("ns", "l", "1")
+        opened(disk, bytes_max=410).put("ns", "l", "1")
 
 
 def test_a_file_that_does_not_parse_is_not_overwritten() -> None:

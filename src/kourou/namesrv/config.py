@@ -45,7 +45,8 @@ class NamesrvConfig:
     """Topics known at once, each counted once for every broker that has it; a registration that
     brings more is refused. An entry takes about 300 bytes."""
     kv_config_bytes_max: int = 16 * 1024**2
-    """Bytes of all key-value configuration; more is refused. Each change writes all of it."""
+    """Bytes of all key-value configuration, 200 for each key and namespace included; more is
+    refused. Each change writes all of it."""
     order_message_enable: bool = field(default=False, metadata={"live": True})
     """Whether routes tell which queues of an ordered topic producers use."""
     return_order_topic_config_to_broker: bool = field(default=True, metadata={"live": True})

@@ -31,6 +31,9 @@ FILE_NAME: Final = "namesrv/kvConfig.json"
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """The namespace of ordered topics."""
 
+_ENTRY_BYTES: Final = 200
+"""What a key or a namespace costs beside its text: short ones would else be too many."""
+
 
 class SavedFile(Protocol):
     """A config file that is replaced as a whole, see `kourou.store.config_file.ConfigFile`."""
@@ -46,8 +49,9 @@ class KvConfig:
     Args:
         file: read now, written by `persist`; None keeps all in memory.
         offload: takes the writes off the loop.
-        bytes_max: UTF-8 bytes of all namespaces, keys and values together; a change that exceeds
-            them is refused. They are written as a whole each time.
+        bytes_max: about the memory that all namespaces, keys and values may take: their UTF-8
+            bytes, and 200 for each key and namespace. More is refused. They are written as a whole
+            each time.
 
     Raises:
         CorruptRecordError: neither the file nor its backup parses.
@@ -63,10 +67,8 @@ class KvConfig:
         self._is_changed = False
         text = None if file is None else file.load()
         self._table: dict[str, dict[str, str]] = {} if text is None else parse_kv_config(text)
-        self._bytes = sum(
-            _size(namespace, key, value)
-            for namespace, values in self._table.items()
-            for key, value in values.items()
+        self._bytes = sum(map(_size, self._table)) + sum(
+            _size(key, value) for values in self._table.values() for key, value in values.items()
         )
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -86,9 +88,11 @@ class KvConfig:
         before = self.get(namespace, key)
         if before == value:
             return
-        size = self._bytes + _size(namespace, key, value)
+        size = self._bytes + _size(key, value)
         if before is not None:
-            size -= _size(namespace, key, before)
+            size -= _size(key, before)
+        if namespace not in self._table:
+            size += _size(namespace)
         if size > self._bytes_max:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
@@ -102,7 +106,7 @@ class KvConfig:
         """Remove a value; ignore one that is not there. An empty namespace stays, as in Java."""
         value = self._table.get(namespace, {}).pop(key, None)
         if value is not None:
-            self._bytes -= _size(namespace, key, value)
+            self._bytes -= _size(key, value)
             self._is_changed = True
 
     async def persist(self) -> None:
@@ -120,7 +124,8 @@ class KvConfig:
                 return
             self._is_changed = False
             try:
-                await self._offload(self._file.save, dumps({"configTable": self._table}))
+                table = {namespace: dict(values) for namespace, values in self._table.items()}
+                await self._offload(_save, self._file, table)
             except BaseException:
                 self._is_changed = True
                 raise
@@ -136,5 +141,10 @@ def parse_kv_config(text: bytes) -> dict[str, dict[str, str]]:
     return {namespace: get_text_map(table, namespace) for namespace in table}
 
 
+def _save(file: SavedFile, table: Mapping[str, Mapping[str, str]]) -> None:
+    file.save(dumps({"configTable": table}))
+
+
 def _size(*texts: str) -> int:
-    return sum(len(text.encode()) for text in texts)
+    """Return about the memory that a namespace, or a key with its value, takes."""
+    return _ENTRY_BYTES + sum(len(text.encode()) for text in texts)
