@@ -7,7 +7,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -201,7 +201,7 @@ def test_an_open_that_was_given_up_leaves_the_file_to_others() -> None:
             calls.append(functools.partial(call, *arguments))
             await asyncio.Event().wait()
 
-        given_up = LocalOffsets(disk, "id", "g", on_a_busy_thread)
+        given_up = LocalOffsets(disk, "id", "g", cast(Any, on_a_busy_thread))
         opening = asyncio.create_task(given_up.open())
         await asyncio.sleep(0)
         opening.cancel()

@@ -248,10 +248,11 @@ def test_a_listener_that_blocks_the_loop_is_told_of_once(
             loop = cast(VirtualTimeLoop, asyncio.get_running_loop())
             loop._jumping.now_s += 10  # what a computation or a blocking call would do
 
-        async with recording(queues=1) as w, w.consumer(block, consume_threads=1):
+        async with recording(queues=1) as w:
             await w.send(b"0", b"1", b"2")
-            await w.until_got(b"0", b"1", b"2", timeout_s=120)
-            await asyncio.sleep(5)
+            async with w.consumer(block, consume_threads=1):
+                await w.until_got(b"0", b"1", b"2", timeout_s=120)
+                await asyncio.sleep(5)
 
     run_virtual(main())
     [entry] = [one.getMessage() for one in caplog.records if "event_loop.blocked" in one.msg]
