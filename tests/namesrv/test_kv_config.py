@@ -126,7 +126,7 @@ def test_more_than_the_limit_is_refused_and_changes_nothing() -> None:
 
 
 def test_namespaces_count_even_when_nothing_is_left_in_them() -> None:
-    kv = opened(SimDisk(), bytes_max=1_000)
+    kv = opened(SimDisk(), bytes_max=1_100)
     for name in "abcd":
         kv.put(name, "", "")
         kv.delete(name, "")
