@@ -65,10 +65,10 @@ class ConnectionLimits:
     handshake_timeout_ms: int = 10_000
     """Time in ms that a client's TLS handshake may take at a server; Netty's default."""
 
-    handshakes_max: int = 1_000
+    handshakes_max: int = 500
     """Handshakes of TLS clients that wait or are under way at one port of a server; one more client
-    is closed at once. One takes about a millisecond of a processor and 100 KiB: more of them than
-    the port can finish within their clients' patience would be work for nothing."""
+    is closed at once. One takes about two milliseconds of a processor and 150 KiB: more of them
+    than the port can finish within their clients' patience would be work for nothing."""
 
     drain_timeout_ms: int = 1_000
     """Time in ms that output already queued has to leave when we close a connection."""
