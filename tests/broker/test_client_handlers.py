@@ -266,3 +266,26 @@ def test_a_heartbeat_too_large_is_refused_with_the_limit() -> None:
         assert consumers(parts) == 1
 
     run(test)
+
+
+def test_a_heartbeat_that_made_a_retry_topic_is_answered_when_it_is_in_the_routes() -> None:
+    async def test(parts: BrokerParts) -> None:
+        routed = asyncio.Event()
+
+        async def told() -> None:
+            await routed.wait()
+
+        parts.topics.is_told, parts.topics.told = routed.is_set, told
+        peer = FakePeer(1)
+        asked = peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(consumer("a")))
+        peer.ask(parts.client_handlers.on_heartbeat, asked)
+        assert consumers(parts) == ["a"], "it is noted at once"
+        assert not [sent for sent in peer.sent if sent.opaque == asked.command.opaque]
+        second = FakePeer(2)
+        assert heartbeat(parts, second, consumer("b")).code == 0, "which made none"
+        routed.set()
+        await parts.later.close()
+        assert peer.sent[-1].opaque == asked.command.opaque
+        assert peer.sent[-1].code == 0
+
+    run(test)

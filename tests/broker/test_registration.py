@@ -433,8 +433,10 @@ def test_who_makes_a_topic_for_a_client_may_wait_until_its_route_is_there() -> N
         namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
         await world.broker.start()
         world.topics.put(TopicConfig("New"))
+        assert not world.topics.is_told()
         began_s = now_s()
         await world.topics.settle()
+        assert world.topics.is_told()
         assert await world.knows(FIRST, "New")
         assert await world.knows(SECOND, "New")
         assert now_s() - began_s < 0.2

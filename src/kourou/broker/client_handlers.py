@@ -7,15 +7,17 @@ DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.expressions import is_tag_expression, not_served
 from kourou.broker.groups import Groups
-from kourou.broker.retry_topics import TopicTable, ensure_retry_topic
+from kourou.broker.retry_topics import ToldTopics, ensure_retry_topic
 from kourou.broker.steady_time import steady_ms
 from kourou.errors import InvalidParameterError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
+from kourou.model.topic import retry_topic
 from kourou.protocol.bodies_client import (
     decode_check_client_config,
     decode_heartbeat,
@@ -30,6 +32,7 @@ from kourou.protocol.headers_consume import (
     UnregisterClientRequestHeader,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
 
 log = logging.getLogger(__name__)
 
@@ -61,17 +64,31 @@ class ConsumerIdsNotifier:
 class ClientHandlers:
     """Serves HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG and GET_CONSUMER_LIST_BY_GROUP."""
 
-    def __init__(self, clients: Clients, groups: Groups, topics: TopicTable) -> None:
+    def __init__(
+        self, clients: Clients, groups: Groups, topics: ToldTopics, later: LaterReplies
+    ) -> None:
+        """Serve `clients`.
+
+        Args:
+            clients: who is connected.
+            groups: made by the first heartbeat where that is allowed.
+            topics: get retry topics.
+            later: answers the few heartbeats that made one.
+        """
         self._clients = clients
         self._groups = groups
         self._topics = topics
+        self._later = later
 
-    def on_heartbeat(self, request: Request) -> RemotingCommand:
+    def on_heartbeat(self, request: Request) -> RemotingCommand | None:
         """Note the groups of a client; consumers get a retry topic.
 
         The newer heartbeat, with a fingerprint, may leave the subscriptions out. It is told to
         send them again not only when another member replaced them, as Java does, but whenever
         they are not held here, as after a restart: else its pulls would be refused for ever.
+
+        A client asks for the route of its retry topic once it was heard, and then each 30 s only:
+        a heartbeat that made one is answered when the name servers know it.
         """
         command = request.command
         if len(command.body) > HEARTBEAT_BYTES_MAX:
@@ -90,12 +107,13 @@ class ClientHandlers:
         )
         self._clients.check(member, heartbeat)  # before anything is made or noted
         must_send = heartbeat.fingerprint == 0
+        is_new = False  # a topic that name servers are to hear of first
         for data in heartbeat.consumers:
             group = self._groups.get_or_create(data.group)
             if group is None:
                 log.info("heartbeat.group_unknown group=%s client=%s", data.group, member.client_id)
                 continue
-            self._ensure_retry_topic(group, unit_mode=data.unit_mode)
+            is_new |= self._ensure_retry_topic(group, unit_mode=data.unit_mode)
             must_send |= self._clients.register_consumer(
                 member,
                 data,
@@ -104,16 +122,29 @@ class ClientHandlers:
             )
         for name in heartbeat.producers:
             self._clients.register_producer(member, name)
-        return response(command, header=HeartbeatResponseHeader(True, must_send))
+        answer = response(command, header=HeartbeatResponseHeader(True, must_send))
+        if not is_new or self._topics.is_told():
+            return answer
+        self._later.answer(request, partial(self._when_told, answer))
+        return None
 
-    def _ensure_retry_topic(self, group: SubscriptionGroup, *, unit_mode: bool) -> None:
-        """Make the group's retry topic; where it cannot be, the group may consume nevertheless."""
-        if group.retry_queue_nums <= 0:
-            return
+    async def _when_told(self, answer: RemotingCommand) -> RemotingCommand:
+        await self._topics.told()
+        return answer
+
+    def _ensure_retry_topic(self, group: SubscriptionGroup, *, unit_mode: bool) -> bool:
+        """Make the group's retry topic if there is none, and return whether it was made.
+
+        Where it cannot be, the group may consume nevertheless.
+        """
+        if group.retry_queue_nums <= 0 or self._topics.get(retry_topic(group.group_name)):
+            return False
         try:
             ensure_retry_topic(self._topics, group, unit_mode=unit_mode)
         except RemoteSystemError as error:
             log.warning("retry_topic.refused reason=%s", error.remark)
+            return False
+        return True
 
     def on_unregister_client(self, request: Request) -> RemotingCommand:
         """Take the client out of the groups that it names."""

@@ -131,6 +131,11 @@ class Registration:
         for member in self._members.values():
             await member.is_tried.wait()
 
+    def is_told(self) -> bool:
+        """Return whether the name servers that can be reached know the topics as they are now."""
+        change = self._topics.change
+        return all(member.is_told(change) for member in self._members.values())
+
     async def told(self) -> None:
         """Return when the name servers know the topics as they are now.
 
@@ -330,9 +335,15 @@ class _Member:
         self._round_ended.set()
         self._round_ended = asyncio.Event()  # of the next round
 
+    def is_told(self, change: int) -> bool:
+        """Return whether it knows that change of topics, or cannot be reached."""
+        if not self.is_registered:
+            return True
+        return self.known_change is not None and self.known_change >= change
+
     async def told(self, change: int) -> None:
-        """Return when it knows that change of topics, or cannot be reached."""
-        while self.is_registered and (self.known_change is None or self.known_change < change):
+        """Return when `is_told`."""
+        while not self.is_told(change):
             await self._round_ended.wait()
 
     def may_skip(self, version: DataVersion) -> bool:

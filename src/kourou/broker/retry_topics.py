@@ -5,6 +5,7 @@ Source: TopicConfigManager.createTopicInSendMessageBackMethod, apache/rocketmq 5
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from kourou.model.group import SubscriptionGroup
@@ -20,6 +21,16 @@ class TopicTable(Protocol):
     def get(self, name: str) -> TopicConfig | None: ...
 
     def put(self, config: TopicConfig) -> object: ...
+
+
+class ToldTopics(TopicTable, Protocol):
+    """The same, for who must know that name servers know a topic."""
+
+    @property
+    def is_told(self) -> Callable[[], bool]: ...
+
+    @property
+    def told(self) -> Callable[[], Awaitable[None]]: ...
 
 
 class SavedTopics(TopicTable, Protocol):

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_MS: Final = 1_000
 """How often consume queues and the checkpoint are written."""
+FLUSH_PAUSE_MS: Final = 20
+"""Between two parts of that, where many queues are new."""
 STATS_INTERVAL_MS: Final = 1_000
 """How often statistics are sampled; rates over 10 s and more are made of that."""
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
@@ -96,9 +98,11 @@ class Broker:
             raise ClosedError("the broker is not started")
         return self._running.store
 
-    def metrics(self) -> list[Family]:
+    async def metrics(self) -> list[Family]:
         """Return all that is measured, as it is now; nothing when it does not run."""
-        return self._running.metrics() if self._running is not None and not self._is_ended else []
+        if self._running is None or self._is_ended:
+            return []
+        return await self._running.metrics()
 
     def troubles(self) -> list[str]:
         """Return why clients are not served, or messages not taken; nothing if all is well."""
@@ -198,7 +202,8 @@ class _Running:
             config, topics, self._parts.pool, address, self._parts.runtime.offload
         )
         self._registration = registration
-        topics.on_changed, topics.told = registration.soon, registration.told
+        topics.on_changed = registration.soon
+        topics.is_told, topics.told = registration.is_told, registration.told
         self._parts.live.on_changed.append(
             lambda now: registration.announce_permission(now.broker_permission)
         )
@@ -226,9 +231,9 @@ class _Running:
         )
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
 
-    def metrics(self) -> list[Family]:
+    async def metrics(self) -> list[Family]:
         """Return all that is measured."""
-        return read_metrics(self._parts)
+        return await read_metrics(self._parts)
 
     def troubles(self) -> list[str]:
         """Return why messages are not taken, or clients never found the way here.
@@ -282,7 +287,10 @@ class _Running:
         self._parts.stats.on_closed()
 
     async def _flush(self) -> None:
-        self._parts.commit.flush(self._parts.runtime.clock.now_ms())
+        """Write the queues; of many new ones a few at a time, so that nobody waits for all."""
+        clock, commit = self._parts.runtime.clock, self._parts.commit
+        while not commit.flush(clock.now_ms()):  # noqa: ASYNC110 - each call does a part of it
+            await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
 
     async def _sample(self) -> None:
         now_s = self._parts.runtime.clock.now_ms() / 1000

@@ -59,7 +59,8 @@ class Topics:
     Attributes:
         auto_create: whether a send to an unknown topic makes it; may change at any time.
         on_changed: called after each change, to tell the name servers.
-        told: returns when they have been told, or cannot be; waits for a bounded time.
+        is_told: whether they have been told, or cannot be.
+        told: returns when that is so; waits for a bounded time.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Topics:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self.on_changed: Callable[[], None] = lambda: None
+        self.is_told: Callable[[], bool] = lambda: True
         self.told: Callable[[], Awaitable[None]] = _nobody_to_tell
         self.auto_create = config.auto_create_topic_enable
         self._config = config

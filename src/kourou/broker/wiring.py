@@ -31,7 +31,7 @@ def make_handlers(parts: Parts) -> Handlers:
         stats=_stats(parts),
         configs=ConfigHandlers(parts.live, parts.disk.root, parts.runtime.clock),
         pulls=parts.pulls,
-        clients=ClientHandlers(parts.clients, tables.groups, tables.topics),
+        clients=ClientHandlers(parts.clients, tables.groups, tables.topics, parts.later),
         offsets=OffsetHandlers(
             groups=tables.groups,
             topics=tables.topics,

@@ -162,7 +162,7 @@ class BrokerParts:
     def _make_handlers(self) -> None:
         """Make what serves requests from the tables."""
         config = self.config
-        self.client_handlers = ClientHandlers(self.clients, self.groups, self.topics)
+        self.client_handlers = ClientHandlers(self.clients, self.groups, self.topics, self.later)
         self.offset_handlers = OffsetHandlers(
             groups=self.groups,
             topics=self.topics,
