@@ -111,6 +111,17 @@ def test_name_servers_are_told_the_queues_of_an_ordered_topic_and_forget_them_wi
     with_admin(body, namesrvs=2)
 
 
+def test_a_deleted_topic_has_no_route_although_it_had_one() -> None:
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders")
+        assert (await admin.topic_route("orders")).queue_datas
+        await admin.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError, match="kourou topic create orders"):
+            await admin.topic_route("orders")
+
+    with_admin(body, brokers=1)
+
+
 def test_groups_of_a_topic_are_those_of_all_its_brokers() -> None:
     async def body(cluster: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=1)

@@ -13,9 +13,10 @@ from kourou.client.lifetime import CallingClient
 from kourou.errors import NoRouteError, TopicNotFoundError
 from kourou.model.route import MASTER_ID, TopicRoute
 from kourou.model.topic import check_topic
-from kourou.protocol.bodies import ClusterInfo, decode_cluster_info
-from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.bodies import ClusterInfo, decode_cluster_info, decode_topic_route
+from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.headers_route import GetRouteInfoRequestHeader
 from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
@@ -71,17 +72,23 @@ class AdminCalls(CallingClient):
         return decode_cluster_info(answer.body)
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Return which brokers hold the topic.
+        """Return which brokers hold the topic, as a name server tells it now.
 
         Raises:
             TopicNotFoundError: no name server knows it.
         """
-        self._instance.check_open()
         check_topic(topic)
+        # Not by the client's routes: those keep what they know of a topic that was deleted.
+        header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         try:
-            return await self._instance.routes.refresh(topic, self._timeout_s)
-        except NoRouteError as error:
-            raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, str(error)) from error
+            answer = await self._ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(
+                error.code,
+                f"no name server of {self._instance.name_servers.text} knows the topic {topic}: "
+                f"create it (kourou topic create {topic})",
+            ) from error
+        return decode_topic_route(answer.body)
 
     @property
     def _timeout_s(self) -> float:
