@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kourou import errors
 
 if TYPE_CHECKING:
-    from kourou.client.admin import AdminClient
+    from kourou.client.admin import AdminClient, GroupDescription, OffsetReset, TopicRates
     from kourou.client.batching import split_batch
     from kourou.client.config import AdminConfig, ProducerConfig
     from kourou.client.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kourou.client.send_hooks import SendAttempt, SendHook, SendOutcome
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.send_stats import ProducerStats
-    from kourou.model.group import ConsumeFromWhere, MessageModel
+    from kourou.model.group import ConsumeFromWhere, MessageModel, SubscriptionGroup
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue
     from kourou.protocol.command import SerializeType
@@ -51,11 +51,13 @@ __all__ = [
     "ConsumeOutcome",
     "ConsumerHealth",
     "Durability",
+    "GroupDescription",
     "Idempotent",
     "Message",
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "OffsetReset",
     "Producer",
     "ProducerConfig",
     "ProducerHealth",
@@ -74,7 +76,9 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "SerializeType",
+    "SubscriptionGroup",
     "TlsClientConfig",
+    "TopicRates",
     "TopicStats",
     "__version__",
     "by_key",
@@ -94,11 +98,13 @@ _HOMES: Final = MappingProxyType(
         "ConsumeOutcome": "kourou.client.consume_hooks",
         "ConsumerHealth": "kourou.client.consumer_health",
         "Durability": "kourou.client.send_receipt",
+        "GroupDescription": "kourou.client.admin",
         "Idempotent": "kourou.client.idempotent",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
         "MessageModel": "kourou.model.group",
         "MessageQueue": "kourou.model.queue",
+        "OffsetReset": "kourou.client.admin",
         "Producer": "kourou.client.producer",
         "ProducerConfig": "kourou.client.config",
         "ProducerHealth": "kourou.client.producer_health",
@@ -117,7 +123,9 @@ _HOMES: Final = MappingProxyType(
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",
         "SerializeType": "kourou.protocol.command",
+        "SubscriptionGroup": "kourou.model.group",
         "TlsClientConfig": "kourou.remoting.tls",
+        "TopicRates": "kourou.client.admin",
         "TopicStats": "kourou.client.consume_stats",
         "by_key": "kourou.client.idempotent",
         "by_unique_id": "kourou.client.idempotent",

@@ -104,8 +104,9 @@ class OffsetAdmin(AdminCalls):
     ) -> list[OffsetReset]:
         """Let the group go on elsewhere, in all queues of the topic or in one.
 
-        Give one of `at_ms`, `to` and `offset`. Live members go on there by their next pull, within
-        a second or so; what they have in hand is finished, and may come again. The answer of each
+        Give one of `at_ms`, `to` and `offset`. Live members go on there by their next pull: at once
+        with a Kourou broker, within its long polling of 15 s with a Java one. What they have in
+        hand is finished, and may come again. The answer of each
         broker means that it holds there, durable; brokers are asked one after the other, and
         calling it again completes what an error cut short.
 
