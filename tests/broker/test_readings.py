@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.parts import Parts
+from kourou.broker.readings import read_metrics
 from kourou.broker.server import Broker
 from kourou.metrics import Distribution, Family, Histogram, Sample
 from kourou.model.message import Message, MessageExt
+from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import format_address
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
@@ -44,7 +49,7 @@ def test_what_clients_do_shows_in_the_metrics_of_the_broker() -> None:
                     await producer.send(Message("T", b"x" * 2000))
                 async with consumer:
                     await asyncio.sleep(60)
-                    read = cluster.broker().metrics()
+                    read = await cluster.broker().metrics()
         labels = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-0"}
         assert numbers(read, "messages_in_total", topic="T", message_type="normal") == [3]
         assert numbers(read, "messages_out_total", topic="T", consumer_group="g") == [3]
@@ -69,7 +74,7 @@ def test_a_broker_is_ready_from_its_start_to_its_stop() -> None:
         runtime = sim_runtime(0)
         broker = Broker(BrokerConfig(port=0), SimDisk(), runtime, SimFlusher)
         assert broker.troubles() == ["the broker is not started"]
-        assert broker.metrics() == []
+        assert await broker.metrics() == []
         await broker.start()
         assert broker.troubles() == []
         broker.store.set_read_only("a test")
@@ -77,7 +82,7 @@ def test_a_broker_is_ready_from_its_start_to_its_stop() -> None:
         assert "read-only: a test" in trouble
         await broker.stop()
         assert broker.troubles() == ["the broker is stopping"]
-        assert broker.metrics() == []
+        assert await broker.metrics() == []
 
     run_virtual(test())
 
@@ -121,3 +126,19 @@ def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgott
         await broker.stop()
 
     run_virtual(test())
+
+
+def test_others_run_while_the_numbers_of_many_topics_are_read() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for number in range(2_000):
+            parts.topics.put(TopicConfig(f"T{number}"))
+            parts.offsets.commit("g", f"T{number}", 0, 0)
+        turns = 0
+        reading = asyncio.create_task(read_metrics(cast(Parts, parts)))
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(numbers(reading.result(), "consumer_lag_messages")) == 2_000
+        assert turns > 5
+
+    run_with_parts(test)

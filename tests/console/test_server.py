@@ -28,8 +28,11 @@ class Rig:
     def __init__(self) -> None:
         self.families: list[Family] = [GAUGE]
         self.troubles: list[str] = []
-        self.console = Console(lambda: self.families, lambda: self.troubles)
+        self.console = Console(self.metrics, lambda: self.troubles)
         self.url = "http://{}:{}".format(*self.console.start("127.0.0.1", 0))
+
+    async def metrics(self) -> list[Family]:
+        return self.families
 
     def get_now(self, path: str, method: str = "GET") -> tuple[int, str, str]:
         """Return status, content type and body; blocks."""
@@ -197,7 +200,7 @@ def test_listening_asks_no_name_service(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_port_that_is_taken_or_not_ours_is_told() -> None:
     async def test(rig: Rig) -> None:
-        other = Console(list, list)
+        other = Console(rig.metrics, list)
         with pytest.raises(AddressInUseError):
             other.start(*rig.console.address)
         with pytest.raises(ListenFailedError):

@@ -1,7 +1,8 @@
 """A broker's numbers as metric families, under the names that Java's Prometheus exporter prints.
 
-Read on the event loop, now and then; what is read is frozen and may cross threads. Which series
-there are is bounded by what `BrokerStats` keeps: topics, groups and their queues.
+Read on the event loop, now and then, a part in each turn: 5,000 topics of 8 queues take half a
+second in all. What is read is frozen and may cross threads. Which series there are is bounded by
+what `BrokerStats` keeps: topics, groups and their queues.
 
 Left out because what they measure is not built: transactions, timers, pop, the key index; and
 rocketmq_rpc_latency, which would cost each request more than it tells.
@@ -12,9 +13,10 @@ apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final, TypeVar
 
 from kourou.broker.clients import Clients, Member
 from kourou.broker.java_text import bool_text
@@ -28,11 +30,14 @@ from kourou.protocol.codes import LanguageCode
 SIZE_BOUNDS: Final = (1 << 10, 1 << 12, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 """Message sizes, in bytes: 1 and 4 KiB, 512 KiB, 1, 2 and 4 MiB."""
 
+_ROWS_PER_TURN: Final = 200
+"""Topics, or groups in topics, that are read before others run: some ms of work."""
 
 _Labels = dict[str, str]
+T = TypeVar("T")
 
 
-def read_metrics(parts: Parts) -> list[Family]:
+async def read_metrics(parts: Parts) -> list[Family]:
     """Return all that is measured of a broker, as it is now."""
     config = parts.live.now
     base = {
@@ -50,19 +55,27 @@ def read_metrics(parts: Parts) -> list[Family]:
         _gauge("processor_watermark", "Requests that wait, by what they wait for.", base,
                [({"processor": "send"}, parts.commit.pending_puts[0]),
                 ({"processor": "pull"}, parts.pulls.held_count)]),
-        *_messages_in(parts.stats, base),
-        *_messages_out(parts.stats, base),
+        *await _messages_in(parts.stats, base),
+        *await _messages_out(parts.stats, base),
         *_connections(parts.clients, base),
-        *_lags(parts, base),
+        *await _lags(parts, base),
         *_storage(parts, base),
     ]  # fmt: skip
 
 
-def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
+async def _in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
+    """Yield what the rows are now, and let others run after each few of them."""
+    for number, row in enumerate(list(rows), 1):
+        yield row
+        if number % _ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+async def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
     """Return what producers sent; retries and dead letters are left out, as in Java."""
-    counts: list[tuple[_Labels, float]] = []
-    sizes: list[tuple[_Labels, float]] = []
-    for topic, items in stats.puts():
+    counts: list[Sample] = []
+    sizes: list[Sample] = []
+    async for topic, items in _in_turns(stats.puts()):
         if is_retry_topic(topic) or is_dlq_topic(topic):
             continue
         totals = Counter[str]()
@@ -77,15 +90,16 @@ def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
                 volumes[NORMAL] -= size_bytes
         for kind in filter(totals.get, totals):
             labels = {
+                **base,
                 "topic": topic,
                 "message_type": kind,
                 "is_system": bool_text(is_system_topic(topic)),
             }
-            counts.append((labels, totals[kind]))
-            sizes.append((labels, volumes[kind]))
+            counts.append(Sample(labels, totals[kind]))
+            sizes.append(Sample(labels, volumes[kind]))
     return [
-        _counter("messages_in_total", "Messages stored.", base, counts),
-        _counter("throughput_in_total", "Bytes of the messages stored.", base, sizes),
+        _family("messages_in_total", Kind.COUNTER, "Messages stored.", counts),
+        _family("throughput_in_total", Kind.COUNTER, "Bytes of the messages stored.", sizes),
         Family(
             "rocketmq_message_size",
             Kind.HISTOGRAM,
@@ -107,30 +121,33 @@ def _by_size(labels: _Labels, sizes: list[int]) -> Distribution:
     return Distribution(labels, SIZE_BOUNDS, tuple(counts), total)
 
 
-def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
+async def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
     """Return what consumers got; retries are left out, as in Java."""
-    counts: list[tuple[_Labels, float]] = []
-    sizes: list[tuple[_Labels, float]] = []
-    for topic, group, items in stats.gets():
+    counts: list[Sample] = []
+    sizes: list[Sample] = []
+    async for topic, group, items in _in_turns(stats.gets()):
         if is_retry_topic(topic) or is_dlq_topic(topic):
             continue
         labels = {
+            **base,
             "topic": topic,
             "consumer_group": group,
             "is_system": bool_text(is_system_topic(topic) or is_system_group(group)),
             "is_retry": "false",
         }
-        counts.append((labels, sum(item.messages for item in items)))
-        sizes.append((labels, sum(item.size_bytes for item in items)))
+        counts.append(Sample(labels, sum(item.messages for item in items)))
+        sizes.append(Sample(labels, sum(item.size_bytes for item in items)))
     dead = [
-        ({"topic": topic, "consumer_group": group, "is_system": "false"}, count)
+        Sample({**base, "topic": topic, "consumer_group": group, "is_system": "false"}, count)
         for key, count in stats.named("SNDBCK2DLQ_TIMES").items()
         for topic, _, group in [key.partition("@")]
     ]
     return [
-        _counter("messages_out_total", "Messages handed out.", base, counts),
-        _counter("throughput_out_total", "Bytes of the messages handed out.", base, sizes),
-        _counter("send_to_dlq_messages_total", "Messages given up after all tries.", base, dead),
+        _family("messages_out_total", Kind.COUNTER, "Messages handed out.", counts),
+        _family("throughput_out_total", Kind.COUNTER, "Bytes of the messages handed out.", sizes),
+        _family(
+            "send_to_dlq_messages_total", Kind.COUNTER, "Messages given up after all tries.", dead
+        ),
     ]
 
 
@@ -161,30 +178,35 @@ def _of_member(member: Member) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _lags(parts: Parts, base: _Labels) -> list[Family]:
+async def _lags(parts: Parts, base: _Labels) -> list[Family]:
     """Return how far groups are behind, for those that committed an offset."""
     offsets, store = parts.tables.offsets, parts.store
-    lags: list[tuple[_Labels, float]] = []
-    inflight: list[tuple[_Labels, float]] = []
-    for key, queues in offsets.table().offsets.items():
-        topic, _, group = key.partition("@")
+    lags: list[Sample] = []
+    inflight: list[Sample] = []
+    ready: list[Sample] = []
+    committed = offsets.topics_by_group().items()
+    async for group, topic in _in_turns((group, topic) for group, of in committed for topic in of):
         labels = {
+            **base,
             "consumer_group": group,
             "topic": topic,
             "is_retry": bool_text(is_retry_topic(topic)),
             "is_system": bool_text(is_system_topic(topic) or is_system_group(group)),
         }
         behind = held = 0
-        for queue_id, consumed in queues.items():
+        for queue_id, consumed in offsets.of_topic(group, topic).items():
             behind += max(0, store.max_offset(topic, queue_id) - consumed)
             held += max(0, (offsets.pulled(group, topic, queue_id) or 0) - consumed)
-        lags.append((labels, behind))
-        inflight.append((labels, min(held, behind)))
-    ready = [(labels, lag - held) for (labels, lag), (_, held) in zip(lags, inflight, strict=True)]
+        held = min(held, behind)
+        lags.append(Sample(labels, behind))
+        inflight.append(Sample(labels, held))
+        ready.append(Sample(labels, behind - held))
     return [
-        _gauge("consumer_lag_messages", "Messages stored and not consumed.", base, lags),
-        _gauge("consumer_inflight_messages", "Messages read and not consumed.", base, inflight),
-        _gauge("consumer_ready_messages", "Messages stored and not read.", base, ready),
+        _family("consumer_lag_messages", Kind.GAUGE, "Messages stored and not consumed.", lags),
+        _family(
+            "consumer_inflight_messages", Kind.GAUGE, "Messages read and not consumed.", inflight
+        ),
+        _family("consumer_ready_messages", Kind.GAUGE, "Messages stored and not read.", ready),
     ]
 
 
@@ -206,21 +228,9 @@ def _storage(parts: Parts, base: _Labels) -> list[Family]:
 def _gauge(
     name: str, text: str, base: _Labels, values: Iterable[tuple[Mapping[str, str], float]]
 ) -> Family:
-    return _family(name, Kind.GAUGE, text, base, values)
-
-
-def _counter(
-    name: str, text: str, base: _Labels, values: Iterable[tuple[Mapping[str, str], float]]
-) -> Family:
-    return _family(name, Kind.COUNTER, text, base, values)
-
-
-def _family(
-    name: str,
-    kind: Kind,
-    text: str,
-    base: _Labels,
-    values: Iterable[tuple[Mapping[str, str], float]],
-) -> Family:
     samples = [Sample({**base, **labels}, value) for labels, value in values]
+    return _family(name, Kind.GAUGE, text, samples)
+
+
+def _family(name: str, kind: Kind, text: str, samples: list[Sample]) -> Family:
     return Family(f"rocketmq_{name}", kind, text, samples)

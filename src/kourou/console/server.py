@@ -17,13 +17,13 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError as FutureCancelledError
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kourou.errors import AddressInUseError, ClosedError, ListenFailedError
 from kourou.metrics import Family
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 LOOP_TIMEOUT_S: Final = 2.0
 """How long the event loop may take to answer; one that takes longer is not healthy."""
+METRICS_TIMEOUT_S: Final = 8.0
+"""How long it may take to read all that is measured, between what else it does."""
 
 _REQUESTS_MAX: Final = 16
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -44,7 +46,7 @@ _NO_EXTRA: Final = (
     "pip install 'kourou[server]'\n"
 )
 
-Reading = Callable[[], Sequence[Family]]
+Reading = Callable[[], Coroutine[Any, Any, Sequence[Family]]]
 Troubles = Callable[[], Sequence[str]]
 _Answer = tuple[HTTPStatus, str, bytes]
 
@@ -56,7 +58,7 @@ class Console:
         """Make it; it does not listen yet.
 
         Args:
-            read_metrics: what is measured. Called on the loop, as the next.
+            read_metrics: what is measured. Runs on the loop, as the next.
             read_troubles: why clients are not served, or messages not taken; empty if all is well.
         """
         self._read_metrics = read_metrics
@@ -118,9 +120,8 @@ class Console:
             return HTTPStatus.NOT_FOUND, _TEXT, b"not here; there is /metrics, /healthz, /readyz\n"
         try:
             return serve()
-        except TimeoutError:
-            text = f"the event loop did not answer within {LOOP_TIMEOUT_S:g} s\n"
-            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, text.encode()
+        except TimeoutError as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{error}\n".encode()
         except FutureCancelledError:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the process is stopping\n"
         except Exception:  # a page that fails must not take the others with it
@@ -137,39 +138,40 @@ class Console:
             from kourou.console.exposition import exposition  # noqa: PLC0415
         except ImportError:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, _NO_EXTRA.encode()
-        return HTTPStatus.OK, _METRICS, exposition(self._on_loop(self._read_metrics))
+        families = self._on_loop(self._read_metrics(), METRICS_TIMEOUT_S)
+        return HTTPStatus.OK, _METRICS, exposition(families)
 
     def _health(self) -> _Answer:
-        self._on_loop(lambda: None)
+        self._on_loop(_called(lambda: None), LOOP_TIMEOUT_S)
         return HTTPStatus.OK, _JSON, b'{"status": "ok"}\n'
 
     def _readiness(self) -> _Answer:
-        troubles = list(self._on_loop(self._read_troubles))
+        troubles = list(self._on_loop(_called(self._read_troubles), LOOP_TIMEOUT_S))
         status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
         content = {"status": "not ready" if troubles else "ok", "reasons": troubles}
         return status, _JSON, json.dumps(content).encode() + b"\n"
 
-    def _on_loop(self, read: Callable[[], T]) -> T:
+    def _on_loop(self, read: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Return what `read` returns on the event loop.
 
         Raises:
             TimeoutError: the loop is busy, or has ended.
         """
-
-        async def call() -> T:
-            return read()
-
-        coroutine = call()
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(read, self._loop)
         except RuntimeError as error:  # the loop is closed
-            coroutine.close()
-            raise TimeoutError from error
+            read.close()
+            raise TimeoutError("the event loop has ended") from error
         try:
-            return future.result(LOOP_TIMEOUT_S)
+            return future.result(timeout_s)
         except TimeoutError:
             future.cancel()
-            raise
+            text = f"the event loop did not answer within {timeout_s:g} s"
+            raise TimeoutError(text) from None
+
+
+async def _called(function: Callable[[], T]) -> T:
+    return function()
 
 
 class _Server(ThreadingHTTPServer):
