@@ -101,7 +101,8 @@ def describe(
     async def act(
         admin: AdminClient,
     ) -> tuple[GroupDescription, dict[str, SubscriptionGroup]]:
-        return await admin.describe_group(group), await admin.group_config(group)
+        description = await admin.describe_group(group)
+        return description, await admin.group_config(group) if settings or as_json else {}
 
     found, configs = AdminSession(namesrv, timeout).ask(act)
     if as_json:
