@@ -30,7 +30,9 @@ from kourou.protocol.headers_admin import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from kourou.remoting.runtime import Offload
 from kourou.testing.clock import EPOCH_MS
+from kourou.testing.runtime import call_directly
 from kourou.testing.send_rig import SendRig, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
@@ -41,7 +43,7 @@ CREATE = CreateTopicRequestHeader("New", "TBW102", 4, 8, 6, "SINGLE_TAG", 0)
 class AdminBench:
     """An administrator beside a broker's sends."""
 
-    def __init__(self, sends: SendRig) -> None:
+    def __init__(self, sends: SendRig, offload: Offload = call_directly) -> None:
         self.sends = sends
         self.parts = parts = sends.parts
         self.handlers = AdminTopicHandlers(
@@ -50,7 +52,7 @@ class AdminBench:
             offsets=parts.offsets,
             store=parts.store,
             queues=parts.queue_deletion,
-            offload=parts.runtime.offload,
+            offload=offload,
             later=parts.later,
             stats=parts.stats,
         )
@@ -266,6 +268,34 @@ def test_statistics_say_what_each_queue_holds() -> None:
             MessageQueue("T", "broker-a", 2): TopicOffset(0, 0, 0),
             MessageQueue("T", "broker-a", 3): TopicOffset(0, 1, EPOCH_MS + 2000),
         }
+
+    run_sends(test)
+
+
+def test_the_times_of_messages_are_read_off_the_loop() -> None:
+    async def test(bench: SendRig) -> None:
+        is_off_the_loop = False
+
+        async def offload(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            nonlocal is_off_the_loop
+            is_off_the_loop = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                is_off_the_loop = False
+
+        def watch(operation: str, name: str) -> None:
+            assert is_off_the_loop, (operation, name)
+            seen.append(operation)
+
+        seen: list[str] = []
+        admin = AdminBench(bench, offload)
+        await bench.send(topic="T", queue_id=0)
+        bench.parts.commit.flush(EPOCH_MS)
+        bench.parts.disk.on_operation = watch
+        assert (await admin.ask(202, GetTopicStatsInfoRequestHeader("T"))).code == 0
+        bench.parts.disk.on_operation = None
+        assert "read" in seen
 
     run_sends(test)
 

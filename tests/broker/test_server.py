@@ -25,6 +25,7 @@ from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
+from kourou.store.consumequeue_table import NEW_FILES_PER_FLUSH
 from kourou.store.message_store import MessageStore
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
@@ -145,6 +146,17 @@ def test_stopping_answers_what_was_accepted_and_saves_everything() -> None:
         await cluster.restart_broker()
         assert cluster.broker().store.recovery.was_clean
         assert cluster.broker().store.max_offset("T", 0) == 2
+
+    run(test)
+
+
+def test_many_new_queues_have_their_files_soon() -> None:
+    async def test(cluster: Cluster) -> None:
+        topics = [f"T{number}" for number in range(2 * NEW_FILES_PER_FLUSH + 1)]
+        for topic in topics:
+            assert (await ask(cluster, message(topic=topic))).code == 0
+        await asyncio.sleep(1.2)
+        assert set(topics) <= set(cluster.disk().list("consumequeue"))
 
     run(test)
 

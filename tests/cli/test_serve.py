@@ -180,7 +180,7 @@ def test_a_taken_port_is_refused(tmp_path: Path, taken_port: int, which: str) ->
     assert outcome.code == 3
     assert f"127.0.0.1:{taken_port}" in outcome.err
     assert "the port is taken" in outcome.err
-    assert "--port and --namesrv-port choose other ports" in outcome.err
+    assert "--port, --namesrv-port and --console-port choose other ports" in outcome.err
     assert "Traceback" not in outcome.err
 
 
