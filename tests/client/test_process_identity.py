@@ -65,6 +65,77 @@ def test_a_forked_copy_refuses_each_call_and_the_parent_goes_on() -> None:
     assert done.stdout.splitlines() == ["the producer True"] * 6 + ["closed", "sent"]
 
 
+FORKING_CONSUMERS = """
+import asyncio, os, sys
+from kourou import Message
+from kourou.errors import ForkedError
+from kourou.model.queue import MessageQueue
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+async def refused(call):
+    try:
+        await call()
+    except ForkedError as error:
+        print(str(error).split(" was made")[0])
+
+async def child(pushed, polling):
+    queue = MessageQueue(TOPIC, "broker-0", 0)
+    await refused(pushed.start)
+    await refused(pushed.run_forever)
+    await refused(polling.poll)
+    await refused(polling.commit)
+    await refused(lambda: polling.seek(queue, 0))
+    await refused(lambda: polling.pull(queue, 0))
+    await pushed.close()
+    await polling.close()
+    print("closed")
+
+def run_child(*consumers):
+    asyncio.run(child(*consumers))
+    sys.stdout.flush()
+    os._exit(0)
+
+async def main():
+    async with recording(queues=1) as w, w.consumer() as pushed:
+        polling = w.cluster.pull_consumer("pollers")
+        polling.subscribe(TOPIC)
+        async with polling:
+            await w.send(b"before")
+            await w.until_got(b"before")
+            pid = os.fork()
+            if pid == 0:
+                asyncio._set_running_loop(None)
+                run_child(pushed, polling)
+            assert os.waitpid(pid, 0)[1] == 0
+            await w.send(b"after")
+            await w.until_got(b"after")
+            bodies = []
+            while len(bodies) < 2:
+                bodies += [message.body for message in await polling.poll()]
+            print(len(w.got), len(bodies))
+
+run_virtual(main())
+"""
+
+
+def test_forked_consumers_refuse_each_call_and_the_parents_go_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING_CONSUMERS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        *["the push consumer"] * 2,
+        *["the pull consumer"] * 4,
+        "closed",
+        "2 2",
+    ]
+
+
 def test_a_guard_passes_in_its_own_process() -> None:
     guard = ProcessGuard()
     guard.check("producer")

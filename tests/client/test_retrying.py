@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from kourou.errors import (
     RequestTimeoutError,
     SystemBusyError,
 )
-from kourou.testing.loop import run_virtual
+from kourou.testing.loop import VirtualTimeLoop, run_virtual
 
 BACKOFF = Backoff(min_ms=50, max_ms=500, random=random.Random(1))
 
@@ -84,6 +85,19 @@ def test_no_time_is_no_try() -> None:
         with pytest.raises(RequestTimeoutError, match="timeout of 0 ms"):
             await try_until(Deadline(0), BACKOFF, script, script.failures.append)
         assert script.tries == 0
+
+    run_virtual(main())
+
+
+def test_a_loop_that_wakes_too_late_for_another_try_raises_the_last_failure() -> None:
+    async def main() -> None:
+        def be_busy(_: KourouError) -> None:
+            cast(VirtualTimeLoop, asyncio.get_running_loop())._jumping.now_s += 10
+
+        script = Script(busy())
+        with pytest.raises(SystemBusyError):
+            await try_until(Deadline(3000), BACKOFF, script, be_busy)
+        assert script.tries == 1
 
     run_virtual(main())
 

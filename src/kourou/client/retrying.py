@@ -79,10 +79,12 @@ async def try_until(
         RequestTimeoutError: the deadline had passed before the first try.
     """
     failures = refused = 0
+    last: KourouError | None = None
     while deadline.remaining_s() > 0:
         try:
             return await attempt()
         except KourouError as error:
+            last = error
             failures += 1
             refused += not error.retriable
             if not _may_pass(error, retry_codes) or refused >= refused_max:
@@ -93,6 +95,8 @@ async def try_until(
             log.debug("try.failed failures=%d delay_s=%.3f reason=%s", failures, delay_s, error)
             on_failure(error)
         await asyncio.sleep(delay_s)
+    if last is not None:
+        raise last  # a busy loop woke late
     raise RequestTimeoutError(f"the timeout of {deadline.timeout_ms:g} ms leaves no time to try")
 
 

@@ -1,0 +1,74 @@
+"""Producers and consumers over TLS, against a broker and a name server that take nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kourou.client.config import ProducerConfig
+from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.producer import Producer
+from kourou.client.pull_consumer import PullConsumer
+from kourou.client.push_consumer import PushConsumer
+from kourou.errors import ConnectFailedError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.remoting.tls import TlsClientConfig
+from kourou.testing.process import Serving
+from tests.cli.test_serve_tls import CONFIG
+from tests.remoting.certificates import Authority
+
+BODIES = [b"%d" % number for number in range(20)]
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
+    async with Producer("p", namesrv, config=ProducerConfig(tls=tls)) as producer:
+        receipts = [await producer.send(Message("T", body)) for body in BODIES]
+        large = await producer.send(Message("T", bytes(3_000_000)))
+        assert len({receipt.msg_id for receipt in [*receipts, large]}) == 21
+
+    async with PullConsumer("pull", namesrv, config=PullConsumerConfig(tls=tls)) as pulling:
+        queues = await pulling.fetch_subscribe_message_queues("T")
+        found = [m.body for queue in queues for m in (await pulling.pull(queue, 0)).messages]
+        assert set(BODIES) <= set(found)
+
+    got: list[bytes] = []
+    all_came = asyncio.Event()
+    pushed = PushConsumer(
+        "push", namesrv, config=PushConsumerConfig(tls=tls, consume_from_where=FIRST)
+    )
+    pushed.subscribe("T")
+
+    @pushed.listen
+    async def take(message: MessageExt) -> None:
+        got.append(message.body)
+        if len(got) == len(BODIES) + 1:
+            all_came.set()
+
+    async with pushed, asyncio.timeout(20):
+        await all_came.wait()
+    assert set(got) == {*BODIES, bytes(3_000_000)}
+
+
+async def send_one(namesrv: str, config: ProducerConfig) -> None:
+    async with Producer("p", namesrv, config=config) as producer:
+        await producer.send(Message("T", b"x"), timeout_ms=1_000)
+
+
+def test_messages_travel_over_tls_from_end_to_end(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
+    stranger = Authority(tmp_path / "elsewhere")
+    config = tmp_path / "broker.conf"
+    config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
+
+    with Serving.start(tmp_path / "store", "--config", str(config)) as serving:
+        asyncio.run(send_and_consume(serving.namesrv, TlsClientConfig(trust_cert_path=files.root)))
+        for refused in (
+            ProducerConfig(),
+            ProducerConfig(tls=TlsClientConfig(trust_cert_path=stranger.root)),
+        ):
+            with pytest.raises(ConnectFailedError):
+                asyncio.run(send_one(serving.namesrv, refused))
