@@ -8,88 +8,16 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.config import BrokerConfig
-from kourou.broker.server import Broker
-from kourou.broker.topics import Topics
-from kourou.errors import TopicNotFoundError
-from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
-from kourou.namesrv.config import NamesrvConfig
-from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import RegisterBody, decode_topic_route, encode_register_body
+from kourou.protocol.bodies import RegisterBody, encode_register_body
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
 from kourou.protocol.headers_kv import PutKVConfigRequestHeader
 from kourou.protocol.headers_route import (
     DeleteTopicFromNamesrvRequestHeader,
-    GetRouteInfoRequestHeader,
     UnregisterBrokerRequestHeader,
 )
-from kourou.remoting.check import raise_for_response
-from kourou.remoting.limits import ConnectionLimits
-from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.runtime import Runtime
-from kourou.testing.disk import SimDisk
-from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
-from kourou.testing.network import MemoryNetwork
-from kourou.testing.runtime import sim_runtime
-
-FIRST = ("127.0.0.1", 9876)
-SECOND = ("127.0.0.1", 9877)
-BOTH = ("127.0.0.1:9876", "127.0.0.1:9877")
-
-
-class World:
-    """Name servers that come and go, and one broker."""
-
-    def __init__(self, **options: Any) -> None:
-        self.network = MemoryNetwork()
-        self.runtime: Runtime = sim_runtime(network=self.network)
-        config = BrokerConfig(**({"namesrv_addr": BOTH} | options))
-        self.broker = Broker(config, SimDisk(), self.runtime, SimFlusher)
-        self.pool = ConnectionPool(self.runtime, {}, ConnectionLimits())
-
-    async def namesrv(self, address: tuple[str, int]) -> NameServer:
-        """Start a name server."""
-        namesrv = NameServer(NamesrvConfig(listen=address[0], port=address[1]), self.runtime)
-        await namesrv.start()
-        return namesrv
-
-    async def route(self, address: tuple[str, int], topic: str = "TBW102") -> TopicRoute:
-        """Return what a name server says of a topic."""
-        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        answer = await self.pool.request(f"{address[0]}:{address[1]}", command, 3)
-        raise_for_response(answer)
-        return decode_topic_route(answer.body)
-
-    async def knows(self, address: tuple[str, int], topic: str = "TBW102") -> bool:
-        """Return whether a name server has a route for a topic."""
-        try:
-            return bool((await self.route(address, topic)).broker_datas)
-        except TopicNotFoundError:
-            return False
-
-    @property
-    def topics(self) -> Topics:
-        """The broker's table."""
-        assert self.broker._running is not None
-        return self.broker._running._parts.tables.topics
-
-    async def ask(self, code: RequestCode, header: object, address: str = BOTH[0]) -> None:
-        """Ask a name server as an administrator does."""
-        raise_for_response(await self.pool.request(address, request(code, header), 3))
-
-    async def stop(self, *namesrvs: NameServer) -> None:
-        await self.broker.stop()
-        await self.pool.close()
-        for namesrv in namesrvs:
-            await namesrv.stop()
-
-
-def now_s() -> float:
-    return asyncio.get_running_loop().time()
+from tests.registering import BOTH, FIRST, SECOND, World, now_s
 
 
 def test_a_started_broker_is_known_to_every_name_server_and_a_stopped_one_to_none() -> None:
@@ -423,60 +351,5 @@ def test_a_permission_that_changes_while_a_topic_is_being_told_is_routed_for_all
         for name in ("TBW102", "First", "Second"):
             assert (await world.route(FIRST, name)).queue_datas[0].perm == 4
         await world.stop(namesrv)
-
-    run_virtual(main())
-
-
-def test_who_makes_a_topic_for_a_client_may_wait_until_its_route_is_there() -> None:
-    async def main() -> None:
-        world = World()
-        namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
-        await world.broker.start()
-        world.topics.put(TopicConfig("New"))
-        assert not world.topics.is_told()
-        began_s = now_s()
-        await world.topics.settle()
-        assert world.topics.is_told()
-        assert await world.knows(FIRST, "New")
-        assert await world.knows(SECOND, "New")
-        assert now_s() - began_s < 0.2
-        began_s = now_s()
-        await world.topics.settle()
-        assert now_s() == began_s, "nothing changed since"
-        await world.stop(*namesrvs)
-
-    run_virtual(main())
-
-
-def test_a_name_server_that_is_down_is_not_waited_for_and_one_that_hangs_for_a_second() -> None:
-    async def main() -> None:
-        world = World()
-        namesrv = await world.namesrv(SECOND)
-        await world.broker.start()
-        world.topics.put(TopicConfig("New"))
-        began_s = now_s()
-        await world.topics.settle()
-        assert await world.knows(SECOND, "New")
-        assert now_s() - began_s < 0.2, "the first was never there"
-        await asyncio.sleep(1)
-        world.network.stall(SECOND)
-        world.topics.put(TopicConfig("Newer"))
-        began_s = now_s()
-        await world.topics.settle()
-        assert now_s() - began_s == pytest.approx(1)
-        await world.stop(namesrv)
-
-    run_virtual(main())
-
-
-def test_a_broker_whose_name_servers_are_all_down_does_not_wait() -> None:
-    async def main() -> None:
-        world = World()
-        await world.broker.start()
-        world.topics.put(TopicConfig("New"))
-        began_s = now_s()
-        await world.topics.settle()
-        assert now_s() == began_s
-        await world.stop()
 
     run_virtual(main())

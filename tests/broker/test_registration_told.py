@@ -1,0 +1,66 @@
+"""Who made a topic for a client waits until the name servers know it, for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.model.topic import TopicConfig
+from kourou.testing.loop import run_virtual
+from tests.registering import FIRST, SECOND, World, now_s
+
+
+def test_who_makes_a_topic_for_a_client_may_wait_until_its_route_is_there() -> None:
+    async def main() -> None:
+        world = World()
+        namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
+        await world.broker.start()
+        world.topics.put(TopicConfig("New"))
+        assert not world.topics.is_told()
+        began_s = now_s()
+        await world.topics.settle()
+        assert world.topics.is_told()
+        assert await world.knows(FIRST, "New")
+        assert await world.knows(SECOND, "New")
+        assert now_s() - began_s < 0.2
+        began_s = now_s()
+        await world.topics.settle()
+        assert now_s() == began_s, "nothing changed since"
+        await world.stop(*namesrvs)
+
+    run_virtual(main())
+
+
+def test_a_name_server_that_is_down_is_not_waited_for_and_one_that_hangs_for_a_second() -> None:
+    async def main() -> None:
+        world = World()
+        namesrv = await world.namesrv(SECOND)
+        await world.broker.start()
+        world.topics.put(TopicConfig("New"))
+        began_s = now_s()
+        await world.topics.settle()
+        assert await world.knows(SECOND, "New")
+        assert now_s() - began_s < 0.2, "the first was never there"
+        await asyncio.sleep(1)
+        world.network.stall(SECOND)
+        world.topics.put(TopicConfig("Newer"))
+        began_s = now_s()
+        await world.topics.settle()
+        assert now_s() - began_s == pytest.approx(1)
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_a_broker_whose_name_servers_are_all_down_does_not_wait() -> None:
+    async def main() -> None:
+        world = World()
+        await world.broker.start()
+        world.topics.put(TopicConfig("New"))
+        began_s = now_s()
+        await world.topics.settle()
+        assert now_s() == began_s
+        await world.stop()
+
+    run_virtual(main())
