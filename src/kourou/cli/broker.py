@@ -110,7 +110,7 @@ class _Standing:
         return self.at.broker_offset - self.at.consumer_offset
 
 
-@app.command("list", help=LIST_HELP)
+@app.command("list", help=LIST_HELP, short_help="List the brokers, and how they are.")
 def list_brokers(
     *,
     namesrv: Namesrv = NAMESRV_DEFAULT,
@@ -155,7 +155,7 @@ def list_brokers(
     )
 
 
-@app.command(help=STATUS_HELP)
+@app.command(help=STATUS_HELP, short_help="Show all that a broker tells of itself.")
 def status(
     broker: _AnyBroker = None,
     *,
@@ -172,7 +172,7 @@ def status(
     _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
 
 
-@app.command(help=CONFIG_HELP)
+@app.command(help=CONFIG_HELP, short_help="Show its settings.")
 def config(
     broker: _AnyBroker = None,
     *,
@@ -189,7 +189,7 @@ def config(
     _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
 
 
-@app.command("set", help=SET_HELP)
+@app.command("set", help=SET_HELP, short_help="Change its settings while it runs.")
 def set_config(
     broker: _Broker,
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", show_default=False)],
@@ -224,7 +224,9 @@ def set_config(
     )
 
 
-@app.command("consume-stats", help=CONSUME_STATS_HELP)
+@app.command(
+    "consume-stats", help=CONSUME_STATS_HELP, short_help="Show where all its groups stand."
+)
 def consume_stats(
     broker: _AnyBroker = None,
     *,

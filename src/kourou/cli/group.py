@@ -53,7 +53,7 @@ Examples:
 """
 
 
-@app.command("list", help=LIST_HELP)
+@app.command("list", help=LIST_HELP, short_help="List the groups with their members and lag.")
 def list_groups(
     *,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="System groups too.")] = False,
@@ -86,7 +86,7 @@ def list_groups(
     )
 
 
-@app.command(help=DESCRIBE_HELP)
+@app.command(help=DESCRIBE_HELP, short_help="Show its members, and where it stands.")
 def describe(
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
     *,
@@ -114,14 +114,34 @@ def describe(
         group_changes.print_settings(configs)
 
 
-app.command("create", help=group_changes.CREATE_HELP)(group_changes.create)
-app.command("update", help=group_changes.UPDATE_HELP)(group_changes.update)
-app.command("delete", help=group_changes.DELETE_HELP)(group_changes.delete)
-app.command("connections", help=group_members.CONNECTIONS_HELP)(group_members.connections)
-app.command("running-info", help=group_members.RUNNING_INFO_HELP)(group_members.running_info)
-app.command("reset-offset", help=group_offsets.RESET_HELP)(group_offsets.reset_offset)
-app.command("skip", help=group_offsets.SKIP_HELP)(group_offsets.skip)
-app.command("clone-offsets", help=group_offsets.CLONE_HELP)(group_offsets.clone_offsets)
+app.command("create", help=group_changes.CREATE_HELP, short_help="Create a group.")(
+    group_changes.create
+)
+app.command("update", help=group_changes.UPDATE_HELP, short_help="Change its settings.")(
+    group_changes.update
+)
+app.command("delete", help=group_changes.DELETE_HELP, short_help="Delete it.")(group_changes.delete)
+app.command(
+    "connections",
+    help=group_members.CONNECTIONS_HELP,
+    short_help="List its members and subscriptions.",
+)(group_members.connections)
+app.command(
+    "running-info", help=group_members.RUNNING_INFO_HELP, short_help="Ask its members how they run."
+)(group_members.running_info)
+app.command(
+    "reset-offset",
+    help=group_offsets.RESET_HELP,
+    short_help="Let it go on at another time or offset.",
+)(group_offsets.reset_offset)
+app.command("skip", help=group_offsets.SKIP_HELP, short_help="Skip its backlog of a topic.")(
+    group_offsets.skip
+)
+app.command(
+    "clone-offsets",
+    help=group_offsets.CLONE_HELP,
+    short_help="Give it the offsets of another group.",
+)(group_offsets.clone_offsets)
 
 
 def _is_system(group: str) -> bool:

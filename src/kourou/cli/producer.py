@@ -44,7 +44,7 @@ Examples:
 """
 
 
-@app.command("list", help=LIST_HELP)
+@app.command("list", help=LIST_HELP, short_help="List all live producers.")
 def list_producers(
     *,
     broker: Annotated[
@@ -88,7 +88,7 @@ def list_producers(
     )
 
 
-@app.command(help=CONNECTIONS_HELP)
+@app.command(help=CONNECTIONS_HELP, short_help="List the producers of one group.")
 def connections(
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
     *,
