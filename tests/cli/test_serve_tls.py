@@ -49,6 +49,18 @@ def test_name_server_and_broker_speak_tls_to_clients_and_to_each_other(tmp_path:
                 asyncio.run(cluster_info(address, None))
 
 
+def test_a_name_server_that_the_own_broker_could_never_reach_is_refused(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
+    config = tmp_path / "broker.conf"
+    config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
+    config.write_text(config.read_text().replace("tls.enable=true", "tls.enable=false"))
+
+    done = run_command("serve", "--store", str(tmp_path / "store"), "--config", str(config))
+
+    assert done.code == 2
+    assert "set tls_enable true" in done.err
+
+
 def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text(

@@ -23,6 +23,8 @@ from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.logs import Level
 from kourou.namesrv.config import NamesrvConfig
+from kourou.remoting.tls import TlsMode
+from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
 from kourou.store.made_with import sizes_made_with
@@ -255,6 +257,8 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         # One process, one certificate: the broker's, unless the environment says otherwise.
         defaults=values_of(served.broker.limits) | values_of(served.broker.transport),
     )
+    if not served.broker.namesrv_addr:
+        _check_reachable(served.broker.transport, own.transport)
     path = served.store_path.expanduser()
     return Plan(
         broker=_with_sizes_made_with(served.broker, path),
@@ -264,6 +268,20 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         console=served.console_address,
         is_console_asked=served.console_port is not None,
     )
+
+
+def _check_reachable(broker: TransportConfig, namesrv: TransportConfig) -> None:
+    """Refuse a name server that this process's own broker could never register with.
+
+    Raises:
+        ConfigError: it takes TLS only, and the broker does not speak it.
+    """
+    if namesrv.tls_server_mode is TlsMode.ENFORCING and not broker.tls_enable:
+        raise ConfigError(
+            "tls_server_mode is enforcing, and holds for the name server of this process too, "
+            "with which its broker registers: set tls_enable true (tls.enable), and "
+            "tls_client_trust_cert_path where no public authority made the certificate"
+        )
 
 
 def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
