@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -152,6 +153,34 @@ def test_a_topic_that_was_saved_outlives_a_crash() -> None:
 
     assert topics_on(disk).get("T") == TopicConfig("T", attributes={"message.type": "FIFO"})
     assert topics_on(disk).is_saved("T")
+
+
+async def make_three_and_delete_one(topics: Topics, saved: set[str], deleted: set[str]) -> None:
+    """Note what was said to be durable."""
+    for name in ("A", "B", "C"):
+        topics.put(TopicConfig(name))
+        await topics.persist()
+        saved.add(name)
+    saved.remove("A")  # from here on it may be there or not
+    topics.delete("A")
+    await topics.persist()
+    deleted.add("A")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_at_any_step_of_the_disk_keeps_what_was_saved_and_deleted(seed: int) -> None:
+    deleted = set[str]()
+    for step in range(100):
+        disk = SimDisk(seed)
+        topics, saved, deleted = topics_on(disk), set[str](), set[str]()
+        disk.fail_after(step, OSError(5, "the process ends here"))
+        with suppress(OSError):
+            asyncio.run(make_three_and_delete_one(topics, saved, deleted))
+        disk.crash()
+        after = topics_on(disk)
+        assert all(after.is_saved(name) for name in saved)
+        assert not any(after.get(name) for name in deleted)
+    assert deleted, "the last step came after all of it"
 
 
 def test_a_file_that_cannot_be_written_leaves_the_topic_unsaved() -> None:
