@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from kourou.client.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
     from kourou.client.consume_stats import TopicStats
     from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
-    from kourou.client.consumer_health import ConsumerHealth
+    from kourou.client.health import ConsumerHealth, ProducerHealth
     from kourou.client.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.producer import Producer
-    from kourou.client.producer_health import ProducerHealth
     from kourou.client.pull_consumer import PullConsumer
     from kourou.client.pull_result import PullResult, PullStatus
     from kourou.client.push_consumer import PushConsumer
@@ -96,7 +95,7 @@ _HOMES: Final = MappingProxyType(
         "ConsumeFromWhere": "kourou.model.group",
         "ConsumeHook": "kourou.client.consume_hooks",
         "ConsumeOutcome": "kourou.client.consume_hooks",
-        "ConsumerHealth": "kourou.client.consumer_health",
+        "ConsumerHealth": "kourou.client.health",
         "Durability": "kourou.client.send_receipt",
         "GroupDescription": "kourou.client.admin",
         "Idempotent": "kourou.client.idempotent",
@@ -107,7 +106,7 @@ _HOMES: Final = MappingProxyType(
         "OffsetReset": "kourou.client.admin",
         "Producer": "kourou.client.producer",
         "ProducerConfig": "kourou.client.config",
-        "ProducerHealth": "kourou.client.producer_health",
+        "ProducerHealth": "kourou.client.health",
         "ProducerStats": "kourou.client.send_stats",
         "PullConsumer": "kourou.client.pull_consumer",
         "PullConsumerConfig": "kourou.client.consumer_config",

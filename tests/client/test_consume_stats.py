@@ -54,10 +54,3 @@ def test_before_the_first_sample_there_are_failures_but_no_rates() -> None:
     assert stats.topic("T").consume_failed_tps == 0.0
     stats.sample(11_000)
     assert stats.topic("T").consume_failed_tps == pytest.approx(0.3)
-
-
-def test_a_topic_left_is_forgotten() -> None:
-    stats = ConsumerStats()
-    stats.count_pulled("T", 1, 1.0)
-    stats.forget("T")
-    assert stats.all_topics() == {}

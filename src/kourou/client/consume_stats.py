@@ -94,10 +94,6 @@ class ConsumerStats:
             pull_ms=counts.pull_ms + elapsed_ms,
         )
 
-    def forget(self, topic: str) -> None:
-        """Drop the counters of a topic that is not consumed any more."""
-        self._topics.pop(topic, None)
-
     def sample(self, now_ms: int) -> None:
         """Keep where the counters are; to be called every `SAMPLE_INTERVAL_MS`."""
         self._samples += 1

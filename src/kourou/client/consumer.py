@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kourou.client.consume_hooks import ConsumeHook, ConsumeHooks
 from kourou.client.consume_stats import SAMPLE_INTERVAL_MS, ConsumerStats, TopicStats
-from kourou.client.consumer_health import ConsumerHealth
+from kourou.client.health import ConsumerHealth
 from kourou.client.instance import ClientInstance
 from kourou.client.rebalance_loop import QueuesChanged
 from kourou.model.queue import MessageQueue

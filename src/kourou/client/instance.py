@@ -18,8 +18,7 @@ from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
 from kourou.client.config import ClientConfig, serialize_type_of_environment
 from kourou.client.name_servers import NameServers
-from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
-from kourou.client.namesrv_lookup import NamesrvLookup
+from kourou.client.namesrv_addr import NamesrvLookup, find_url, parse_namesrv_addr
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
 from kourou.client.routes import Routes

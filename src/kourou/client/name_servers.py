@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 
-from kourou.client.namesrv_lookup import NamesrvLookup
+from kourou.client.namesrv_addr import NamesrvLookup
 from kourou.errors import ConnectFailedError, TransportError
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.check import raise_for_response

@@ -1,16 +1,28 @@
-"""Where name servers are, as users write it: addresses, or a web address that tells them."""
+"""Where name servers are: addresses, or a web address that tells them, as `http://host/path`.
+
+What the web address answers is one line, `host:port;host:port`. Whoever moves name servers changes
+it there, and clients follow. Reading it blocks, so it is done off the event loop.
+
+Source: DefaultTopAddressing.java.
+"""
 
 from __future__ import annotations
 
+import http.client
+import urllib.request
 from typing import Final
 from urllib.parse import urlsplit
 
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, ConnectFailedError
 from kourou.remoting.network import format_address, parse_address
+from kourou.remoting.runtime import Offload
 
 NAMESRV_PORT: Final = 9876
 
 _URL_SCHEMES: Final = ("http://", "https://")
+
+_TEXT_BYTES_MAX: Final = 64 * 1024
+"""Some thousand addresses; what is longer is no list of name servers."""
 
 
 def find_url(text: str) -> str | None:
@@ -41,3 +53,50 @@ def parse_namesrv_addr(text: str) -> tuple[str, ...]:
     if not parts:
         raise ConfigError("namesrv_addr is empty: expected host:port, or several joined by ';'")
     return tuple(format_address(parse_address(part, NAMESRV_PORT)) for part in parts)
+
+
+class NamesrvLookup:
+    """Asks a web address for the name servers.
+
+    Args:
+        url: `http://` or `https://`.
+        offload: how to leave the loop.
+        timeout_s: for one answer.
+    """
+
+    def __init__(self, url: str, offload: Offload, timeout_s: float) -> None:
+        self.url = url
+        self._offload = offload
+        self._timeout_s = timeout_s
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Return the addresses that are named now.
+
+        Raises:
+            ConnectFailedError: no answer, or one that names none; the text has the web address.
+        """
+        text = await self._offload(fetch_text, self.url, self._timeout_s)
+        line = (text.splitlines() or [""])[0]
+        try:
+            return parse_namesrv_addr(line)
+        except ConfigError as error:
+            raise ConnectFailedError(f"{self.url} names no name servers: {error}") from None
+
+
+def fetch_text(url: str, timeout_s: float) -> str:
+    """Return what a web address answers. Blocks, each read at most `timeout_s`.
+
+    Goes through the proxy that `http_proxy` names, unless `no_proxy` says otherwise.
+
+    Raises:
+        ConnectFailedError: no answer, a refusal, or one that is too long or no text.
+    """
+    try:
+        # Redirects lead to http, https or ftp only, and the caller has checked the first address.
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310
+            body: bytes = answer.read(_TEXT_BYTES_MAX + 1)
+        if len(body) > _TEXT_BYTES_MAX:
+            raise ConnectFailedError(f"{url} answered more than {_TEXT_BYTES_MAX} bytes")
+        return body.decode()
+    except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+        raise ConnectFailedError(f"{url} does not tell the name servers: {error}") from error

@@ -19,10 +19,10 @@ from kourou.client.calls_send import (
     encode_message,
 )
 from kourou.client.config import ProducerConfig
+from kourou.client.health import ProducerHealth
 from kourou.client.in_flight import InFlight, UnderWay
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
-from kourou.client.producer_health import ProducerHealth
 from kourou.client.queue_choice import QueueSelector, by_sharding_key
 from kourou.client.retrying import Deadline
 from kourou.client.send_hooks import SendHook, SendHooks

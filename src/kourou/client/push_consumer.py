@@ -30,7 +30,7 @@ from kourou.client.iteration import Iteration, MessageLoop
 from kourou.client.lifetime import Lifetime
 from kourou.client.listener_threads import ListenerThreads
 from kourou.client.local_offsets import make_offsets
-from kourou.client.loop_watch import LoopWatch
+from kourou.client.loop_watch import watch_loop
 from kourou.client.rebalance_loop import RebalanceLoop
 from kourou.client.subscriptions import Subscriptions
 from kourou.disk import Disk
@@ -336,7 +336,7 @@ class PushConsumer(Lifetime, Consumer):
         )
         tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
         self._start_sampling()
-        tasks.start(LoopWatch().run, "event loop watch")
+        tasks.start(watch_loop, "event loop watch")
         self._answers.begin(self._call)
         if self._call is None:
             return

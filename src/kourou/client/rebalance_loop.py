@@ -63,7 +63,6 @@ class RebalanceLoop:
 
     Attributes:
         on_queues_changed: called after a topic's queues of this member have changed.
-        last_pass_at_ms: when the last pass ended, in epoch milliseconds; None before the first.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class RebalanceLoop:
         held.on_lost = self.wake
         self._is_alone = is_alone
         self.on_queues_changed: QueuesChanged | None = None
-        self.last_pass_at_ms: int | None = None
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
         self._failures: dict[str, type[KourouError]] = {}  # by topic: how the last pass failed
@@ -126,7 +124,6 @@ class RebalanceLoop:
         while not self._is_stopped:
             self._woken.clear()
             is_settled = await self._pass()
-            self.last_pass_at_ms = self._instance.runtime.clock.now_ms()
             self._first_pass_done.set()
             # A change may still move others; a failure may pass; both deserve an early look.
             delay_ms = config.rebalance_interval_ms if is_settled else retry_ms

@@ -161,17 +161,7 @@ class Sender:
             )
             if self._config.vip_channel:
                 address = vip_address(address)
-            sending = send_message(
-                instance.pool,
-                address,
-                self._command(outgoing, target),
-                outgoing,
-                target,
-                timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
-            )
-            if not self._is_watched:
-                return await sending
-            return await self._watch(sending, outgoing, target, address, number)
+            return await self._try(outgoing, target, address, number, deadline)
 
         def on_failure(error: KourouError) -> None:
             nonlocal last
@@ -194,6 +184,26 @@ class Sender:
             if last is not None:
                 raise last from None  # it was tried before the close, and may be stored
             raise
+
+    def _try(
+        self,
+        outgoing: Outgoing,
+        target: MessageQueue,
+        address: str,
+        number: int,
+        deadline: Deadline,
+    ) -> Awaitable[list[SendReceipt]]:
+        sending = send_message(
+            self._instance.pool,
+            address,
+            self._command(outgoing, target),
+            outgoing,
+            target,
+            timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
+        )
+        if not self._is_watched:
+            return sending
+        return self._watch(sending, outgoing, target, address, number)
 
     async def _watch(
         self,

@@ -1,4 +1,4 @@
-"""What a consumer says of itself when it is asked how it is."""
+"""What producers and consumers say of themselves when they are asked how they are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,39 @@ from kourou.model.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHealth:
-    """How a consumer is, at this moment; nothing is asked of anybody.
+class Health:
+    """How a client is, as far as it has seen; nothing is asked of anybody.
 
     Attributes:
         is_open: it was started and is not closed.
         problems: what hinders it, in words; none if it is well.
+    """
+
+    is_open: bool
+    problems: tuple[str, ...]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it is open and nothing hinders it."""
+        return self.is_open and not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerHealth(Health):
+    """How a producer is.
+
+    Attributes:
+        in_flight: messages being sent now.
+    """
+
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth(Health):
+    """How a consumer is.
+
+    Attributes:
         queues: those that it has, sorted.
         lag: of each queue that it has pulled, how many messages are stored and not done, as of the
             last pull: filtered ones count.
@@ -22,17 +49,10 @@ class ConsumerHealth:
         held_bytes: of their bodies.
     """
 
-    is_open: bool
-    problems: tuple[str, ...]
     queues: tuple[MessageQueue, ...]
     lag: Mapping[MessageQueue, int]
     held_messages: int
     held_bytes: int
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether it is open and nothing hinders it."""
-        return self.is_open and not self.problems
 
     @property
     def lag_messages(self) -> int:
