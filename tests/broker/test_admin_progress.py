@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -163,5 +164,22 @@ def test_the_least_offsets_of_a_topics_groups_are_told_and_none_is_deleted(
 
         assert decode_correction_offsets(answer.body) == expected
         assert parts.offsets.groups_of("T") == ["fast", "slow"]
+
+    run_with_parts(test)
+
+
+def test_others_run_while_a_group_with_many_topics_is_told_of() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for number in range(500):
+            parts.topics.put(TopicConfig(f"T{number}", 1, 1))
+            parts.offsets.commit("g", f"T{number}", 0, 0)
+        turns = 0
+        handler = parts.admin.progress.on_get_consume_stats
+        asked = asyncio.create_task(parts.ask(handler, GetConsumeStatsRequestHeader("g")))
+        while not asked.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(decode_consume_stats(asked.result().body).offsets) == 500
+        assert turns > 20
 
     run_with_parts(test)

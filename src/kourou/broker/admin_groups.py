@@ -43,6 +43,7 @@ from kourou.protocol.headers_admin import (
 from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Offload
 
 PAGE_GROUPS_MAX: Final = 2000
 """Groups in one page of an answer to 201."""
@@ -54,7 +55,12 @@ class GroupAdminHandlers:
     """Serves the requests."""
 
     def __init__(
-        self, groups: Groups, offsets: ConsumerOffsets, stats: BrokerStats, later: LaterReplies
+        self,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+        offload: Offload,
+        later: LaterReplies,
     ) -> None:
         """Change `groups`.
 
@@ -62,11 +68,13 @@ class GroupAdminHandlers:
             groups: of this broker.
             offsets: those of a deleted group go with it where that is asked.
             stats: those of a deleted group go with it.
-            later: answers when a change is durable.
+            offload: makes the text of all groups off the loop.
+            later: answers when a change is durable, or that text is there.
         """
         self._groups = groups
         self._offsets = offsets
         self._stats = stats
+        self._offload = offload
         self._later = later
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
@@ -106,7 +114,7 @@ class GroupAdminHandlers:
             )
         return response(request.command, body=encode_subscription_group(group))
 
-    def on_get_all_subscription_group_config(self, request: Request) -> RemotingCommand:
+    def on_get_all_subscription_group_config(self, request: Request) -> None:
         """Return all groups, or the page that is asked for (201), sorted by name.
 
         A page that belongs to an older version of the table begins again at 0.
@@ -115,8 +123,13 @@ class GroupAdminHandlers:
         total = GetAllSubscriptionGroupResponseHeader(len(self._groups))
         asked = (header.group_seq, header.max_group_num, header.data_version)
         names = self._page(header) if any(value is not None for value in asked) else None
-        body = encode_subscription_group_table(self._groups.table(names))
-        return response(request.command, header=total, body=body)
+        table = self._groups.table(names)
+
+        async def serve() -> RemotingCommand:
+            body = await self._offload(encode_subscription_group_table, table)
+            return response(request.command, header=total, body=body)
+
+        self._later.answer(request, serve)
 
     def on_update_and_get_group_forbidden(self, request: Request) -> None:
         """Forbid the group to read the topic, or allow it; answer which holds (353)."""

@@ -101,7 +101,9 @@ def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection)
     tables, clients = parts.tables, parts.clients
     calls = _calls(parts, call_client)
     return AdminHandlers(
-        groups=GroupAdminHandlers(tables.groups, tables.offsets, parts.stats, parts.later),
+        groups=GroupAdminHandlers(
+            tables.groups, tables.offsets, parts.stats, parts.runtime.offload, parts.later
+        ),
         clients=ClientAdminHandlers(parts.config, clients, tables.offsets, parts.runtime.clock),
         progress=_progress(parts),
         offsets=_offsets(parts, calls),
