@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from kourou.broker.advertised import advertised_address
 from kourou.broker.clients import Member, Peer
-from kourou.broker.steady_time import steady_ms
+from kourou.broker.config import BrokerConfig
 from kourou.protocol.bodies_connections import (
     ProducerInfo,
     decode_group_list,
@@ -22,6 +23,7 @@ from kourou.protocol.headers_admin_clients import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
+from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 
@@ -140,6 +142,11 @@ def test_the_advertised_address_is_told_where_there_is_one() -> None:
         assert loads(answer.body) == {"brokerAddr": "broker.example:10911", "topicList": []}
 
     run_with_parts(test, config=small_config(advertise="broker.example"))
+
+
+def test_who_asks_at_the_vip_port_is_told_the_main_one() -> None:
+    assert advertised_address(BrokerConfig(), ("10.0.0.1", 10909)) == "10.0.0.1:10911"
+    assert advertised_address(BrokerConfig(port=0), ("10.0.0.1", 4711)) == "10.0.0.1:4711"
 
 
 def test_what_a_group_wants_of_a_topic_is_told_while_it_is_connected() -> None:

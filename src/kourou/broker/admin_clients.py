@@ -13,7 +13,6 @@ from kourou.broker.advertised import advertised_address
 from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
-from kourou.broker.steady_time import steady_ms
 from kourou.clock import Clock
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.protocol.bodies_connections import (
@@ -39,6 +38,7 @@ from kourou.protocol.headers_admin_clients import (
 )
 from kourou.remoting.connection import Request
 from kourou.remoting.network import format_address
+from kourou.remoting.steady_time import steady_ms
 
 
 class ClientAdminHandlers:

@@ -1,4 +1,4 @@
-"""The address by which clients know the broker, as it stands in answers to administrators."""
+"""The address by which clients know the broker, in routes and in answers to administrators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from kourou.broker.config import BrokerConfig
 from kourou.remoting.network import Address, format_address, parse_address
 
 
-def advertised_address(config: BrokerConfig, local_address: Address) -> str:
-    """Return `host:port`: what is configured, or else where the asking client found the broker."""
+def advertised_address(config: BrokerConfig, found: Address) -> str:
+    """Return `host:port`: what is configured, or else where the asker found the broker.
+
+    The port is the main one, although the asker may have come by the VIP port.
+    """
+    port = config.port or found[1]
     if config.advertise is None:
-        return format_address(local_address)
-    return format_address(parse_address(config.advertise, local_address[1]))
+        return format_address((found[0], port))
+    return format_address(parse_address(config.advertise, port))

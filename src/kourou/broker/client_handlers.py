@@ -14,7 +14,6 @@ from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.expressions import is_tag_expression, not_served
 from kourou.broker.groups import Groups
 from kourou.broker.retry_topics import ToldTopics, ensure_retry_topic
-from kourou.broker.steady_time import steady_ms
 from kourou.errors import InvalidParameterError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.topic import retry_topic
@@ -33,6 +32,7 @@ from kourou.protocol.headers_consume import (
 )
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,6 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.long_polling import Arrived
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.stats import BrokerStats
-from kourou.broker.steady_time import steady_ms
 from kourou.clock import Clock
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
@@ -47,6 +46,7 @@ from kourou.protocol.bodies import (
 )
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Offload
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.message_store import MessageStore
 

@@ -44,11 +44,7 @@ class LiveConfig:
     def values(self) -> dict[str, str]:
         """Return RocketMQ's key -> value, as broker.conf has them, of every option but secrets."""
         values = values_of(self.now)
-        return {
-            key: setting_text(values[name])
-            for key, name in _FIELDS.items()
-            if not name.endswith("password")
-        }
+        return {key: setting_text(values[name]) for key, name in _FIELDS.items()}
 
     def update(self, asked: Mapping[str, str], now_ms: int) -> None:
         """Change options, all of them or none. A value that is so already changes nothing.

@@ -26,7 +26,6 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.long_polling import Arrived, Held, LongPolling
 from kourou.broker.pull_checks import Pull, PullChecks
 from kourou.broker.stats import BrokerStats
-from kourou.broker.steady_time import steady_ms
 from kourou.filter.tags import matches_code
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from kourou.protocol.codes import ResponseCode
@@ -36,6 +35,7 @@ from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetPlan, GetStatus, MessageStore
 
 log = logging.getLogger(__name__)

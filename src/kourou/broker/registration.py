@@ -29,6 +29,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from kourou.broker.advertised import advertised_address
 from kourou.broker.config import BrokerConfig
 from kourou.broker.topics import Topics
 from kourou.errors import KourouError
@@ -168,11 +169,9 @@ class Registration:
     def address_for(self, connection: Connection) -> str:
         """Return the address at which peers of the connection's other end reach this broker."""
         host, port = self._listening
-        if self._config.advertise is not None:
-            return format_address(parse_address(self._config.advertise, port))
         if host in WILDCARDS:
             host = connection.local_address[0]
-        return format_address((host, port))
+        return advertised_address(self._config, (host, port))
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:

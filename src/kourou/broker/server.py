@@ -25,7 +25,6 @@ from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.readings import read_metrics
 from kourou.broker.registration import Registration
-from kourou.broker.steady_time import steady_ms
 from kourou.broker.wiring import make_handlers
 from kourou.disk import Disk
 from kourou.errors import ClosedError, StoreError
@@ -33,6 +32,7 @@ from kourou.metrics import Family
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.runtime import Runtime
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from kourou.remoting.later import LaterReplies
 from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.config_file import ConfigFile
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class NameServer:
         kv = KvConfig(file, runtime.offload, bytes_max=config.kv_config_bytes_max)
         self._later = LaterReplies()
         self._notices: set[asyncio.Task[None]] = set()
-        handlers = NamesrvHandlers(self._routes, kv, self._live, _steady_ms)
+        handlers = NamesrvHandlers(self._routes, kv, self._live, steady_ms)
         admin = NamesrvAdminHandlers(self._routes, kv, self._live, self._later)
         self._server = RemotingServer(
             runtime,
@@ -111,7 +112,7 @@ class NameServer:
     def _scan(self) -> None:
         """Forget the brokers that fell silent, and close their connections."""
         self._schedule_scan()  # first: the scan goes on whatever one connection does
-        for identity, connection in self._routes.expire(_steady_ms()):
+        for identity, connection in self._routes.expire(steady_ms()):
             log.warning("broker.expired cluster=%s name=%s id=%d address=%s", *log_values(identity))
             assert isinstance(connection, Connection)
             connection.close("its broker fell silent")
@@ -150,8 +151,3 @@ async def _notify(connection: Connection, header: NotifyMinBrokerIdChangeRequest
         await connection.oneway(command, _NOTICE_TIMEOUT_S)
     except (TransportError, ClosedError) as error:
         log.info("notice.not_sent broker=%s reason=%s", connection, error)
-
-
-def _steady_ms() -> int:
-    """Return the running loop's time in ms; its zero has no meaning."""
-    return int(asyncio.get_running_loop().time() * 1000)

@@ -27,7 +27,6 @@ from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.stats import BrokerStats
-from kourou.broker.steady_time import steady_ms
 from kourou.broker.tables import Tables
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
@@ -42,6 +41,7 @@ from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
 from kourou.store.config_file import ConfigFile
