@@ -41,6 +41,7 @@ public final class InteropClient {
     private InteropClient() { }
 
     public static void main(String[] args) {
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // of 20 s
         try {
             run(args);
         } catch (Throwable error) {
