@@ -283,6 +283,24 @@ def test_callbacks_get_results_or_errors() -> None:
     run_virtual(main())
 
 
+def test_no_callback_is_called_by_the_end_of_the_consumer() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            outcomes: list[object] = []
+            for end in (PullConsumer.close, PullConsumer.abort):
+                consumer = poller(w)
+                await consumer.start()
+                consumer.pull_with_callback(Q0, 0, outcomes.append, outcomes.append)
+                await asyncio.sleep(1)
+                ending = end(consumer)
+                if ending is not None:
+                    await ending
+                await asyncio.sleep(30)
+            assert outcomes == []
+
+    run_virtual(main())
+
+
 def test_a_watched_topic_tells_of_its_new_queues() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, poller(w) as consumer:

@@ -58,7 +58,9 @@ class ReadyMessages:
             try:
                 await taker
             except asyncio.CancelledError:
-                if not taker.cancelled():
+                if taker.cancelled():
+                    self._takers.remove(taker)  # or they gather, where no message comes
+                else:
                     self._wake_one()  # it was woken for a message that another can take
                 raise
         return None
