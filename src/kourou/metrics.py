@@ -8,8 +8,7 @@ The names are those that Java's Prometheus exporter prints, unit and `_total` in
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -68,24 +67,3 @@ class Family:
     kind: Kind
     text: str
     samples: Sequence[Sample | Distribution]
-
-
-class Histogram:
-    """Counts observations by size; its memory does not grow."""
-
-    __slots__ = ("_bounds", "_counts", "_total")
-
-    def __init__(self, bounds: Iterable[float]) -> None:
-        """Start empty, with these ascending upper bounds."""
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one observation: about 0.2 us."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def read(self, labels: Mapping[str, str]) -> Distribution:
-        """Return what was observed so far."""
-        return Distribution(labels, self._bounds, tuple(self._counts), self._total)

@@ -10,7 +10,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.parts import Parts
 from kourou.broker.readings import read_metrics
 from kourou.broker.server import Broker
-from kourou.metrics import Distribution, Family, Histogram, Sample
+from kourou.metrics import Distribution, Family, Sample
 from kourou.model.message import Message, MessageExt
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
@@ -99,14 +99,6 @@ def test_statistics_are_sampled_while_the_broker_runs() -> None:
         assert info["putMessageTimesTotal"] == "1"
 
     run_virtual(test())
-
-
-def test_a_histogram_counts_a_value_at_its_bound_within_it() -> None:
-    histogram = Histogram((1, 10))
-    for value in (0, 1, 2, 10, 11):
-        histogram.observe(value)
-    read = histogram.read({"a": "b"})
-    assert (read.counts, read.total, read.count) == ((2, 2, 1), 24.0, 5)
 
 
 def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgotten_is() -> None:

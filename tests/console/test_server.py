@@ -17,7 +17,7 @@ import pytest
 from kourou.console import server as console_server
 from kourou.console.server import Console
 from kourou.errors import AddressInUseError, ClosedError, ListenFailedError
-from kourou.metrics import Family, Histogram, Kind, Sample
+from kourou.metrics import Distribution, Family, Kind, Sample
 
 GAUGE = Family("rocketmq_topic_number", Kind.GAUGE, "Topics.", [Sample({"cluster": "c"}, 3)])
 
@@ -62,12 +62,10 @@ def run(test: Callable[[Rig], Awaitable[None]]) -> None:
 
 def test_metrics_are_told_in_prometheus_text() -> None:
     async def test(rig: Rig) -> None:
-        histogram = Histogram((1, 10))
-        for value in (1, 5, 50):
-            histogram.observe(value)
+        sizes = Distribution({"kind": "x"}, (1, 10), (1, 1, 1), 56)
         rig.families += [
             Family("rocketmq_in_total", Kind.COUNTER, "In.", [Sample({"topic": 'a"b'}, 2)]),
-            Family("rocketmq_size", Kind.HISTOGRAM, "Sizes.", [histogram.read({"kind": "x"})]),
+            Family("rocketmq_size", Kind.HISTOGRAM, "Sizes.", [sizes]),
         ]
         status, kind, text = await rig.get("/metrics")
         assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
