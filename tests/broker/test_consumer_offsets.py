@@ -52,6 +52,17 @@ def test_what_was_committed_last_counts_whether_it_goes_on_or_back() -> None:
     assert offsets.query("h", "T", 0) is None
 
 
+def test_members_that_set_each_other_back_all_day_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    offsets = offsets_on(SimDisk())
+    with caplog.at_level("INFO", logger="kourou.broker.consumer_offsets"):
+        for _ in range(1_000):
+            offsets.commit("g", "T", 0, 7)
+            offsets.commit("g", "T", 0, 3)
+    assert 1 <= len(caplog.records) <= 20
+
+
 def test_the_file_is_in_javas_text() -> None:
     async def main() -> None:
         offsets.commit("g", "T", 1, 20)

@@ -31,6 +31,7 @@ from kourou.protocol.bodies import DataVersion, data_version_from_json
 from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
 from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
+from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.store.config_file import BARE_KEYS_BYTES_MAX
 
@@ -68,6 +69,7 @@ class ConsumerOffsets:
         """
         self._clock = clock
         self._saver = ConfigSaver(file, self._take, offload, covered_by)
+        self._set_backs = LogRate()  # two members that both think a queue theirs do it all day
         self._version = DataVersion()
         self._committed: Table = {}
         self._pulled: Table = {}
@@ -83,10 +85,13 @@ class ConsumerOffsets:
         if before == queue_offset:
             return
         if before is not None and queue_offset < before:
-            log.info(
-                "consumer_offset.set_back group=%s topic=%s queue_id=%d from=%d to=%d",
-                group, topic, queue_id, before, queue_offset,
-            )  # fmt: skip
+            suppressed = self._set_backs.take(self._clock.now_ms() / 1000)
+            if suppressed is not None:
+                log.info(
+                    "consumer_offset.set_back group=%s topic=%s queue_id=%d from=%d to=%d "
+                    "suppressed=%d",
+                    group, topic, queue_id, before, queue_offset, suppressed,
+                )  # fmt: skip
         offsets[queue_id] = queue_offset
         self._saver.changed()
 
