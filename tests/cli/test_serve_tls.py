@@ -49,6 +49,33 @@ def test_name_server_and_broker_speak_tls_to_clients_and_to_each_other(tmp_path:
                 asyncio.run(cluster_info(address, None))
 
 
+def test_commands_reach_servers_that_speak_tls_only(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
+    config = tmp_path / "broker.conf"
+    config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
+    environ = {"KOUROU_TLS_ENABLE": "true", "KOUROU_TLS_TRUST_CERT_PATH": str(files.root)}
+
+    with Serving.start(tmp_path / "store", "--config", str(config)) as serving:
+        where = ("--namesrv", serving.namesrv)
+        for words in (
+            ("send", "Orders", "hello", *where),
+            ("receive", "Orders", "--from", "earliest", "--count", "1", *where),
+            ("message", "print", "Orders", *where),
+            ("topic", "list", *where),
+            ("health", *where),
+        ):
+            done = run_command(*words, environ=environ)
+            assert done.code == 0, (words, done.err)
+        plain = run_command("topic", "list", *where)
+        assert plain.code == 3
+
+
+def test_tls_that_is_described_but_not_switched_on_is_refused() -> None:
+    done = run_command("topic", "list", environ={"KOUROU_TLS_TRUST_CERT_PATH": "/ca.pem"})
+    assert done.code == 2
+    assert "set KOUROU_TLS_ENABLE=true as well" in done.err
+
+
 def test_a_name_server_that_the_own_broker_could_never_reach_is_refused(tmp_path: Path) -> None:
     files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
     config = tmp_path / "broker.conf"

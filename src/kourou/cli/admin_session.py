@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from kourou.cli import output
+from kourou.cli.transport import client_tls
 from kourou.client.admin import AdminClient
 from kourou.client.config import AdminConfig
 
@@ -26,7 +27,7 @@ class AdminSession:
             TransportError: no answer came in time, or no server was reached.
             RemoteError: a server refused.
         """
-        config = AdminConfig(admin_timeout_ms=int(self._timeout_s * 1000))
+        config = AdminConfig(admin_timeout_ms=int(self._timeout_s * 1000), tls=client_tls())
 
         async def answer() -> T:
             async with AdminClient(self._namesrv, config=config) as admin:

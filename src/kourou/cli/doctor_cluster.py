@@ -16,6 +16,7 @@ from typing import Final
 from kourou.cli.exits import one_line
 from kourou.cli.finding import Finding, State
 from kourou.cli.output import counted
+from kourou.cli.transport import client_tls
 from kourou.client.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.clock import Clock
@@ -48,7 +49,7 @@ async def look_at_cluster(
         is_expected: something is wrong if no name server answers; else it is only told.
     """
     look = ClusterLook()
-    config = AdminConfig(admin_timeout_ms=max(1, int(timeout_s * 1000)))
+    config = AdminConfig(admin_timeout_ms=max(1, int(timeout_s * 1000)), tls=client_tls())
     servers = [address.strip() for address in namesrv.split(";") if address.strip()]
     known: dict[tuple[str, int], str] = {}
     for address, found in zip(

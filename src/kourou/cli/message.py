@@ -25,8 +25,10 @@ from kourou.cli.options import (
 )
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_instant, parse_start
+from kourou.cli.transport import client_tls
 from kourou.client.admin import AdminClient
 from kourou.client.admin_messages import MESSAGES_DEFAULT
+from kourou.client.consumer_config import PullConsumerConfig
 from kourou.client.pull_consumer import PullConsumer
 from kourou.clock import SystemClock
 from kourou.errors import (
@@ -194,7 +196,9 @@ def print_messages(
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:
     show_one = shower(as_json)
     seen = 0
-    async with PullConsumer(TOOLS_GROUP, namesrv) as consumer:
+    async with PullConsumer(
+        TOOLS_GROUP, namesrv, config=PullConsumerConfig(tls=client_tls())
+    ) as consumer:
         cursors = await find_cursors(consumer, asked)
         total = sum(cursor.end - cursor.offset for cursor in cursors)
         with Progress("messages", total) as progress:

@@ -10,7 +10,8 @@ from typing import Final
 from kourou.cli.exits import one_line, say
 from kourou.cli.options import TOOLS_GROUP
 from kourou.cli.start_time import Start
-from kourou.client.consumer_config import PushConsumerConfig
+from kourou.cli.transport import client_tls
+from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.client.pull_consumer import PullConsumer
 from kourou.client.push_consumer import PushConsumer
 from kourou.errors import KourouError, NoRouteError, TransportError
@@ -101,7 +102,9 @@ async def follow(tail: Tail, namesrv: str) -> int:
         RemoteError: a broker refuses to be read, or the topic was deleted.
     """
     progress = _Progress(tail)
-    async with PullConsumer(GROUP, namesrv) as consumer:
+    async with PullConsumer(
+        GROUP, namesrv, config=PullConsumerConfig(tls=client_tls())
+    ) as consumer:
         reader = _Reader(tail, consumer, progress)
         offsets = await reader.first_offsets()
         reading = asyncio.ensure_future(reader.run(offsets))
@@ -232,4 +235,5 @@ def _group_config(start: Start | int) -> PushConsumerConfig:
         consume_timestamp_ms=timestamp_ms,
         consume_threads=1,
         shutdown_timeout_ms=0,
+        tls=client_tls(),
     )

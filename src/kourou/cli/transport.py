@@ -1,0 +1,42 @@
+"""How commands connect, beyond the address: TLS, as the environment says.
+
+KOUROU_TLS_ENABLE=true makes every command speak TLS. The fields of `TlsClientConfig` are
+KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH, KOUROU_TLS_KEY_PATH and so on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.errors import ConfigError
+from kourou.remoting.tls import TlsClientConfig
+
+PREFIX: Final = "KOUROU_TLS_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Transport:
+    enable: bool = False
+    client: TlsClientConfig = field(default_factory=TlsClientConfig)
+
+
+def client_tls(environ: Mapping[str, str] = os.environ) -> TlsClientConfig | None:
+    """Return how to speak TLS; None for plain connections.
+
+    Raises:
+        ConfigError: a variable is unknown or has a bad value; or some are set, but TLS is not
+            enabled, which would send in the clear what was meant to be hidden.
+    """
+    if not any(name.startswith(PREFIX) for name in environ):
+        return None
+    from kourou import settings  # noqa: PLC0415  # few need it, and each command starts in 0.3 s
+
+    found = settings.load(_Transport, environ=environ, prefix=PREFIX, flags={})
+    if found.enable:
+        return found.client
+    if found.client != TlsClientConfig():
+        raise ConfigError(f"{PREFIX}... is set, but TLS is off: set {PREFIX}ENABLE=true as well")
+    return None
