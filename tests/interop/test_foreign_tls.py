@@ -1,0 +1,45 @@
+"""The official Java clients send to and consume from a Kourou that takes nothing but TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kourou.testing.process import Serving
+from tests.interop.clients import POMS, java_client
+from tests.remoting.certificates import Authority
+
+COUNT = 8
+
+
+@pytest.fixture(scope="module")
+def kourou(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """Serve with a certificate; the broker registers by TLS as well."""
+    home = tmp_path_factory.mktemp("tls")
+    files = Authority(home / "certificates").issue("server", "127.0.0.1", "localhost")
+    config = home / "broker.conf"
+    config.write_text(
+        f"tls.server.mode=enforcing\ntls.server.certPath={files.cert}\n"
+        f"tls.server.keyPath={files.key}\ntls.enable=true\ntls.client.trustCertPath={files.root}\n"
+    )
+    with Serving.start(home / "store", "--config", str(config), "--no-console") as serving:
+        yield serving
+        assert serving.stop().code == 0
+
+
+@pytest.mark.parametrize("version", list(POMS))
+def test_a_java_client_speaks_tls(kourou: Serving, version: str) -> None:
+    plain = java_client(version)
+    program, *words = plain.command
+    client = replace(plain, command=(program, "-Dtls.enable=true", *words))
+    topic = f"OverTls-{version}".replace(".", "_")
+
+    sent = client.run("produce", kourou.namesrv, topic, COUNT)
+    got = client.run("consume", kourou.namesrv, f"{topic}-group", topic, "*", COUNT, 0, 60)
+
+    assert {line[1] for line in sent if line[0] == "sent"} == {"SEND_OK"}
+    assert not [line for line in sent if line[0] == "failed"]
+    assert ["done", "true"] in got
+    assert sorted(line[1] for line in got if line[0] == "got") == [f"key-{n}" for n in range(COUNT)]
