@@ -220,7 +220,7 @@ def _value(name: str, kind: type, text: str) -> object:
         UsageError: it is none of the setting's type.
     """
     try:
-        value = json.loads(text)
+        value: Any = json.loads(text)
     except ValueError:
         value = None
     if type(value) is not kind:
