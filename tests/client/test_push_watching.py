@@ -273,3 +273,26 @@ def test_the_lag_counts_from_where_the_group_is_before_anything_is_done() -> Non
                 assert consumer.health().lag[queue] == 3
 
     run_virtual(main())
+
+
+def test_hooks_and_statistics_see_loops_over_the_consumer() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            hook = Hook()
+            consumer = w.cluster.push_consumer(
+                "consumers", PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+            )
+            consumer.subscribe(TOPIC)
+            consumer.add_hook(hook)
+            async with consumer:
+                await w.send(b"0", b"1")
+                async for message in consumer:
+                    if message.body == b"1":
+                        break
+                await asyncio.sleep(20)
+                assert consumer.stats()[TOPIC].consume_ok_tps > 0
+                assert consumer.stats()[TOPIC].consume_failed_messages == 1
+            before = ("before", 1, None)
+            assert hook.calls == [before, ("SUCCESS", 1, None), before, ("EXCEPTION", 1, None)]
+
+    run_virtual(main())

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from kourou.client.acknowledgements import Acknowledgements
 from kourou.client.background import BackgroundTasks
-from kourou.client.consume_hooks import ConsumeContext, ConsumeHooks, ConsumeOutcome
-from kourou.client.consume_stats import ConsumerStats
+from kourou.client.consume_hooks import ConsumeContext
+from kourou.client.consume_watch import ConsumeWatch
 from kourou.client.consumer_config import PushConsumerConfig
 from kourou.client.delivery import Delivery, ReadyMessages
 from kourou.clock import Clock
@@ -50,10 +50,7 @@ class ListenerCall:
         listener: takes one message, or with `is_batch` a list of them.
         is_batch: what `listener` takes.
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
-        group: for hooks.
-        consume_timeout_ms: after which a call counts as timed out.
-        hooks: called around it.
-        stats: count it.
+        watch: told of each call.
     """
 
     def __init__(
@@ -62,45 +59,24 @@ class ListenerCall:
         *,
         is_batch: bool,
         run_blocking: Offload,
-        group: str,
-        consume_timeout_ms: int,
-        hooks: ConsumeHooks,
-        stats: ConsumerStats,
+        watch: ConsumeWatch,
     ) -> None:
         self.is_batch = is_batch
         self._listener: Callable[[Any], Any] = listener
         self._is_coroutine = is_coroutine_function(listener)
         self._run_blocking = run_blocking
-        self._group = group
-        self._consume_timeout_ms = consume_timeout_ms
-        self._hooks = hooks
-        self._stats = stats
+        self._watch = watch
 
     async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
         """Call the listener with messages of one queue, and return how it ended."""
-        context = ConsumeContext(self._group, messages)
-        self._hooks.before(context)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        began = self._watch.begin(messages)
         try:
-            context.error = await self._call(list(messages) if self.is_batch else messages[0])
-        except asyncio.CancelledError as error:
-            context.error, context.outcome = error, ConsumeOutcome.EXCEPTION
-            context.elapsed_ms = (loop.time() - began_s) * 1000
-            self._hooks.after(context)
+            error = await self._call(list(messages) if self.is_batch else messages[0])
+        except asyncio.CancelledError as cut_short:
+            self._watch.end(began, cut_short)
             raise
-        context.elapsed_ms = (loop.time() - began_s) * 1000
-        if context.error is not None:
-            context.outcome = ConsumeOutcome.EXCEPTION
-        elif context.elapsed_ms >= self._consume_timeout_ms:
-            context.outcome = ConsumeOutcome.TIME_OUT
-        else:
-            context.outcome = ConsumeOutcome.SUCCESS
-        self._hooks.after(context)
-        self._stats.count_consumed(
-            messages[0].topic, len(messages), context.elapsed_ms, is_ok=context.error is None
-        )
-        return context
+        self._watch.end(began, error)
+        return began[0]
 
     async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
         """Return what the listener raised; None if it returned."""

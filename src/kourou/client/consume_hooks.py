@@ -27,14 +27,15 @@ class ConsumeOutcome(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """One call of a listener, or what one `poll` gave.
+    """One call of a listener, one body of an `async for`, or what one `poll` gave.
 
     Attributes:
         group: the consumer group.
         messages: what is consumed, of one topic.
         outcome: None before the call; then how it ended. A poll always succeeds.
         error: what the listener raised; `asyncio.CancelledError` if it was cut short, as when the
-            consumer closed before it had ended.
+            consumer closed before it had ended; None of a loop, which does not tell why it was
+            left: EXCEPTION then.
         elapsed_ms: how long it took.
         values: for the hook's own use between `before` and `after`.
     """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from typing import Self
+from typing import NamedTuple, Self
 
 from kourou.client.acknowledgements import Acknowledgements
+from kourou.client.consume_hooks import ConsumeContext
+from kourou.client.consume_watch import ConsumeWatch
 from kourou.client.delivery import Delivery, ReadyMessages
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
@@ -15,16 +17,35 @@ from kourou.model.message import MessageExt
 log = logging.getLogger(__name__)
 
 
+class _Body(NamedTuple):
+    """A loop's body that has a message."""
+
+    task: asyncio.Task[object] | None
+    began: tuple[ConsumeContext, float]
+
+
 class Iteration:
-    """The loops over one consumer."""
+    """The loops over one consumer.
+
+    Args:
+        ready: where the messages come from.
+        acknowledgements: where the outcomes go.
+        clock: says since when a body has a message.
+        watch: told of each body.
+    """
 
     def __init__(
-        self, ready: ReadyMessages, acknowledgements: Acknowledgements, clock: Clock
+        self,
+        ready: ReadyMessages,
+        acknowledgements: Acknowledgements,
+        clock: Clock,
+        watch: ConsumeWatch,
     ) -> None:
         self._ready = ready
         self._acknowledgements = acknowledgements
         self._clock = clock
-        self._bodies: dict[Delivery, asyncio.Task[object] | None] = {}
+        self._watch = watch
+        self._bodies: dict[Delivery, _Body] = {}
         self._changed = asyncio.Event()
 
     def messages(self) -> MessageLoop:
@@ -35,13 +56,14 @@ class Iteration:
         """Wait for a message and hand it to the body of a loop; None when the consumer closes."""
         delivery = await self._ready.take()
         if delivery is not None:
-            self._bodies[delivery] = asyncio.current_task()
+            began = self._watch.begin([delivery.message])
+            self._bodies[delivery] = _Body(asyncio.current_task(), began)
             delivery.process_queue.start(delivery.message, self._clock.now_ms())
         return delivery
 
     def end(self, delivery: Delivery, *, is_done: bool) -> None:
         """Acknowledge what `take` gave, or have it taken again before all others."""
-        del self._bodies[delivery]
+        self._watch.end(self._bodies.pop(delivery).began, is_done=is_done)
         self._changed.set()
         if is_done:
             self._acknowledgements.acknowledge(delivery)
@@ -53,7 +75,7 @@ class Iteration:
         """Wait until the loop bodies of other tasks have ended, but not longer than that."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while set(self._bodies.values()) - {asyncio.current_task()}:
+                while {body.task for body in self._bodies.values()} - {asyncio.current_task()}:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

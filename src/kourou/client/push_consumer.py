@@ -19,6 +19,7 @@ from kourou.client.consume_concurrently import (
     Listener,
     ListenerCall,
 )
+from kourou.client.consume_watch import ConsumeWatch
 from kourou.client.consumer import Consumer, QueueState
 from kourou.client.consumer_answers import ConsumerAnswers
 from kourou.client.consumer_config import PushConsumerConfig
@@ -135,7 +136,10 @@ class PushConsumer(Lifetime, Consumer):
         self._offsets = make_offsets(instance, self.group, config, self._disk)
         acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
         self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
-        self._iteration = Iteration(self._ready, self._acknowledgements, instance.runtime.clock)
+        self._watch = ConsumeWatch(self.group, config.consume_timeout_ms, self._hooks, self._stats)
+        self._iteration = Iteration(
+            self._ready, self._acknowledgements, instance.runtime.clock, self._watch
+        )
         self._held = HeldQueues(
             instance,
             self.group,
@@ -317,10 +321,7 @@ class PushConsumer(Lifetime, Consumer):
             listener,
             is_batch=is_batch,
             run_blocking=run_blocking,
-            group=self.group,
-            consume_timeout_ms=self._config.consume_timeout_ms,
-            hooks=self._hooks,
-            stats=self._stats,
+            watch=self._watch,
         )
 
     def _acquire_group(self) -> None:
