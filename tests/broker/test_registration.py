@@ -133,6 +133,22 @@ def test_a_new_topic_is_known_at_once_and_many_share_a_registration() -> None:
     run_virtual(main())
 
 
+def test_topics_made_one_after_the_other_wait_little_for_their_routes() -> None:
+    async def main() -> None:
+        world = World()
+        namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
+        await world.broker.start()
+        began_s = now_s()
+        for number in range(100):
+            world.topics.put(TopicConfig(f"T{number}"))
+            await world.topics.settle()
+            assert await world.knows(FIRST, f"T{number}")
+        assert now_s() - began_s < 2
+        await world.stop(*namesrvs)
+
+    run_virtual(main())
+
+
 def test_a_broker_stays_known_for_as_long_as_it_lives() -> None:
     async def main() -> None:
         world = World()

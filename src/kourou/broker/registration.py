@@ -63,8 +63,9 @@ WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared wit
 """Listen addresses that stand for all of the machine's, and so are none that a peer can reach."""
 
 _RETRY_FIRST_MS: Final = 1000
-_PAUSE_MS: Final = 100
-"""Least time between two registrations, so that many changes share one."""
+_PAUSE_MS: Final = 10
+"""Least time between two registrations, so that many changes share one. Who makes topics one after
+the other waits so long for each."""
 _TELL_MAX_MS: Final = 1000
 """Longest that `told` waits, so that a name server that hangs delays no client for long."""
 _SKIPPED_MAX: Final = 9
