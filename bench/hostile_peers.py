@@ -38,6 +38,9 @@ FRAMES, CONNECTIONS, ALLOWED = range(3)
 _PAUSE_S: Final = 0.05
 """Between two looks whether more may be sent."""
 
+_CATCH_UP_S: Final = 0.1
+"""Who is late by more sends on from now at its pace; the rest of its delay is forgotten."""
+
 SPAWNED: Final = multiprocessing.get_context("spawn")
 """How the peers' process is made: a forked one would share the event loop of its parent."""
 
@@ -85,12 +88,15 @@ async def _run(
         if exchange.code not in _EXCLUDED
     ]
     sources = itertools.cycle(_SOURCES)
+    loop = asyncio.get_running_loop()
 
     async def peer(address: tuple[str, int]) -> None:
+        due_s = loop.time()
         while counts[FRAMES] < frames:
             client = await _connect(address, next(sources), counts)
             for _ in range(FRAMES_A_CONNECTION):
-                await asyncio.sleep(peers / rate)
+                due_s = max(due_s + peers / rate, loop.time() - _CATCH_UP_S)
+                await asyncio.sleep(max(0.0, due_s - loop.time()))
                 while counts[FRAMES] >= counts[ALLOWED]:
                     await asyncio.sleep(_PAUSE_S)
                     if counts[FRAMES] >= frames:
