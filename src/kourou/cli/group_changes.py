@@ -220,13 +220,15 @@ def _value(name: str, kind: type, text: str) -> object:
         UsageError: it is none of the setting's type.
     """
     try:
-        value: Any = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         value = None
     if type(value) is not kind:
         wanted = {bool: "true or false", int: "a whole number", dict: "a JSON object"}[kind]
         raise UsageError(f"{name} is {text!r}; it must be {wanted}")
-    if name == "attributes" and not all(isinstance(one, str) for one in value.values()):
+    if name == "attributes" and not all(
+        isinstance(one, str) for one in cast(dict[str, object], value).values()
+    ):
         raise UsageError(f"{name} is {text!r}; its values must be texts")
     return value
 
