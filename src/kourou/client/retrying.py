@@ -24,12 +24,12 @@ class Deadline:
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
-        self._now_s = asyncio.get_running_loop().time
-        self._ends_at_s = self._now_s() + timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._ends_at_s = self._loop.time() + timeout_ms / 1000
 
     def remaining_s(self) -> float:
         """Return the seconds left, at least 0."""
-        left_s = self._ends_at_s - self._now_s()
+        left_s = self._ends_at_s - self._loop.time()
         return left_s if left_s > 0 else 0.0
 
     def within_s(self, limit_ms: float | None) -> float:

@@ -144,46 +144,43 @@ class Sender:
         self, outgoing: Outgoing, deadline: Deadline, where: Where
     ) -> list[SendReceipt]:
         """Try until the broker has it; each try takes the next queue, on another broker if any."""
-        instance = self._instance
-        failed_broker: str | None = None
-        last: KourouError | None = None
-        number = 0
-
-        async def attempt() -> list[SendReceipt]:
-            nonlocal failed_broker, number
-            number += 1
-            if number > 1:
-                self.stats.on_retried()
-            target = await self.choose(outgoing, where, deadline, failed_broker)
-            failed_broker = target.broker_name
-            address = await self._instance.routes.address(
-                target.topic, target.broker_name, deadline.remaining_s()
-            )
-            if self._config.vip_channel:
-                address = vip_address(address)
-            return await self._try(outgoing, target, address, number, deadline)
-
-        def on_failure(error: KourouError) -> None:
-            nonlocal last
-            last = error
-            if instance.is_closed:
-                raise error  # nothing can be sent any more: no use to wait
-            if error.refresh_route:
-                instance.routes.refresh_soon(outgoing.topic)
-
+        tries = _Tries(self, outgoing, deadline, where)
         try:
             return await try_until(
                 deadline,
-                instance.backoff,
-                attempt,
-                on_failure,
+                self._instance.backoff,
+                tries.attempt,
+                tries.on_failure,
                 refused_max=self._config.refused_attempts_max,
                 retry_codes=self._config.retry_response_codes,
             )
         except ClosedError:
-            if last is not None:
-                raise last from None  # it was tried before the close, and may be stored
+            if tries.last is not None:
+                raise tries.last from None  # it was tried before the close, and may be stored
             raise
+
+    async def attempt(self, tries: _Tries) -> list[SendReceipt]:
+        """Try once."""
+        tries.number += 1
+        if tries.number > 1:
+            self.stats.on_retried()
+        outgoing, deadline = tries.outgoing, tries.deadline
+        target = await self.choose(outgoing, tries.where, deadline, tries.failed_broker)
+        tries.failed_broker = target.broker_name
+        address = await self._instance.routes.address(
+            target.topic, target.broker_name, deadline.remaining_s()
+        )
+        if self._config.vip_channel:
+            address = vip_address(address)
+        return await self._try(outgoing, target, address, tries.number, deadline)
+
+    def on_failure(self, tries: _Tries, error: KourouError) -> None:
+        """Prepare another try."""
+        tries.last = error
+        if self._instance.is_closed:
+            raise error  # nothing can be sent any more: no use to wait
+        if error.refresh_route:
+            self._instance.routes.refresh_soon(tries.outgoing.topic)
 
     def _try(
         self,
@@ -324,6 +321,29 @@ class Sender:
             default_queue_nums=self._config.default_topic_queue_nums,
             oneway=is_oneway,
         )
+
+
+class _Tries:
+    """The tries of one message or batch: an object, as closures would be a dozen for each."""
+
+    __slots__ = ("deadline", "failed_broker", "last", "number", "outgoing", "sender", "where")
+
+    def __init__(
+        self, sender: Sender, outgoing: Outgoing, deadline: Deadline, where: Where
+    ) -> None:
+        self.sender = sender
+        self.outgoing = outgoing
+        self.deadline = deadline
+        self.where = where
+        self.failed_broker: str | None = None
+        self.last: KourouError | None = None
+        self.number = 0
+
+    def attempt(self) -> Awaitable[list[SendReceipt]]:
+        return self.sender.attempt(self)
+
+    def on_failure(self, error: KourouError) -> None:
+        self.sender.on_failure(self, error)
 
 
 def check_queue(topic: str, queue: MessageQueue) -> None:
