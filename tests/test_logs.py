@@ -33,6 +33,12 @@ def test_json_has_the_event_and_typed_values() -> None:
     )
 
 
+def test_json_has_values_that_stand_in_the_template_and_those_of_a_precision() -> None:
+    text = JsonFormatter().format(record("try.failed delay_s=%.3f why=no_route n=%d", 0.25, 3))
+
+    assert text.endswith('"event":"try.failed","delay_s":0.25,"why":"no_route","n":3}')
+
+
 @pytest.mark.parametrize(
     ("template", "args", "message"),
     [

@@ -31,8 +31,10 @@ class Level(Enum):
 
 
 _PACKAGE: Final = "kourou"
-_TEMPLATE: Final = re.compile(r"([a-z0-9_]+(?:\.[a-z0-9_]+)+)((?: [a-z0-9_]+=%[a-z])*)")
-_VALUE: Final = re.compile(r" ([a-z0-9_]+)=%[a-z]")
+_TEMPLATE: Final = re.compile(
+    r"([a-z0-9_]+(?:\.[a-z0-9_]+)+)((?: [a-z0-9_]+=(?:%(?:\.[0-9])?[a-z]|[a-z0-9_]+))*)"
+)
+_VALUE: Final = re.compile(r" ([a-z0-9_]+)=(?:%(?:\.[0-9])?[a-z]|([a-z0-9_]+))")
 _TAKEN: Final = frozenset({"at", "level", "logger", "event", "exception"})
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -98,11 +100,15 @@ def _members(record: logging.LogRecord) -> dict[str, Any]:
     template = _TEMPLATE.fullmatch(str(record.msg))
     if template is None:
         return {"message": record.getMessage()}
-    names = _VALUE.findall(template[2])
+    values = _VALUE.findall(template[2])  # a name, and what stands in the template itself
     args = record.args if isinstance(record.args, tuple) else ()
-    if len(names) != len(args) or _TAKEN.intersection(names):
+    given = iter(args)
+    if sum(not fixed for _, fixed in values) != len(args):
         return {"message": record.getMessage()}
-    return {"event": template[1], **dict(zip(names, args, strict=True))}
+    members = {name: fixed or next(given) for name, fixed in values}
+    if _TAKEN.intersection(members):
+        return {"message": record.getMessage()}
+    return {"event": template[1], **members}
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:

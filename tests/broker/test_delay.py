@@ -312,7 +312,7 @@ def test_a_level_that_waits_for_a_lost_queue_says_so_and_goes_on_when_it_is_back
         parts.store.entry = lambda *_: None  # type: ignore[method-assign]
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(2)
-        assert "delay.entry_missing level=1 queue_offset=0" in caplog.text
+        assert "delay_level.entry_missing n=1 queue_offset=0" in caplog.text
         parts.store.entry = entry  # type: ignore[method-assign]
         await asyncio.sleep(LOOK_AGAIN_MS / 1000)
         assert bodies(parts) == [b"late"]

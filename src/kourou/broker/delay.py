@@ -222,7 +222,7 @@ class DelayDelivery:
         try:
             due, wait_ms = self._due(level)
         except Exception:  # a level that fails must not end delivery for good
-            log.exception("delay.failed level=%d queue_offset=%d", level.number, level.queue_offset)
+            log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
             return
         # Looks that are only made to be sure fall together, so that an idle broker sleeps.
         level.look_at_ms = min(steady + wait_ms, (steady // LOOK_AGAIN_MS + 1) * LOOK_AGAIN_MS)
@@ -247,8 +247,8 @@ class DelayDelivery:
                 if queue_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
                     # Never passed over: the entry, or its file, may be made again by a restart.
                     log.error(
-                        "delay.entry_missing level=%d queue_offset=%d: the level waits; start the "
-                        "broker again to make its queue anew", level.number, queue_offset,
+                        "delay_level.entry_missing n=%d queue_offset=%d remedy=%r",
+                        level.number, queue_offset, "a restart makes the level's queue anew",
                     )  # fmt: skip
                 break
             wait_ms = self._wait_ms(level, queue_offset, entry.tags_code - now_ms)
@@ -283,7 +283,7 @@ class DelayDelivery:
         try:
             wait_ms = await self._deliver_batch(level, due)
         except Exception:  # a level that fails must not end delivery for good
-            log.exception("delay.failed level=%d queue_offset=%d", level.number, level.queue_offset)
+            log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
         level.is_busy = False
         level.look_at_ms = steady_ms() + wait_ms
         self._set_timer()
@@ -302,7 +302,7 @@ class DelayDelivery:
             result = await put if put is not None else None
             if result is not None and not _is_settled(result):
                 log.warning(
-                    "delay.put_refused level=%d queue_offset=%d status=%s reason=%s",
+                    "delay_level.put_refused n=%d queue_offset=%d status=%s reason=%s",
                     level.number, level.queue_offset, result.status.name, result.reason,
                 )  # fmt: skip
                 is_busy = result.status is PutStatus.BUSY
@@ -347,7 +347,7 @@ class DelayDelivery:
         return record
 
     def _passed_over(self, level: _Level, reason: str) -> None:
-        log.error("delay.passed_over level=%d reason=%s", level.number, reason)
+        log.error("delay_level.passed_over n=%d reason=%s", level.number, reason)
 
     def _advance(self, level: _Level) -> None:
         level.queue_offset += 1
@@ -362,7 +362,7 @@ class DelayDelivery:
         if queue_offset == level.queue_offset:
             return False
         log.warning(
-            "delay_offset.clamped level=%d from=%d to=%d",
+            "delay_level.clamped n=%d from=%d to=%d",
             level.number, level.queue_offset, queue_offset,
         )  # fmt: skip
         level.queue_offset = self.offsets[level.number] = queue_offset

@@ -167,7 +167,7 @@ class EntranceListener:
         """Say in the log why somebody was closed, but not too often."""
         suppressed = self._warnings.take(self._loop.time())
         if suppressed is not None:
-            text = "connection.refused peer=%s:%d reason=%r suppressed=%d"
+            text = "connection.refused host=%s port=%d reason=%r suppressed=%d"
             log.warning(text, *peer, reason, suppressed)
 
     def leave(self, arrival: _Arrival) -> None:
