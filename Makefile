@@ -5,7 +5,7 @@ READY := .venv/.ready
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo demo-fast test check fuzz format bench interop lock clean
+.PHONY: help setup demo demo-fast test check fuzz soak format bench interop lock clean
 
 help: ## what can be run here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ check: $(READY) ## lint, types, layers, spelling, documents
 
 fuzz: $(READY) ## random and mutated bytes into every decoder (FUZZ_SECONDS=60, SEED=1)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
+
+soak: $(READY) ## a million mutated frames beside a healthy client (10 minutes)
+	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 
 format: $(READY) ## rewrite the source as the formatter wants it
 	$(BIN)/ruff format .
