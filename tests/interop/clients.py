@@ -46,6 +46,7 @@ class Client:
             text=True,
             timeout=timeout_s,
             check=False,
+            cwd=CACHE,  # some leave files where they run
             env={**os.environ, "NAMESRV_ADDR": ""},
         )
         assert done.returncode == 0, done.stdout + done.stderr
