@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import hostile_peers
-from kourou.client.producer import Producer
-from kourou.client.pull_consumer import PullConsumer
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.sending.producer import Producer
 from kourou.disk import OsDisk
 from kourou.model.message import Message
 from kourou.remoting.network import parse_address

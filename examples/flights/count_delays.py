@@ -18,8 +18,8 @@ from typing import IO, Final
 import msgspec
 from ledger import Entry
 
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 

@@ -38,9 +38,9 @@ from publish import CONFIG, GROUP, Sending, publish
 from rich.console import Console
 from summary import Outcome, print_outcome, print_worst_routes
 
-from kourou.client.admin import AdminClient
-from kourou.client.producer import Producer
-from kourou.client.pull_consumer import PullConsumer
+from kourou.client.administration.admin import AdminClient
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
 
 TOPIC: Final = "flights"

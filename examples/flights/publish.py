@@ -13,7 +13,7 @@ from typing import Final
 from data import Flight
 
 from kourou.client.config import ProducerConfig
-from kourou.client.producer import Durability, Producer, SendReceipt
+from kourou.client.sending.producer import Durability, Producer, SendReceipt
 from kourou.model.message import Message
 
 GROUP: Final = "flight-publisher"

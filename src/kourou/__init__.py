@@ -15,22 +15,27 @@ from typing import TYPE_CHECKING, Final
 from kourou import errors
 
 if TYPE_CHECKING:
-    from kourou.client.admin import AdminClient, GroupDescription, OffsetReset, TopicRates
-    from kourou.client.batching import split_batch
+    from kourou.client.administration.admin import (
+        AdminClient,
+        GroupDescription,
+        OffsetReset,
+        TopicRates,
+    )
     from kourou.client.config import AdminConfig, ProducerConfig
-    from kourou.client.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
-    from kourou.client.consume_stats import TopicStats
-    from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
+    from kourou.client.consuming.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
+    from kourou.client.consuming.consume_stats import TopicStats
+    from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+    from kourou.client.consuming.idempotent import Idempotent, by_key, by_unique_id
+    from kourou.client.consuming.pull_consumer import PullConsumer
+    from kourou.client.consuming.pull_result import PullResult, PullStatus
+    from kourou.client.consuming.push_consumer import PushConsumer
+    from kourou.client.consuming.seen_store import SeenInMemory, SeenInSqlite
     from kourou.client.health import ConsumerHealth, ProducerHealth
-    from kourou.client.idempotent import Idempotent, by_key, by_unique_id
-    from kourou.client.producer import Producer
-    from kourou.client.pull_consumer import PullConsumer
-    from kourou.client.pull_result import PullResult, PullStatus
-    from kourou.client.push_consumer import PushConsumer
-    from kourou.client.seen_store import SeenInMemory, SeenInSqlite
-    from kourou.client.send_hooks import SendAttempt, SendHook, SendOutcome
-    from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
-    from kourou.client.send_stats import ProducerStats
+    from kourou.client.sending.batching import split_batch
+    from kourou.client.sending.producer import Producer
+    from kourou.client.sending.send_hooks import SendAttempt, SendHook, SendOutcome
+    from kourou.client.sending.send_receipt import Durability, SendReceipt, SendStatus
+    from kourou.client.sending.send_stats import ProducerStats
     from kourou.model.group import ConsumeFromWhere, MessageModel, SubscriptionGroup
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue
@@ -88,47 +93,47 @@ __all__ = [
 
 _HOMES: Final = MappingProxyType(
     {
-        "AdminClient": "kourou.client.admin",
+        "AdminClient": "kourou.client.administration.admin",
         "AdminConfig": "kourou.client.config",
         "CompressionType": "kourou.protocol.compression",
-        "ConsumeContext": "kourou.client.consume_hooks",
+        "ConsumeContext": "kourou.client.consuming.consume_hooks",
         "ConsumeFromWhere": "kourou.model.group",
-        "ConsumeHook": "kourou.client.consume_hooks",
-        "ConsumeOutcome": "kourou.client.consume_hooks",
+        "ConsumeHook": "kourou.client.consuming.consume_hooks",
+        "ConsumeOutcome": "kourou.client.consuming.consume_hooks",
         "ConsumerHealth": "kourou.client.health",
-        "Durability": "kourou.client.send_receipt",
-        "GroupDescription": "kourou.client.admin",
-        "Idempotent": "kourou.client.idempotent",
+        "Durability": "kourou.client.sending.send_receipt",
+        "GroupDescription": "kourou.client.administration.admin",
+        "Idempotent": "kourou.client.consuming.idempotent",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
         "MessageModel": "kourou.model.group",
         "MessageQueue": "kourou.model.queue",
-        "OffsetReset": "kourou.client.admin",
-        "Producer": "kourou.client.producer",
+        "OffsetReset": "kourou.client.administration.admin",
+        "Producer": "kourou.client.sending.producer",
         "ProducerConfig": "kourou.client.config",
         "ProducerHealth": "kourou.client.health",
-        "ProducerStats": "kourou.client.send_stats",
-        "PullConsumer": "kourou.client.pull_consumer",
-        "PullConsumerConfig": "kourou.client.consumer_config",
-        "PullResult": "kourou.client.pull_result",
-        "PullStatus": "kourou.client.pull_result",
-        "PushConsumer": "kourou.client.push_consumer",
-        "PushConsumerConfig": "kourou.client.consumer_config",
-        "SeenInMemory": "kourou.client.seen_store",
-        "SeenInSqlite": "kourou.client.seen_store",
-        "SendAttempt": "kourou.client.send_hooks",
-        "SendHook": "kourou.client.send_hooks",
-        "SendOutcome": "kourou.client.send_hooks",
-        "SendReceipt": "kourou.client.send_receipt",
-        "SendStatus": "kourou.client.send_receipt",
+        "ProducerStats": "kourou.client.sending.send_stats",
+        "PullConsumer": "kourou.client.consuming.pull_consumer",
+        "PullConsumerConfig": "kourou.client.consuming.consumer_config",
+        "PullResult": "kourou.client.consuming.pull_result",
+        "PullStatus": "kourou.client.consuming.pull_result",
+        "PushConsumer": "kourou.client.consuming.push_consumer",
+        "PushConsumerConfig": "kourou.client.consuming.consumer_config",
+        "SeenInMemory": "kourou.client.consuming.seen_store",
+        "SeenInSqlite": "kourou.client.consuming.seen_store",
+        "SendAttempt": "kourou.client.sending.send_hooks",
+        "SendHook": "kourou.client.sending.send_hooks",
+        "SendOutcome": "kourou.client.sending.send_hooks",
+        "SendReceipt": "kourou.client.sending.send_receipt",
+        "SendStatus": "kourou.client.sending.send_receipt",
         "SerializeType": "kourou.protocol.command",
         "SubscriptionGroup": "kourou.model.group",
         "TlsClientConfig": "kourou.remoting.tls",
-        "TopicRates": "kourou.client.admin",
-        "TopicStats": "kourou.client.consume_stats",
-        "by_key": "kourou.client.idempotent",
-        "by_unique_id": "kourou.client.idempotent",
-        "split_batch": "kourou.client.batching",
+        "TopicRates": "kourou.client.administration.admin",
+        "TopicStats": "kourou.client.consuming.consume_stats",
+        "by_key": "kourou.client.consuming.idempotent",
+        "by_unique_id": "kourou.client.consuming.idempotent",
+        "split_batch": "kourou.client.sending.batching",
     }
 )
 

@@ -284,7 +284,7 @@ class ConsumerNotOnlineError(RemoteError, code=206):
 
 
 class ConsumeTimeoutError(RemoteError, code=207):
-    """A consumer did not answer in time what it was asked on someone's behalf (CONSUME_MSG_TIMEOUT).
+    """A consumer did not answer in time what it was asked for another (CONSUME_MSG_TIMEOUT).
 
     It may have done what it was asked.
     """

@@ -15,7 +15,7 @@ from kourou import blocking
 from kourou.cli import confirm as confirm_module
 from kourou.cli.group_changes import parse_settings
 from kourou.cli.main import app
-from kourou.client.consumer_config import PushConsumerConfig
+from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere
 from kourou.testing.process import Outcome, Serving

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
-from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.errors import ConfigError
 from kourou.model.group import ConsumeFromWhere
 from kourou.protocol.compression import CompressionType

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from kourou.client.namesrv_addr import fetch_text, find_url, parse_namesrv_addr
-from kourou.client.producer import Producer
+from kourou.client.sending.producer import Producer
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.model.message import Message
 from kourou.testing.cluster import Cluster

@@ -11,7 +11,7 @@ from kourou.client.config import (
     ProducerConfig,
     serialize_type_of_environment,
 )
-from kourou.client.producer import Producer
+from kourou.client.sending.producer import Producer
 from kourou.errors import ConfigError
 from kourou.model.message import Message
 from kourou.protocol.command import RemotingCommand, SerializeType, request, response

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kourou.client.config import ProducerConfig
-from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
-from kourou.client.producer import Producer
-from kourou.client.pull_consumer import PullConsumer
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.sending.producer import Producer
 from kourou.errors import ConnectFailedError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from kourou.client.config import ProducerConfig
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.producer import Producer
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.sending.producer import Producer
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 

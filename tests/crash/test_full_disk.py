@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from kourou.client.config import ProducerConfig
-from kourou.client.producer import Producer
-from kourou.client.pull_consumer import PullConsumer
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.sending.producer import Producer
 from kourou.errors import ServiceNotAvailableError
 from kourou.model.message import Message
 from kourou.testing.process import Outcome, Serving, run_command

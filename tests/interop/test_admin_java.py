@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kourou import AdminClient, Message, Producer, SendReceipt
-from kourou.client.admin_topics import ORDER_TOPIC_CONFIG
+from kourou.client.administration.admin_topics import ORDER_TOPIC_CONFIG
 from kourou.errors import QueryNotFoundError, TopicNotFoundError
 from kourou.model.topic import PERM_READ
 from kourou.testing.process import run_command

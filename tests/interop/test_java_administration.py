@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from kourou.client.admin import AdminClient
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.producer import Producer
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.administration.admin import AdminClient
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.sending.producer import Producer
 from kourou.model.group import ConsumeFromWhere, SubscriptionGroup
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue

@@ -15,8 +15,8 @@ import pytest
 
 from kourou.broker.config import FlushDiskType
 from kourou.client.config import ProducerConfig
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.producer import Producer
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from kourou.client.admin import AdminClient
-from kourou.client.producer import Producer
+from kourou.client.administration.admin import AdminClient
+from kourou.client.sending.producer import Producer
 from kourou.model.message import Message
 from kourou.spark.session import local_session
 from kourou.testing.process import Serving

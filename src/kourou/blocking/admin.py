@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kourou.blocking.background import Blocking, waits
-from kourou.client.admin import AdminClient as AsyncAdminClient
+from kourou.client.administration.admin import AdminClient as AsyncAdminClient
 from kourou.client.config import AdminConfig
 from kourou.remoting.runtime import Runtime
 

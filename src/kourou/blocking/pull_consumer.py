@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kourou.blocking.background import Blocking, Messages, calls, waits
-from kourou.client.consumer_config import PullConsumerConfig
-from kourou.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer as AsyncPullConsumer
 from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Runtime
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kourou.blocking.background import Blocking, Messages, calls, waits
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.push_consumer import PushConsumer as AsyncPushConsumer
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
 from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Runtime
 

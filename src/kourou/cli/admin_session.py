@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from kourou.cli import output
 from kourou.cli.transport import client_tls
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 
 T = TypeVar("T")

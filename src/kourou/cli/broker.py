@@ -21,7 +21,7 @@ from kourou.cli.options import (
     Timeout,
     key_values,
 )
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError, UsageError
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import ConsumeOffset, ConsumeStatsList

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.errors import NoRouteError
 from kourou.model.route import MASTER_ID
 

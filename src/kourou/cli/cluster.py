@@ -13,7 +13,7 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import one_line
 from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError
 
 app = typer.Typer(

@@ -17,7 +17,7 @@ from kourou.cli.exits import one_line
 from kourou.cli.finding import Finding, State
 from kourou.cli.output import counted
 from kourou.cli.transport import client_tls
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.clock import Clock
 from kourou.errors import KourouError

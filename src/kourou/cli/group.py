@@ -16,7 +16,7 @@ from kourou.cli.options import (
     Namesrv,
     Timeout,
 )
-from kourou.client.admin import AdminClient, GroupDescription
+from kourou.client.administration.admin import AdminClient, GroupDescription
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import check_group, is_system_group
 

@@ -21,8 +21,8 @@ from kourou.cli.options import (
     Yes,
     key_values,
 )
-from kourou.client.admin import AdminClient
-from kourou.client.admin_groups import GroupChanges
+from kourou.client.administration.admin import AdminClient
+from kourou.client.administration.admin_groups import GroupChanges
 from kourou.errors import GroupNotFoundError, UsageError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import check_group

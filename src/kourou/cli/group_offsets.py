@@ -21,7 +21,7 @@ from kourou.cli.options import (
     Yes,
 )
 from kourou.cli.start_time import Start, parse_start
-from kourou.client.admin import AdminClient, OffsetReset
+from kourou.client.administration.admin import AdminClient, OffsetReset
 from kourou.clock import SystemClock
 from kourou.errors import GroupNotFoundError, UsageError
 from kourou.model.queue import MessageQueue

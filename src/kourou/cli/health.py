@@ -13,7 +13,7 @@ from kourou.cli import output
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.cli.transport import client_tls
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.errors import KourouError
 

@@ -26,10 +26,10 @@ from kourou.cli.options import (
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_instant, parse_start
 from kourou.cli.transport import client_tls
-from kourou.client.admin import AdminClient
-from kourou.client.admin_messages import MESSAGES_DEFAULT
-from kourou.client.consumer_config import PullConsumerConfig
-from kourou.client.pull_consumer import PullConsumer
+from kourou.client.administration.admin import AdminClient
+from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.clock import SystemClock
 from kourou.errors import (
     GroupNotFoundError,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.cli.start_time import Start
-from kourou.client.pull_consumer import PullConsumer
+from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue

@@ -16,7 +16,7 @@ from kourou.cli.options import (
     Timeout,
     key_values,
 )
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.errors import NoRouteError
 
 app = typer.Typer(

@@ -19,7 +19,7 @@ from kourou.cli.line_reader import read_lines
 from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv
 from kourou.cli.transport import client_tls
 from kourou.client.config import ProducerConfig
-from kourou.client.producer import Durability, Producer, SendReceipt, SendStatus
+from kourou.client.sending.producer import Durability, Producer, SendReceipt, SendStatus
 from kourou.clock import SystemClock
 from kourou.errors import KourouError, UsageError
 from kourou.model.message import Message

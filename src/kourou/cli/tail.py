@@ -11,9 +11,9 @@ from kourou.cli.exits import one_line, say
 from kourou.cli.options import TOOLS_GROUP
 from kourou.cli.start_time import Start
 from kourou.cli.transport import client_tls
-from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
-from kourou.client.pull_consumer import PullConsumer
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.errors import KourouError, NoRouteError, TransportError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt

@@ -23,7 +23,7 @@ from kourou.cli.options import (
 )
 from kourou.cli.progress import Progress
 from kourou.cli.topic_text import Kind, Listed, kind_of, listed
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.errors import TopicNotFoundError, UsageError
 from kourou.model.route import TopicRoute
 from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig, check_topic

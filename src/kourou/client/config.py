@@ -138,7 +138,7 @@ class ProducerConfig(ClientConfig):
 
     latency_fault_tolerance: bool = field(default=False, metadata={"key": "sendLatencyEnable"})
     """Spare brokers that were slow or failed, for a time that grows with their latency (see
-    `kourou.client.latency_fault`). Without, only the tries of one message avoid a broker."""
+    `kourou.client.sending.latency_fault`). Without, only tries of one message avoid a broker."""
 
     latency_detector: bool = field(default=False, metadata={"key": "startDetectorEnable"})
     """With fault tolerance: probe brokers that did not answer, and spare them until they do."""

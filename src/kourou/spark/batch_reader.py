@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from kourou.client.pull_consumer import PullConsumer
+from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.errors import DataLossError
 from kourou.model.message import MessageExt
 from kourou.spark.offsets import QueueRange, pack_ranges, plan_ranges

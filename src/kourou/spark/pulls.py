@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.client.pull_consumer import PullConsumer, PullResult, PullStatus
+from kourou.client.consuming.pull_consumer import PullConsumer, PullResult, PullStatus
 from kourou.errors import DataLossError, ProtocolError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue

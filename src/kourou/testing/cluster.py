@@ -21,12 +21,12 @@ from typing import Any, Final, Self
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
-from kourou.client.admin import AdminClient
+from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
-from kourou.client.consumer_config import PullConsumerConfig, PushConsumerConfig
-from kourou.client.producer import Producer
-from kourou.client.pull_consumer import PullConsumer
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.sending.producer import Producer
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from kourou.client.consumer_config import PushConsumerConfig
-from kourou.client.push_consumer import PushConsumer
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.testing.cluster import Cluster

@@ -1,0 +1,1 @@
+"""Administration: what operators ask of a cluster and change in it."""

@@ -1,0 +1,41 @@
+"""AdminClient: the topics, consumer groups, messages, clients and servers of a cluster."""
+
+from __future__ import annotations
+
+from kourou.client.administration.admin_brokers import BrokerAdmin, TopicRates
+from kourou.client.administration.admin_clients import ClientAdmin
+from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
+from kourou.client.administration.admin_messages import MessageAdmin
+from kourou.client.administration.admin_namesrv import NamesrvAdmin
+from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
+from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
+
+__all__ = [
+    "DEFAULT_QUEUES",
+    "AdminClient",
+    "GroupDescription",
+    "OffsetReset",
+    "QueueEnd",
+    "TopicRates",
+]
+
+
+class AdminClient(
+    TopicAdmin, GroupAdmin, OffsetAdmin, MessageAdmin, ClientAdmin, BrokerAdmin, NamesrvAdmin
+):
+    """Describes and changes the topics, groups, offsets and servers of a cluster.
+
+    What changes something asks every master concerned, one after the other, and stops at the first
+    that refuses: calling it again completes the rest. All calls raise ClosedError before `start`
+    and after `close`, ConnectFailedError when no name server answers, another TransportError when
+    a broker does not answer within `admin_timeout_ms`, and RemoteError when one refuses.
+    Cancelling leaves some servers asked and others not.
+
+    Args:
+        namesrv_addr: `host:port`, or several joined by `;`.
+        config: limits and timeouts.
+        runtime: the outside world, for tests; None for the real one.
+
+    Raises:
+        ConfigError: `namesrv_addr` does not parse.
+    """

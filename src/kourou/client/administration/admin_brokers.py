@@ -1,0 +1,201 @@
+"""AdminClient: brokers, their configuration and statistics.
+
+Source: StatsAllSubCommand.java, BrokerConsumeStatsSubCommad.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.client.administration import calls_admin_brokers, calls_admin_groups
+from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
+from kourou.errors import RemoteError, RemoteSystemError, TopicNotFoundError, UsageError
+from kourou.model.topic import is_dlq_topic, is_retry_topic
+from kourou.protocol.bodies import (
+    BrokerStatsData,
+    ConsumeStatsList,
+    decode_topic_list,
+)
+from kourou.protocol.codes import RequestCode
+
+TOPICS_AT_A_TIME: Final = 16
+"""Topics whose rates are asked for at once."""
+
+_PUT: Final = "TOPIC_PUT_NUMS"
+_GET: Final = "GROUP_GET_NUMS"
+_NOTHING_COUNTED: Final = BrokerStatsData()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """How fast a topic is written and one group reads it, over all brokers.
+
+    Attributes:
+        topic: its name.
+        group: who reads; None if no group ever did.
+        lag: messages stored and not committed; None without a group, or if no broker told.
+        in_tps: messages stored a second, over the last minute.
+        out_tps: messages that the group got a second, over the last minute.
+        in_24h: messages stored in the last 24 hours, or since the broker began to count.
+        out_24h: messages that the group got in that time.
+    """
+
+    topic: str
+    group: str | None
+    lag: int | None
+    in_tps: float
+    out_tps: float
+    in_24h: int
+    out_24h: int
+
+
+class BrokerAdmin(AdminCalls):
+    """Describes and configures brokers."""
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """Return what the broker at `host:port` tells of itself: RocketMQ's names -> texts."""
+        self._instance.check_open()
+        return await calls_admin_brokers.runtime_info(self._server(address))
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Return the settings of the broker at `host:port`: RocketMQ's names -> texts."""
+        self._instance.check_open()
+        return await calls_admin_brokers.config(self._server(address))
+
+    async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
+        """Change settings of the broker at `host:port` while it runs.
+
+        A Kourou broker changes all or none, refuses what it does not know or cannot change while
+        it runs, and forgets the change when it stops. A Java broker writes it to its configuration
+        file, and answers success also for a name that it does not know.
+
+        Args:
+            address: the broker's.
+            values: RocketMQ's names -> texts.
+
+        Raises:
+            UsageError: there are none, or a name is blank.
+            NoPermissionError: one of them may not change while the broker runs.
+            RemoteSystemError: a name is unknown, or a value out of its range.
+        """
+        self._instance.check_open()
+        if not values or not all(name.strip() for name in values):
+            raise UsageError("name at least one setting to change, and its value")
+        await calls_admin_brokers.update_config(self._server(address), values)
+
+    async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
+        """Return one counter of the broker at `host:port` over the last minute, hour and day.
+
+        Args:
+            address: the broker's.
+            name: of RocketMQ's sets of counters, such as TOPIC_PUT_NUMS or GROUP_GET_NUMS.
+            key: the counter in it, such as `orders` or `orders@billing`.
+
+        Raises:
+            RemoteSystemError: there is none, as when nothing was counted yet.
+        """
+        self._instance.check_open()
+        return await calls_admin_brokers.stats(self._server(address), name, key)
+
+    async def broker_consume_stats(
+        self, address: str, *, ordered_only: bool = False
+    ) -> ConsumeStatsList:
+        """Return where all groups of the broker at `host:port` stand.
+
+        Args:
+            address: the broker's.
+            ordered_only: only in topics that were declared ordered.
+        """
+        self._instance.check_open()
+        return await calls_admin_brokers.consume_stats(
+            self._server(address), ordered_only=ordered_only
+        )
+
+    async def all_stats(self, topics: Iterable[str] | None = None) -> list[TopicRates]:
+        """Return how fast topics are written and read: one row a topic and group, sorted.
+
+        Topics that are deleted meanwhile are left out.
+
+        Args:
+            topics: their names; None for all but retry and dead-letter topics.
+        """
+        if topics is None:
+            code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+            names = decode_topic_list((await self._ask_name_server(code)).body)
+            topics = [one for one in names if not is_retry_topic(one) and not is_dlq_topic(one)]
+        turn = asyncio.Semaphore(TOPICS_AT_A_TIME)
+
+        async def look(topic: str) -> list[TopicRates]:
+            async with turn:
+                try:
+                    return await _rates(topic, await self._topic_masters(topic))
+                except TopicNotFoundError:
+                    return []
+
+        found = await asyncio.gather(*map(look, sorted(set(topics))))
+        return [row for rows in found for row in rows]
+
+
+async def _rates(topic: str, masters: Mapping[str, Server]) -> list[TopicRates]:
+    """Return the rows of one topic."""
+    put, listed = await asyncio.gather(
+        _counted(masters, _PUT, topic),
+        ask_all(masters, lambda server: calls_admin_brokers.topic_groups(server, topic)),
+    )
+    groups = sorted({group for names in listed.values() for group in names})
+    if not groups:
+        return [TopicRates(topic, None, None, put.tps, 0.0, put.day, 0)]
+    rows = await asyncio.gather(
+        *(
+            asyncio.gather(_counted(masters, _GET, f"{topic}@{group}"), _lag(masters, group, topic))
+            for group in groups
+        )
+    )
+    return [
+        TopicRates(topic, group, lag, put.tps, got.tps, put.day, got.day)
+        for group, (got, lag) in zip(groups, rows, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """A counter over all brokers: of the last minute, a second; and of the last 24 hours."""
+
+    tps: float
+    day: int
+
+
+async def _counted(masters: Mapping[str, Server], name: str, key: str) -> _Rate:
+    """Return the sum of a counter."""
+    parts = (await ask_all(masters, lambda server: _stats_or_none(server, name, key))).values()
+    return _Rate(sum(part.minute.tps for part in parts), sum(map(_day_sum, parts)))
+
+
+async def _stats_or_none(server: Server, name: str, key: str) -> BrokerStatsData:
+    try:
+        return await calls_admin_brokers.stats(server, name, key)
+    except RemoteSystemError:
+        return _NOTHING_COUNTED  # how brokers say that there is no such counter
+
+
+def _day_sum(stats: BrokerStatsData) -> int:
+    """Return what was counted in 24 hours; a broker samples that only each hour, so less first."""
+    return stats.day.sum or stats.hour.sum or stats.minute.sum
+
+
+async def _lag(masters: Mapping[str, Server], group: str, topic: str) -> int | None:
+    """Return the messages that the group has not consumed; None if no broker tells."""
+    try:
+        parts = await ask_all(
+            masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)
+        )
+    except RemoteError:
+        return None
+    return sum(
+        max(0, at.broker_offset - at.consumer_offset)
+        for part in parts.values()
+        for at in part.offsets.values()
+    )

@@ -1,0 +1,224 @@
+"""AdminClient: single messages, by where they are stored, by id and by key.
+
+Nothing here changes where a group stands. What reads a stored message does not need its topic's
+permission to be read, but for `message_at`, which pulls.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.client.administration import calls_admin_messages
+from kourou.client.administration.admin_calls import AdminCalls
+from kourou.client.consuming import calls_consume
+from kourou.client.consuming.pull_result import PullStatus
+from kourou.errors import QueryNotFoundError, TopicNotFoundError, UsageError
+from kourou.filter.tags import parse_tags
+from kourou.model.message import MessageExt
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SUB_ALL
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.headers_consume import QueryMessageRequestHeader
+from kourou.remoting.network import format_address
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools that read without consuming, as mqadmin."""
+
+MESSAGES_DEFAULT: Final = 64
+"""Messages that a search by key returns, unless told otherwise; mqadmin's."""
+
+_EVER_MS: Final = (1 << 63) - 1
+_READ_BYTES_MAX: Final = 16 * 1024 * 1024
+_UNIQUE: Final = "U"
+_KEY: Final = "K"
+
+
+class MessageAdmin(AdminCalls):
+    """Finds messages."""
+
+    async def message_by_id(self, offset_msg_id: str) -> MessageExt:
+        """Return the message that an offset message id names, from the broker it names.
+
+        Such an id says where a message is stored; it is what mqadmin calls OffsetID and
+        `MessageExt.offset_msg_id`. An id that a producer made needs `message_by_unique_key`.
+
+        Raises:
+            InvalidMessageError: it is no such id.
+            QueryNotFoundError: the broker has no message there, or no longer.
+            ConnectFailedError: there is no broker at the address in the id.
+        """
+        host, physical_offset = decode_offset_msg_id(offset_msg_id)
+        server = self._server(format_address(host))
+        message = await calls_admin_messages.message_at_byte(server, physical_offset)
+        message.broker_name = await self._broker_name(server.address)
+        return message
+
+    async def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
+        """Return the message at an offset of a queue.
+
+        Raises:
+            UsageError: the offset is negative.
+            TopicNotFoundError: no name server knows the topic.
+            QueryNotFoundError: the queue does not hold that offset; the text says what it holds.
+        """
+        if offset < 0:
+            raise UsageError(f"the queue offset {offset} is negative")
+        masters = await self._topic_masters(queue.topic)
+        server = masters.get(queue.broker_name)
+        if server is None:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {queue.topic} is not on {queue.broker_name}, "
+                f"but on: {', '.join(sorted(masters)) or 'none'}",
+            )
+        result = await calls_consume.pull(
+            server.pool,
+            server.address,
+            TOOLS_GROUP,
+            queue,
+            offset,
+            subscription=parse_tags(queue.topic, SUB_ALL),
+            max_messages=1,
+            max_bytes=_READ_BYTES_MAX,
+            timeout_s=server.timeout_s,
+        )
+        found = result.messages if result.status is PullStatus.FOUND else []
+        for message in found:
+            if message.queue_offset == offset:
+                return message
+        if result.min_offset >= result.max_offset:
+            held = f"it is empty, and the next message gets {result.max_offset}"
+        else:
+            held = f"it holds {result.min_offset} to {result.max_offset - 1}"
+        raise QueryNotFoundError(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"{queue.topic} {queue.broker_name}/{queue.queue_id} has no offset {offset}: {held}",
+        )
+
+    async def message_by_unique_key(
+        self, topic: str, unique_id: str, *, begin_ms: int = 0, end_ms: int | None = None
+    ) -> MessageExt:
+        """Return the message with a unique id: of several, the one stored first.
+
+        See `messages_by_unique_key`, also for what is raised.
+        """
+        return (
+            await self.messages_by_unique_key(topic, unique_id, begin_ms=begin_ms, end_ms=end_ms)
+        )[0]
+
+    async def messages_by_unique_key(
+        self, topic: str, unique_id: str, *, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[MessageExt]:
+        """Return the messages with the unique id that their producer gave, at least one.
+
+        There are several if a send was tried again after its first answer was lost, sorted by when
+        they were stored.
+
+        Args:
+            topic: theirs.
+            unique_id: `SendReceipt.msg_id`, as producers and consumers print it.
+            begin_ms: stored at this time or later, in epoch ms.
+            end_ms: stored at this time or before; None: until now. A narrow span is found sooner
+                by brokers that have no index, which search a bounded part of the topic.
+
+        Raises:
+            TopicNotFoundError: no name server knows the topic.
+            QueryNotFoundError: no broker has it, or none found it in what it searches.
+        """
+        found = await self._query(topic, unique_id, begin_ms, end_ms, 0, is_unique=True)
+        return _at_least_one(
+            [message for message in found if message.msg_id == unique_id],
+            f"no message of topic {topic} has the id {unique_id}",
+        )
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        max_messages: int = MESSAGES_DEFAULT,
+    ) -> list[MessageExt]:
+        """Return messages that were sent with a key, sorted by when they were stored.
+
+        Brokers of this version keep no index of keys: they answer that they find none, and the
+        error says so. Those of Java do.
+
+        Args:
+            topic: theirs.
+            key: one of `Message.keys`.
+            begin_ms: stored at this time or later, in epoch ms.
+            end_ms: stored at this time or before; None: until now.
+            max_messages: at most so many from each broker, the latest.
+
+        Raises:
+            UsageError: `max_messages` is not positive.
+            TopicNotFoundError: no name server knows the topic.
+            QueryNotFoundError: no broker has one.
+        """
+        if max_messages < 1:
+            raise UsageError(f"max_messages is {max_messages}: at least 1")
+        found = await self._query(topic, key, begin_ms, end_ms, max_messages, is_unique=False)
+        # An index finds by a hash of the key.
+        return _at_least_one(
+            [message for message in found if key in message.keys],
+            f"no message of topic {topic} has the key {key}",
+        )
+
+    async def _query(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int | None,
+        max_messages: int,
+        *,
+        is_unique: bool,
+    ) -> list[MessageExt]:
+        """Return what any master of the topic finds, sorted by when it was stored.
+
+        Raises:
+            QueryNotFoundError: none finds any; the text has the first one's answer.
+        """
+        header = QueryMessageRequestHeader(
+            topic=topic,
+            key=key,
+            max_num=max_messages or MESSAGES_DEFAULT,
+            begin_timestamp=begin_ms,
+            end_timestamp=_EVER_MS if end_ms is None else end_ms,
+            index_type=_UNIQUE if is_unique else _KEY,
+            is_unique_key=True if is_unique else None,
+        )
+        found: list[MessageExt] = []
+        refusal = None
+        for name, server in (await self._topic_masters(topic)).items():
+            try:
+                messages = await calls_admin_messages.query(server, header)
+            except QueryNotFoundError as error:
+                refusal = refusal or error
+                continue
+            for message in messages:
+                message.broker_name = name
+            found += messages
+        if refusal is not None and not found:
+            kind = "id" if is_unique else "key"
+            raise QueryNotFoundError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"no message of topic {topic} was found by the {kind} {key}: {refusal.remark}",
+            )
+        return sorted(found, key=lambda message: (message.store_at_ms, message.physical_offset))
+
+    async def _broker_name(self, address: str) -> str:
+        """Return the name of the broker at an address; "" where no name server knows it."""
+        for name, broker in (await self.cluster_info()).brokers.items():
+            if address in broker.broker_addrs.values():
+                return name
+        return ""
+
+
+def _at_least_one(messages: list[MessageExt], otherwise: str) -> list[MessageExt]:
+    if not messages:
+        raise QueryNotFoundError(ResponseCode.QUERY_NOT_FOUND, otherwise)
+    return messages

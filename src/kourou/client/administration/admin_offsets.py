@@ -1,0 +1,321 @@
+"""AdminClient: how far consumer groups are, and where they go on.
+
+Brokers since 5.0 keep a reset themselves, and a group's members learn of it by their next pull.
+Older ones tell it to the members; a group without members is then moved by committing for it.
+
+Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, resetOffsetByTimestampOld.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from kourou.client.administration import calls_admin_groups, calls_admin_offsets
+from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
+from kourou.client.administration.admin_groups import live_members
+from kourou.client.administration.calls_admin_offsets import END_OF_QUEUE
+from kourou.errors import (
+    ConsumerNotOnlineError,
+    GroupNotFoundError,
+    NoRouteError,
+    RemoteError,
+    RemoteSystemError,
+    UsageError,
+)
+from kourou.model.queue import MessageQueue
+from kourou.model.route import MASTER_ID
+from kourou.model.topic import check_group, check_topic
+from kourou.protocol.bodies import ConsumeOffset, ConsumeStats
+from kourou.protocol.codes import ResponseCode
+
+_EARLIEST_MS: Final = 0
+
+
+class QueueEnd(StrEnum):
+    """An end of a queue to go on at."""
+
+    EARLIEST = "earliest"
+    """At the oldest message that is still stored."""
+    LATEST = "latest"
+    """Behind the newest message: all that is stored now is skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Where a group went on in one queue before a reset, and after.
+
+    Attributes:
+        queue: the queue.
+        old_offset: queue offset of its next message before; 0 also for a group new to the queue.
+        new_offset: and after.
+    """
+
+    queue: MessageQueue
+    old_offset: int
+    new_offset: int
+
+    @property
+    def moved(self) -> int:
+        """Messages that the group gets again (negative), or does not get (positive)."""
+        return self.new_offset - self.old_offset
+
+
+class OffsetAdmin(AdminCalls):
+    """Tells and changes where consumer groups stand."""
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """Return where the group stands in each queue, over all brokers, sorted by queue.
+
+        A group that no broker knows stands nowhere.
+
+        Args:
+            group: its name.
+            topic: only in this topic, which its members need not subscribe to.
+
+        Raises:
+            InvalidGroupError, InvalidTopicError: the name is not valid.
+        """
+        check_group(group)
+        if topic is not None:
+            check_topic(topic)
+        masters = await self._masters()
+        parts = await ask_all(
+            masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)
+        )
+        offsets = {queue: at for part in parts.values() for queue, at in part.offsets.items()}
+        return ConsumeStats(
+            dict(sorted(offsets.items())), sum(part.consume_tps for part in parts.values())
+        )
+
+    async def reset_offset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        at_ms: int | None = None,
+        to: QueueEnd | Literal["earliest", "latest"] | None = None,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+        dry_run: bool = False,
+    ) -> list[OffsetReset]:
+        """Let the group go on elsewhere, in all queues of the topic or in one.
+
+        Give one of `at_ms`, `to` and `offset`. Live members go on there by their next pull: at once
+        with a Kourou broker, within its long polling of 15 s with a Java one. What they have in
+        hand is finished, and may come again. The answer of each
+        broker means that it holds there, durable; brokers are asked one after the other, and
+        calling it again completes what an error cut short.
+
+        Args:
+            group: its name.
+            topic: whose queues; the group's retries are in `%RETRY%<group>`.
+            at_ms: at the first message stored at this time or later, in epoch ms.
+            to: at an end of each queue.
+            queue: only in this queue.
+            offset: at this queue offset; needs `queue`.
+            dry_run: change nothing, and return what would be changed.
+
+        Returns:
+            What moved and what stayed, sorted by queue.
+
+        Raises:
+            UsageError: none or several places are given, or an offset without its queue.
+            TopicNotFoundError: no name server knows the topic.
+            NoRouteError: no broker has the queue.
+            GroupNotFoundError: a broker with the topic does not know the group.
+            RemoteSystemError: the queue does not have the offset; or an old broker cannot move
+                live members in one queue.
+        """
+        check_group(group)
+        at_ms = _check_target(topic, at_ms, to, queue, offset)
+        brokers = await self._topic_brokers(group, topic, queue)
+        moves: list[OffsetReset] = []
+        for broker in brokers:
+            if dry_run:
+                new = await broker.would_be(at_ms, offset)
+            elif queue is None:
+                new = await broker.reset(group, topic, at_ms)
+            else:
+                new = await broker.reset_queue(
+                    group, queue, await broker.target(queue, at_ms, offset)
+                )
+            moves += [broker.move(one, now_at) for one, now_at in new.items()]
+        return sorted(moves, key=lambda move: move.queue)
+
+    async def skip_backlog(
+        self, group: str, topic: str, *, dry_run: bool = False
+    ) -> list[OffsetReset]:
+        """Let the group go on behind the newest message of each queue; see `reset_offset`."""
+        return await self.reset_offset(group, topic, to=QueueEnd.LATEST, dry_run=dry_run)
+
+    async def clone_offsets(self, source: str, destination: str, topic: str) -> None:
+        """Let `destination` go on in the topic where `source` stands.
+
+        It need not exist: its offsets wait for its first member. Stop the members that it has: a
+        live one goes on where it is, and its next commit overwrites what was cloned.
+
+        Raises:
+            InvalidGroupError: a name is not valid.
+            TopicNotFoundError: no name server knows the topic.
+            GroupNotFoundError: a broker does not make groups by itself, and has none of that name.
+        """
+        check_group(source)
+        check_group(destination)
+        for server in (await self._topic_masters(topic)).values():
+            await calls_admin_offsets.clone_offsets(server, source, destination, topic)
+
+    async def _topic_brokers(
+        self, group: str, topic: str, queue: MessageQueue | None
+    ) -> list[_TopicBroker]:
+        """Return the masters with the topic, or with the queue, and where the group stands there.
+
+        Raises:
+            NoRouteError: there is none.
+            GroupNotFoundError: one does not know the group.
+        """
+        route = await self.topic_route(topic)
+        addresses = {one.broker_name: one.broker_addrs.get(MASTER_ID) for one in route.broker_datas}
+        found: dict[str, tuple[Server, list[MessageQueue]]] = {}
+        for data in route.queue_datas:
+            queues = [
+                one
+                for one in (
+                    MessageQueue(topic, data.broker_name, n) for n in range(data.read_queue_nums)
+                )
+                if queue in (None, one)
+            ]
+            address = addresses.get(data.broker_name)
+            if queues and address is not None:
+                found[data.broker_name] = self._server(address), queues
+        if not found:
+            what = f"queue {queue.queue_id} on {queue.broker_name}" if queue else "a queue to read"
+            raise NoRouteError(f"topic {topic} has no master with {what}")
+        servers = {name: server for name, (server, _) in found.items()}
+        await _check_known(group, servers)
+        stats = await ask_all(
+            servers, lambda server: calls_admin_groups.consume_stats(server, group, topic)
+        )
+        return [
+            _TopicBroker(server, queues, stats[name].offsets)
+            for name, (server, queues) in sorted(found.items())
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicBroker:
+    """A broker, the queues there that are to be reset, and where the group stands in them."""
+
+    server: Server
+    queues: Sequence[MessageQueue]
+    stands: Mapping[MessageQueue, ConsumeOffset]
+
+    async def target(self, queue: MessageQueue, at_ms: int, offset: int | None) -> int:
+        """Return where a reset of the queue leads."""
+        if offset is not None:
+            return offset
+        return await calls_admin_offsets.offset_at(self.server, queue, at_ms)
+
+    async def would_be(self, at_ms: int, offset: int | None) -> dict[MessageQueue, int]:
+        """Return where a reset would lead."""
+        targets = await asyncio.gather(*(self.target(one, at_ms, offset) for one in self.queues))
+        return dict(zip(self.queues, targets, strict=True))
+
+    async def reset(self, group: str, topic: str, at_ms: int) -> dict[MessageQueue, int]:
+        """Reset all queues by a time; return where the group goes on."""
+        try:
+            return await calls_admin_offsets.reset_topic(self.server, group, topic, at_ms)
+        except (ConsumerNotOnlineError, RemoteSystemError) as error:
+            if not await self._is_away(group, error):
+                raise
+            new = await self.would_be(at_ms, None)
+            for queue, offset in new.items():
+                await calls_admin_offsets.commit(self.server, group, queue, offset)
+            return new
+
+    async def reset_queue(
+        self, group: str, queue: MessageQueue, offset: int
+    ) -> dict[MessageQueue, int]:
+        """Reset one queue to an offset; return where the group goes on.
+
+        Raises:
+            RemoteSystemError: the broker cannot, for live members.
+        """
+        try:
+            new = await calls_admin_offsets.reset_queue(self.server, group, queue, offset)
+        except (ConsumerNotOnlineError, RemoteSystemError) as error:
+            if not await self._is_away(group, error):
+                raise
+            await calls_admin_offsets.commit(self.server, group, queue, offset)
+            return {queue: offset}
+        if new.get(queue) != offset:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {queue.broker_name} cannot reset one queue of a group with live members: "
+                f"stop the members of {group}, or reset the whole topic",
+            )
+        return {queue: offset}
+
+    async def _is_away(self, group: str, error: RemoteError) -> bool:
+        """Return whether an older broker refused because it had nobody to pass the reset on to.
+
+        Then to commit in place of the members is safe. Of a group that has not committed in every
+        queue it says that it does not exist, before it looks for members.
+        """
+        if isinstance(error, ConsumerNotOnlineError):
+            return True
+        return "not exist" in error.remark and not await live_members(self.server, group)
+
+    def move(self, queue: MessageQueue, offset: int) -> OffsetReset:
+        """Return the move from where the group stands."""
+        stands = self.stands.get(queue)
+        return OffsetReset(queue, 0 if stands is None else stands.consumer_offset, offset)
+
+
+def _check_target(
+    topic: str,
+    at_ms: int | None,
+    to: str | None,
+    queue: MessageQueue | None,
+    offset: int | None,
+) -> int:
+    """Return the time to go on at; without meaning where an offset is given.
+
+    Raises:
+        UsageError: as `OffsetAdmin.reset_offset`.
+    """
+    if sum(value is not None for value in (at_ms, to, offset)) != 1:
+        raise UsageError("give one of at_ms, to and offset: where the group is to go on")
+    if queue is not None and queue.topic != topic:
+        raise UsageError(f"the queue is one of topic {queue.topic}, not of {topic}")
+    if offset is not None:
+        if queue is None:
+            raise UsageError("an offset needs its queue: give both")
+        if offset < 0:
+            raise UsageError(f"offset is {offset}; it must be 0 or more")
+    if to is not None:
+        try:
+            return END_OF_QUEUE if QueueEnd(to) is QueueEnd.LATEST else _EARLIEST_MS
+        except ValueError:
+            raise UsageError(f"to is {to!r}; it must be earliest or latest") from None
+    if at_ms is not None and at_ms < 0:
+        raise UsageError(f"at_ms is {at_ms}; it must be epoch milliseconds")
+    return at_ms or 0
+
+
+async def _check_known(group: str, servers: Mapping[str, Server]) -> None:
+    """Refuse a group that one of the brokers does not know.
+
+    Raises:
+        GroupNotFoundError: as said, before anything is changed.
+    """
+    tables = await ask_all(servers, calls_admin_groups.group_table)
+    missing = [name for name, table in tables.items() if group not in table.groups]
+    if missing:
+        raise GroupNotFoundError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"group {group} does not exist on {', '.join(sorted(missing))}",
+        )

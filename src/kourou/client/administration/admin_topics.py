@@ -1,0 +1,296 @@
+"""AdminClient: topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from kourou.client.administration import calls_admin_namesrv, calls_admin_topics
+from kourou.client.administration.admin_calls import AdminCalls, ask_all
+from kourou.client.retrying import Deadline
+from kourou.errors import (
+    InvalidTopicError,
+    QueryNotFoundError,
+    RequestNotSupportedError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+    TransportError,
+)
+from kourou.model.route import TopicRoute, format_order_topic_conf, parse_order_topic_conf
+from kourou.model.topic import TopicConfig, check_topic, is_system_topic
+from kourou.protocol.bodies import TopicStatsTable, decode_topic_list
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.headers_kv import GetKVConfigRequestHeader, GetKVConfigResponseHeader
+from kourou.protocol.headers_route import GetTopicsByClusterRequestHeader
+
+T = TypeVar("T")
+
+DEFAULT_QUEUES: Final = 8
+"""Queues of a new topic on each broker, as brokers give a topic that they create by themselves."""
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace of name servers that holds the queues of ordered topics."""
+
+_ROUTE_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a topic is to be; what is None stays, or has its default where the topic is new."""
+
+    read_queues: int | None
+    write_queues: int | None
+    perm: int | None
+    order: bool | None
+    attributes: Mapping[str, str | None]
+
+    def applied_to(self, known: TopicConfig) -> TopicConfig:
+        """Return the topic with everything but the attributes changed: brokers do those."""
+        return replace(
+            known,
+            read_queue_nums=_given(self.read_queues, known.read_queue_nums),
+            write_queue_nums=_given(self.write_queues, known.write_queue_nums),
+            perm=_given(self.perm, known.perm),
+            order=_given(self.order, known.order),
+        )
+
+
+class TopicAdmin(AdminCalls):
+    """Creates, changes, deletes and describes topics."""
+
+    async def topic_list(self, cluster: str | None = None) -> list[str]:
+        """Return the names of all topics, or of a cluster's, the system's own included, sorted."""
+        if cluster is None:
+            answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        else:
+            header = GetTopicsByClusterRequestHeader(cluster)
+            answer = await self._ask_name_server(RequestCode.GET_TOPICS_BY_CLUSTER, header)
+        return sorted(decode_topic_list(answer.body))
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        order: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+        broker_name: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Create a topic or change it, and return when the name servers know its queues.
+
+        On a broker that has the topic, what is None stays as it is. Elsewhere the topic gets 8
+        queues (`DEFAULT_QUEUES`), may be read and written, and is not ordered. Two callers that
+        change one topic at a time may undo each other.
+
+        Args:
+            topic: its name.
+            queues: on each broker, for reading and writing alike.
+            read_queues: those that consumers read, where it is not `queues`. To take queues away,
+                first lower `write_queues`, and these when the last ones are consumed.
+            write_queues: those that producers write, where it is not `queues`.
+            perm: PERM_READ, PERM_WRITE and PERM_INHERIT of `kourou.model.topic` together.
+            order: True: producers keep to its queues also while a broker is away, so that messages
+                with one key stay in one queue. For that the name servers are told how many there
+                are; they pass it on where their `orderMessageEnable` is on. False: no longer.
+            attributes: to set, such as `message.type`; None for a value removes it. Others stay.
+            broker_name: only on that broker.
+            cluster: only on the brokers of that cluster.
+
+        Raises:
+            InvalidTopicError: the name is not valid, or the system's own.
+            NoRouteError: there is no such broker or cluster, or no broker at all.
+            RequestTimeoutError: all brokers have it, but no name server told so in time.
+        """
+        _check_own_topic(topic)
+        change = _Change(
+            _given(read_queues, queues),
+            _given(write_queues, queues),
+            perm,
+            order,
+            dict(attributes or {}),
+        )
+        masters = await self._masters(broker_name=broker_name, cluster=cluster)
+        configs = {}
+        for name, server in masters.items():
+            try:
+                known = await calls_admin_topics.topic_config(server, topic)
+            except TopicNotFoundError:
+                known = TopicConfig(topic, DEFAULT_QUEUES, DEFAULT_QUEUES)
+            configs[name] = change.applied_to(known)
+            await calls_admin_topics.put_topic(server, configs[name], change.attributes)
+        await self._wait_for_route(topic, configs)
+        if order is not None or any(config.order for config in configs.values()):
+            await self._tell_order(topic, configs, order)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        order: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+        broker_name: str | None = None,
+    ) -> None:
+        """Change a topic where it is: as `create_topic`, but it is put on no other broker.
+
+        Raises:
+            TopicNotFoundError: no name server knows it, or it is not on the broker named.
+            InvalidTopicError, RequestTimeoutError: as `create_topic`.
+        """
+        _check_own_topic(topic)
+        holders = await self._topic_masters(topic)
+        if broker_name is not None and broker_name not in holders:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {topic} is not on {broker_name}, but on: {', '.join(sorted(holders))}",
+            )
+        for name in [broker_name] if broker_name is not None else sorted(holders):
+            await self.create_topic(
+                topic,
+                queues=queues,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                perm=perm,
+                order=order,
+                attributes=attributes,
+                broker_name=name,
+            )
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its messages on all brokers.
+
+        Raises:
+            InvalidTopicError: the name is not valid, or the system's own.
+            TopicNotFoundError: no name server knows it.
+        """
+        _check_own_topic(topic)
+        for server in (await self._topic_masters(topic)).values():
+            await calls_admin_topics.delete_topic(server, topic)
+        if await self._order_conf(topic) is not None:
+            await self._tell_name_servers(
+                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, topic)
+            )
+        for address in await self._instance.name_servers.all():
+            try:
+                await calls_admin_topics.forget_topic(self._server(address), topic)
+            except (RequestNotSupportedError, TransportError):
+                # Ours forgets what brokers no longer register; one that is away asks them again.
+                continue
+
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """Return what each broker knows of the topic, by broker name.
+
+        Raises:
+            TopicNotFoundError: no name server knows it.
+        """
+        masters = await self._topic_masters(topic)
+        return await ask_all(masters, lambda server: calls_admin_topics.topic_config(server, topic))
+
+    async def topic_stats(self, topic: str) -> TopicStatsTable:
+        """Return what the topic's queues hold, over all brokers, sorted by queue.
+
+        Raises:
+            TopicNotFoundError: no name server knows it.
+        """
+        masters = await self._topic_masters(topic)
+        parts = await ask_all(masters, lambda server: calls_admin_topics.topic_stats(server, topic))
+        offsets = {queue: found for part in parts.values() for queue, found in part.offsets.items()}
+        return TopicStatsTable(
+            dict(sorted(offsets.items())), sum(part.topic_put_tps for part in parts.values())
+        )
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Return the consumer groups that consume the topic or have committed in it, sorted.
+
+        Raises:
+            TopicNotFoundError: no name server knows it.
+        """
+        masters = await self._topic_masters(topic)
+        parts = await ask_all(
+            masters, lambda server: calls_admin_topics.topic_groups(server, topic)
+        )
+        return sorted({group for part in parts.values() for group in part})
+
+    async def _wait_for_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
+        """Return once the route has the topic's queues on these brokers."""
+        asked = {
+            (name, config.read_queue_nums, config.write_queue_nums)
+            for name, config in configs.items()
+        }
+        deadline = Deadline(self._config.admin_timeout_ms)
+        while deadline.remaining_s() > 0:
+            try:
+                route = await self.topic_route(topic)
+            except TopicNotFoundError:
+                route = TopicRoute((), ())
+            if asked <= {
+                (queues.broker_name, queues.read_queue_nums, queues.write_queue_nums)
+                for queues in route.queue_datas
+            }:
+                return
+            await asyncio.sleep(_ROUTE_POLL_S)
+        raise RequestTimeoutError(
+            f"topic {topic} is created, but the name servers did not tell so within "
+            f"{self._config.admin_timeout_ms} ms"
+        )
+
+    async def _tell_order(
+        self,
+        topic: str,
+        configs: Mapping[str, TopicConfig],
+        order: bool | None,  # noqa: FBT001  # None: as it is
+    ) -> None:
+        """Tell the name servers how many queues of an ordered topic these brokers have.
+
+        Source: UpdateTopicSubCommand.java, DefaultMQAdminExtImpl.createOrUpdateOrderConf.
+        """
+        known = await self._order_conf(topic)
+        before = {} if known is None else dict(parse_order_topic_conf(known))
+        after = dict(before)
+        for name, config in configs.items():
+            if order or (order is None and name in before):
+                after[name] = config.write_queue_nums
+            elif order is False:
+                after.pop(name, None)
+        if after == before:
+            return
+        text = format_order_topic_conf(sorted(after.items()))
+        if after:
+            await self._tell_name_servers(
+                lambda server: calls_admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, topic, text)
+            )
+        else:
+            await self._tell_name_servers(
+                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, topic)
+            )
+
+    async def _order_conf(self, topic: str) -> str | None:
+        """Return `broker:queues;broker:queues` of an ordered topic, as name servers have it.
+
+        Routes have it only where `orderMessageEnable` is on.
+        """
+        header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, topic)
+        try:
+            answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+        except QueryNotFoundError:
+            return None
+        return answer.header(GetKVConfigResponseHeader).value or None
+
+
+def _given(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _check_own_topic(topic: str) -> None:
+    check_topic(topic)
+    if is_system_topic(topic):
+        raise InvalidTopicError(f"topic {topic} is the system's own")

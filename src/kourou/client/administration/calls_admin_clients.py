@@ -1,0 +1,66 @@
+"""The requests of administration about connected clients: one request to one server, tried once.
+
+All raise TransportError when no answer comes and RemoteError when the server refuses.
+"""
+
+from __future__ import annotations
+
+from kourou.client.administration.admin_calls import Server
+from kourou.protocol.bodies import (
+    Connection,
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProducerInfo,
+    decode_consume_directly_result,
+    decode_consumer_connection,
+    decode_consumer_running_info,
+    decode_producer_connection,
+    decode_producer_table,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.headers_admin_clients import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetAllProducerInfoRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetProducerConnectionListRequestHeader,
+)
+
+
+async def consumer_connection(broker: Server, group: str) -> ConsumerConnection:
+    """Return the members of a group that are connected to the broker; none is an error of 206."""
+    header = GetConsumerConnectionListRequestHeader(group)
+    body = await broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    return decode_consumer_connection(body)
+
+
+async def running_info(
+    broker: Server, group: str, client_id: str, *, stack: bool
+) -> ConsumerRunningInfo:
+    """Return what a consumer tells of itself, asked by way of a broker that it is connected to."""
+    header = GetConsumerRunningInfoRequestHeader(group, client_id, jstack_enable=stack)
+    body = await broker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    return decode_consumer_running_info(body)
+
+
+async def consume_directly(
+    broker: Server, group: str, client_id: str, msg_id: str
+) -> ConsumeMessageDirectlyResult:
+    """Let a consumer's listener have one message that the broker stores, once."""
+    header = ConsumeMessageDirectlyResultRequestHeader(group, client_id, msg_id)
+    body = await broker.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+    return decode_consume_directly_result(body)
+
+
+async def producer_connection(broker: Server, group: str) -> list[Connection]:
+    """Return the producers of a group that are connected to the broker; none is an error of 1."""
+    header = GetProducerConnectionListRequestHeader(group)
+    body = await broker.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+    return decode_producer_connection(body)
+
+
+async def producers(broker: Server) -> dict[str, list[ProducerInfo]]:
+    """Return all producers that are connected to the broker, by group."""
+    header = GetAllProducerInfoRequestHeader()
+    return decode_producer_table(await broker.ask(RequestCode.GET_ALL_PRODUCER_INFO, header))

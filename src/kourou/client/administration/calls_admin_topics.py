@@ -1,0 +1,97 @@
+"""Requests of administration about topics: each coroutine asks one server, once.
+
+All raise TransportError when no answer comes and RemoteError when the server refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kourou.client.administration.admin_calls import Server
+from kourou.errors import RequestNotSupportedError, TopicNotFoundError
+from kourou.model.topic import AUTO_CREATE_TOPIC, TopicConfig
+from kourou.protocol.bodies import (
+    TopicStatsTable,
+    decode_group_list,
+    decode_topic_config,
+    decode_topic_config_table,
+    decode_topic_stats,
+)
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.headers_admin import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from kourou.protocol.headers_admin_clients import QueryTopicConsumeByWhoRequestHeader
+
+
+async def put_topic(
+    broker: Server, config: TopicConfig, attributes: Mapping[str, str | None]
+) -> None:
+    """Create the topic, or change it, durably.
+
+    Args:
+        broker: whom to ask.
+        config: all but its attributes, which stay unless `attributes` names them.
+        attributes: to set, or to remove where None.
+    """
+    changes = (
+        f"-{name}" if value is None else f"+{name}={value}" for name, value in attributes.items()
+    )
+    header = CreateTopicRequestHeader(
+        topic=config.name,
+        default_topic=AUTO_CREATE_TOPIC,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+        attributes=",".join(changes),
+    )
+    await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+async def delete_topic(broker: Server, topic: str) -> None:
+    """Delete the topic and its messages on one broker."""
+    await broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic))
+
+
+async def forget_topic(name_server: Server, topic: str) -> None:
+    """Delete the topic's route; a broker that still has the topic will register it again."""
+    await name_server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRequestHeader(topic))
+
+
+async def topic_config(broker: Server, topic: str) -> TopicConfig:
+    """Return what one broker knows of the topic.
+
+    Raises:
+        TopicNotFoundError: it does not know it.
+    """
+    header = GetTopicConfigRequestHeader(topic)
+    try:
+        return decode_topic_config(await broker.ask(RequestCode.GET_TOPIC_CONFIG, header))
+    except RequestNotSupportedError:
+        pass  # a broker before 5.0, which only tells all of them
+    table = await broker.ask(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader())
+    found = decode_topic_config_table(table).topics.get(topic)
+    if found is None:
+        raise TopicNotFoundError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} is not on {broker.address}"
+        )
+    return found
+
+
+async def topic_stats(broker: Server, topic: str) -> TopicStatsTable:
+    """Return what the topic's queues on one broker hold."""
+    header = GetTopicStatsInfoRequestHeader(topic)
+    return decode_topic_stats(await broker.ask(RequestCode.GET_TOPIC_STATS_INFO, header))
+
+
+async def topic_groups(broker: Server, topic: str) -> list[str]:
+    """Return the groups that consume the topic from one broker, or have committed there."""
+    header = QueryTopicConsumeByWhoRequestHeader(topic)
+    return decode_group_list(await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header))

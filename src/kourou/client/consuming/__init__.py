@@ -1,0 +1,1 @@
+"""Consuming: push and pull consumers, and what they hold, deliver, acknowledge and tell."""

@@ -1,0 +1,290 @@
+"""The requests of consuming, one coroutine each: one request to one broker, tried once.
+
+All raise TransportError when no answer comes and RemoteError when the broker refuses; what else
+they raise is said where it is.
+"""
+
+from __future__ import annotations
+
+from kourou.client.consuming.pull_result import PullResult, PullStatus
+from kourou.errors import MalformedBodyError, QueryNotFoundError, RemoteError
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.model.sysflag import (
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+from kourou.protocol.bodies import HeartbeatData, decode_consumer_list, encode_heartbeat
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.headers_consume import (
+    GetConsumerListByGroupRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    HeartbeatRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.remoting.check import raise_for_response
+from kourou.remoting.pool import ConnectionPool
+
+_PULL_CODES = frozenset(status.value for status in PullStatus)
+
+
+async def pull(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    subscription: SubscriptionData,
+    max_messages: int,
+    max_bytes: int,
+    timeout_s: float,
+    suspend_ms: int | None = None,
+    commit_offset: int | None = None,
+    is_registered: bool = False,
+    is_lite: bool = False,
+) -> PullResult:
+    """Ask a broker for the messages of a queue from `offset` on.
+
+    Args:
+        pool: the client's connections.
+        address: the broker's.
+        group: the consumer group.
+        queue: the queue.
+        offset: the first queue offset wanted.
+        subscription: the tags wanted.
+        max_messages: at most so many.
+        max_bytes: at most so much, in bytes; brokers have a limit of their own.
+        timeout_s: for the answer, `suspend_ms` included.
+        suspend_ms: how long the broker may hold the request until a message comes; None: not.
+        commit_offset: committed on the way; None: nothing is.
+        is_registered: the broker knows the subscription by a heartbeat; else it is sent along.
+        is_lite: a pull on behalf of `poll`, which brokers serve and count apart.
+
+    Raises:
+        RemoteError: refused; "nothing there" is a status of the result, not an error.
+    """
+    flags = 0
+    if commit_offset is not None:
+        flags |= PULL_COMMIT_OFFSET
+    if suspend_ms is not None:
+        flags |= PULL_SUSPEND
+    if not is_registered:
+        flags |= PULL_SUBSCRIPTION
+    if is_lite:
+        flags |= PULL_LITE
+    header = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_messages,
+        sys_flag=flags,
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=suspend_ms or 0,
+        sub_version=0 if is_lite else subscription.sub_version,
+        subscription=None if is_registered else subscription.sub_string,
+        expression_type=subscription.expression_type,
+        max_msg_bytes=max_bytes,
+        broker_name=queue.broker_name,
+    )
+    code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
+    command = request(code, header)
+    return _pull_result(await pool.request(address, command, timeout_s), queue, subscription)
+
+
+def _pull_result(
+    answer: RemotingCommand, queue: MessageQueue, subscription: SubscriptionData
+) -> PullResult:
+    if answer.code not in _PULL_CODES:
+        raise RemoteError.from_response(answer.code, answer.remark)
+    header = answer.header(PullMessageResponseHeader)
+    return PullResult(
+        queue,
+        PullStatus(answer.code),
+        next_offset=header.next_begin_offset,
+        min_offset=header.min_offset,
+        max_offset=header.max_offset,
+        raw=answer.body,
+        suggested_broker_id=header.suggest_which_broker_id,
+        subscription=subscription,
+    )
+
+
+async def query_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    zero_if_new: bool,
+    timeout_s: float,
+) -> int | None:
+    """Return the committed queue offset; None if the broker has none.
+
+    With `zero_if_new`, a broker answers 0 in place of none for a queue that begins at 0 and is
+    still in memory: a group that starts with the queue then misses nothing of it.
+    """
+    header = QueryConsumerOffsetRequestHeader(
+        group, queue.topic, queue.queue_id, zero_if_new, broker_name=queue.broker_name
+    )
+    answer = await pool.request(
+        address, request(RequestCode.QUERY_CONSUMER_OFFSET, header), timeout_s
+    )
+    try:
+        raise_for_response(answer)
+    except QueryNotFoundError:
+        return None
+    return answer.header(QueryConsumerOffsetResponseHeader).offset
+
+
+async def update_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    timeout_s: float,
+) -> None:
+    """Commit `offset`: everything below it is done."""
+    header = UpdateConsumerOffsetRequestHeader(
+        group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name
+    )
+    command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    raise_for_response(await pool.request(address, command, timeout_s))
+
+
+async def min_offset(
+    pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float
+) -> int:
+    """Return the oldest queue offset stored."""
+    header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id, broker_name=queue.broker_name)
+    answer = await pool.request(address, request(RequestCode.GET_MIN_OFFSET, header), timeout_s)
+    raise_for_response(answer)
+    return answer.header(GetMinOffsetResponseHeader).offset
+
+
+async def max_offset(
+    pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float
+) -> int:
+    """Return the queue offset that the next message will have."""
+    header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id, broker_name=queue.broker_name)
+    answer = await pool.request(address, request(RequestCode.GET_MAX_OFFSET, header), timeout_s)
+    raise_for_response(answer)
+    return answer.header(GetMaxOffsetResponseHeader).offset
+
+
+async def search_offset(
+    pool: ConnectionPool,
+    address: str,
+    queue: MessageQueue,
+    timestamp_ms: int,
+    *,
+    upper: bool = False,
+    timeout_s: float,
+) -> int:
+    """Return the queue offset of the first message stored at `timestamp_ms` or later.
+
+    With `upper`, of the last message stored at that time or before.
+    """
+    header = SearchOffsetRequestHeader(
+        queue.topic,
+        queue.queue_id,
+        timestamp_ms,
+        "UPPER" if upper else "LOWER",
+        broker_name=queue.broker_name,
+    )
+    command = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    answer = await pool.request(address, command, timeout_s)
+    raise_for_response(answer)
+    return answer.header(SearchOffsetResponseHeader).offset
+
+
+async def consumer_ids(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float
+) -> list[str]:
+    """Return the client ids of the group's live members; none is an error of code 1."""
+    header = GetConsumerListByGroupRequestHeader(group)
+    command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    answer = await pool.request(address, command, timeout_s)
+    raise_for_response(answer)
+    ids = decode_consumer_list(answer.body)
+    if not ids:
+        raise MalformedBodyError(f"{address} lists no member of group {group}")
+    return ids
+
+
+async def send_back(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    message: MessageExt,
+    *,
+    delay_level: int,
+    max_reconsume_times: int | None,
+    timeout_s: float,
+) -> None:
+    """Give a failed message back: the broker stores it again, for a later delivery.
+
+    Returns when it is stored as durably as a message sent.
+
+    Args:
+        pool: the client's connections.
+        address: the master's of the broker that holds the message.
+        group: the consumer group.
+        message: as pulled.
+        delay_level: 0: the broker's own order of delays; negative: dead letter at once.
+        max_reconsume_times: after so many deliveries again it becomes a dead letter; None: after
+            as many as the broker has for the group.
+        timeout_s: for the answer; after a timeout it may be stored.
+    """
+    header = ConsumerSendMsgBackRequestHeader(
+        message.physical_offset,
+        group,
+        delay_level,
+        origin_msg_id=message.msg_id,
+        origin_topic=message.topic,
+        max_reconsume_times=max_reconsume_times,
+        broker_name=message.broker_name or None,
+    )
+    command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    raise_for_response(await pool.request(address, command, timeout_s))
+
+
+async def heartbeat(
+    pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float
+) -> None:
+    """Tell a broker that this client lives, and what it wants."""
+    command = request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), encode_heartbeat(data))
+    raise_for_response(await pool.request(address, command, timeout_s))
+
+
+async def unregister(
+    pool: ConnectionPool,
+    address: str,
+    client_id: str,
+    *,
+    producer_group: str | None,
+    consumer_group: str | None,
+    timeout_s: float,
+) -> None:
+    """Tell a broker that this client leaves."""
+    header = UnregisterClientRequestHeader(client_id, producer_group, consumer_group)
+    command = request(RequestCode.UNREGISTER_CLIENT, header)
+    raise_for_response(await pool.request(address, command, timeout_s))

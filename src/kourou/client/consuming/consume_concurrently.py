@@ -1,0 +1,218 @@
+"""Delivers messages to a listener, many at a time and in any order.
+
+    the listener    then
+    returns         the message is done
+    raises          it is given back to its broker, which delivers it again later
+                    and after `max_reconsume_times` puts it into the dead-letter topic;
+                    if the broker does not take it, a copy goes to the retry topic on another;
+                    if none takes it, it is delivered again from memory
+
+Source: ConsumeMessageConcurrentlyService.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from kourou.client.background import BackgroundTasks
+from kourou.client.consuming.acknowledgements import Acknowledgements
+from kourou.client.consuming.consume_hooks import ConsumeContext
+from kourou.client.consuming.consume_watch import ConsumeWatch
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.delivery import Delivery, ReadyMessages
+from kourou.clock import Clock
+from kourou.model.message import MessageExt
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[MessageExt], Awaitable[object] | object]
+"""Consumes one message: returning acknowledges it, raising has it delivered again."""
+
+BatchListener = Callable[[list[MessageExt]], Awaitable[object] | object]
+"""Consumes messages of one queue: returning acknowledges all, raising has all delivered again."""
+
+_CANCELLATION_S: Final = 1.0
+"""What a listener may take to clean up after it was cancelled."""
+
+_TURN_MESSAGES: Final = 32
+"""Messages after which a worker lets others have the loop, if its listener never waits."""
+
+
+class ListenerCall:
+    """Calls a listener, and notes how it went.
+
+    Args:
+        listener: takes one message, or with `is_batch` a list of them.
+        is_batch: what `listener` takes.
+        run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
+        watch: told of each call.
+    """
+
+    def __init__(
+        self,
+        listener: Listener | BatchListener,
+        *,
+        is_batch: bool,
+        run_blocking: Offload,
+        watch: ConsumeWatch,
+    ) -> None:
+        self.is_batch = is_batch
+        self._listener: Callable[[Any], Any] = listener
+        self._is_coroutine = is_coroutine_function(listener)
+        self._run_blocking = run_blocking
+        self._watch = watch
+
+    async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
+        """Call the listener with messages of one queue, and return how it ended."""
+        began = self._watch.begin(messages)
+        try:
+            error = await self._call(list(messages) if self.is_batch else messages[0])
+        except asyncio.CancelledError as cut_short:
+            self._watch.end(began, cut_short)
+            raise
+        self._watch.end(began, error)
+        return began[0]
+
+    async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
+        """Return what the listener raised; None if it returned."""
+        message = argument[0] if isinstance(argument, list) else argument
+        try:
+            if self._is_coroutine:
+                outcome = self._listener(argument)
+            else:
+                outcome = await self._run_blocking(self._listener, argument)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except asyncio.CancelledError as error:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise
+            # The listener's own, of something that it awaited: a failure like any other.
+            log.warning("listener.cancelled msg_id=%s", message.msg_id)
+            return error
+        except Exception as error:
+            log.exception(
+                "listener.failed topic=%s msg_id=%s reconsume_times=%d",
+                message.topic,
+                message.msg_id,
+                message.reconsume_times,
+            )
+            return error
+        return None
+
+
+class ConcurrentConsumption:
+    """The workers that call a listener.
+
+    Args:
+        call: calls the listener, with one message or batch at a time by each worker.
+        config: number of workers, size of batches, timeouts.
+        clock: says since when a listener has a message.
+        ready: where the messages come from.
+        acknowledgements: where the outcomes go.
+        tasks: ends with the consumer.
+    """
+
+    def __init__(
+        self,
+        call: ListenerCall,
+        config: PushConsumerConfig,
+        *,
+        clock: Clock,
+        ready: ReadyMessages,
+        acknowledgements: Acknowledgements,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._call = call
+        self._config = config
+        self._batch_max = config.consume_batch_size if call.is_batch else 1
+        self._clock = clock
+        self._ready = ready
+        self._acknowledgements = acknowledgements
+        self._tasks = tasks
+        self._workers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to call the listener."""
+        self._workers = [
+            asyncio.create_task(self._work(), name=f"listener {number}")
+            for number in range(self._config.consume_threads)
+        ]
+
+    async def close(self) -> None:
+        """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
+
+        What has not ended by then is cancelled, or left to its thread, and not acknowledged. A
+        listener may close its own consumer: its own call is not waited for. One that catches its
+        cancellation and goes on is left behind after a second.
+        """
+        workers = self._others()
+        if not workers:
+            return
+        try:
+            _, late = await asyncio.wait(workers, timeout=self._config.shutdown_timeout_ms / 1000)
+            if late:
+                log.warning("listener.abandoned count=%d", len(late))
+        finally:
+            self.cancel()
+        await asyncio.wait(workers, timeout=_CANCELLATION_S)
+
+    def cancel(self) -> None:
+        """End all calls now, but the one that asks for it; return without waiting for their end."""
+        for worker in self._others():
+            worker.cancel()
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        try:
+            me = asyncio.current_task()
+        except RuntimeError:  # not called from a task, nor from the loop
+            me = None
+        return [worker for worker in self._workers if worker is not me]
+
+    async def _work(self) -> None:
+        count = 0
+        while (delivery := await self._ready.take()) is not None:
+            try:
+                await self._deliver(delivery)
+            except Exception:
+                # A worker must outlive its worst message; that one holds back the commit.
+                log.exception("delivery.broken msg_id=%s", delivery.message.msg_id)
+            count += 1
+            if count % _TURN_MESSAGES == 0:
+                await asyncio.sleep(0)
+
+    async def _deliver(self, first: Delivery) -> None:
+        deliveries = [first, *self._ready.take_more(first.process_queue, self._batch_max - 1)]
+        now_ms = self._clock.now_ms()
+        for delivery in deliveries:
+            delivery.process_queue.start(delivery.message, now_ms)
+        outcome = await self._call([delivery.message for delivery in deliveries])
+        for delivery in deliveries:
+            if outcome.error is None:
+                self._acknowledgements.acknowledge(delivery)
+            elif not await self._acknowledgements.give_back(delivery):
+                self._deliver_later(delivery)
+
+    def _deliver_later(self, delivery: Delivery) -> None:
+        """Deliver the message again from memory, after a while; till then it stays held."""
+        process_queue, message = delivery.process_queue, delivery.message
+        message.reconsume_times += 1
+        process_queue.postpone(message)
+
+        async def deliver() -> None:
+            await asyncio.sleep(self._config.local_retry_delay_ms / 1000)
+            self._ready.put(process_queue, (message,))
+
+        self._tasks.start(deliver, "local retry")
+
+
+def is_coroutine_function(listener: Listener | BatchListener) -> bool:
+    """Return whether calling the listener makes a coroutine: also for objects with `__call__`."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        getattr(listener, "__call__", None)  # noqa: B004  # not whether: which one
+    )

@@ -1,0 +1,115 @@
+"""Consumer: what push and pull consumers offer alike to those who watch them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kourou.client.consuming.consume_hooks import ConsumeHook, ConsumeHooks
+from kourou.client.consuming.consume_stats import SAMPLE_INTERVAL_MS, ConsumerStats, TopicStats
+from kourou.client.consuming.rebalance_loop import QueuesChanged
+from kourou.client.health import ConsumerHealth
+from kourou.client.instance import ClientInstance
+from kourou.model.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """One queue of a consumer.
+
+    Attributes:
+        held_messages: pulled and not done, or not given yet.
+        held_bytes: of their bodies.
+        done_offset: the queue offset below which all is done; None if that is not known yet.
+        max_offset: the queue offset that the next message will have; None before the first pull.
+        is_failing: its broker does not answer pulls, or refuses them.
+        problem: what keeps it from being pulled, in words, if it is another reason.
+    """
+
+    held_messages: int
+    held_bytes: int
+    done_offset: int | None
+    max_offset: int | None
+    is_failing: bool
+    problem: str | None = None
+
+
+class Consumer(ABC):
+    """Hooks, statistics and health of a consumer.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self.group = group
+        self._instance = instance
+        self._hooks = ConsumeHooks()
+        self._stats = ConsumerStats(instance.runtime.clock.now_ms())
+        self._queues_changed: list[QueuesChanged] = []
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this consumer."""
+        return self._instance.client_id
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have `hook` called around each consumption, after those that were added before."""
+        self._hooks.add(hook)
+
+    def on_queues_changed(self, listener: QueuesChanged) -> QueuesChanged:
+        """Have `listener` called when this member's queues of a subscribed topic have changed.
+
+        It is called on the event loop with the topic, all its queues and those that this member has
+        now, both sorted; what it raises is logged.
+
+        Returns:
+            `listener`, so that this also is a decorator.
+        """
+        self._queues_changed.append(listener)
+        return listener
+
+    def stats(self) -> dict[str, TopicStats]:
+        """Return how each topic was consumed in the last minute, by topic."""
+        return self._stats.all_topics()
+
+    def health(self) -> ConsumerHealth:
+        """Return how the consumer is, at this moment. Asks nobody; may be called at any time.
+
+        Raises:
+            ForkedError: it belongs to the process from which this one was forked.
+        """
+        states = dict(sorted(self._queue_states().items()))
+        problems = self._instance.problems()
+        problems += [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
+        problems += [f"{queue}: {one.problem}" for queue, one in states.items() if one.problem]
+        return ConsumerHealth(
+            is_open=self._instance.is_open,
+            problems=tuple(problems),
+            queues=tuple(states),
+            lag={
+                queue: max(0, one.max_offset - (one.done_offset or 0))
+                for queue, one in states.items()
+                if one.max_offset is not None
+            },
+            held_messages=sum(one.held_messages for one in states.values()),
+            held_bytes=sum(one.held_bytes for one in states.values()),
+        )
+
+    @abstractmethod
+    def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
+        """Return how each queue is."""
+
+    def _tell_queues_changed(
+        self, topic: str, queues: list[MessageQueue], own: list[MessageQueue]
+    ) -> None:
+        for listener in self._queues_changed:
+            listener(topic, queues, own)
+
+    def _start_sampling(self) -> None:
+        async def sample() -> None:
+            self._stats.sample(self._instance.runtime.clock.now_ms())
+
+        self._instance.tasks.start_periodic(sample, SAMPLE_INTERVAL_MS, "statistics")

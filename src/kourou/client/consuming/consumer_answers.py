@@ -1,0 +1,117 @@
+"""What a consumer does when a broker asks it for something (`client_requests`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from kourou.client.background import BackgroundTasks
+from kourou.client.consuming.consume_concurrently import ListenerCall
+from kourou.client.consuming.consume_stats import ConsumerStats
+from kourou.client.consuming.consumer_config import ConsumerConfig
+from kourou.client.consuming.queue_puller import restore_topic
+from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.running_info import as_status, running_properties
+from kourou.client.instance import ClientInstance
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
+
+
+class AskedQueues(Protocol):
+    """The queues that requests are about."""
+
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return each queue as administrators see it."""
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets, back or forth, in those of the queues that are held."""
+
+
+class ConsumerAnswers:
+    """Does for one consumer what `client_requests.Asked` says.
+
+    Args:
+        instance: the client.
+        config: its settings.
+        subscriptions: by topic.
+        held: the queues that it has.
+        rebalance: its sharing out of queues.
+        stats: its counters.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ConsumerConfig,
+        *,
+        subscriptions: Mapping[str, SubscriptionData],
+        held: AskedQueues,
+        rebalance: RebalanceLoop,
+        stats: ConsumerStats,
+    ) -> None:
+        self._instance = instance
+        self._config = config
+        self._subscriptions = subscriptions
+        self._held = held
+        self._rebalance = rebalance
+        self._stats = stats
+        self._call: ListenerCall | None = None
+        self._began_at_ms = 0
+
+    def begin(self, call: ListenerCall | None) -> None:
+        """Note that the consumer started, and with which listener if it has one."""
+        self._call = call
+        self._began_at_ms = self._instance.runtime.clock.now_ms()
+
+    @property
+    def tasks(self) -> BackgroundTasks:
+        """What ends with the consumer."""
+        return self._instance.tasks
+
+    def rebalance_soon(self) -> None:
+        """Look at the sharing out of queues again."""
+        self._rebalance.wake()
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in those of the queues that are held."""
+        await self._held.reset(wanted)
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each of the topic's queues is."""
+        return self._held.offsets_of(topic)
+
+    def running_info(self, stacks: str | None) -> ConsumerRunningInfo:
+        """Return how the consumer runs."""
+        topics = sorted(self._subscriptions)
+        return ConsumerRunningInfo(
+            properties=running_properties(
+                self._config, self._instance.namesrv_addresses, self._began_at_ms
+            ),
+            subscriptions=[self._subscriptions[topic] for topic in topics],
+            queues=self._held.infos(),
+            statuses={topic: as_status(self._stats.topic(topic)) for topic in topics},
+            jstack=stacks,
+        )
+
+    async def consume(self, message: MessageExt) -> ConsumeMessageDirectlyResult:
+        """Hand one message to the listener; nothing is acknowledged or given back for it."""
+        if self._call is None:
+            remark = "the consumer has no listener: a program steps through its messages"
+            return ConsumeMessageDirectlyResult(ConsumeResult.LATER, remark=remark)
+        restore_topic(message)
+        outcome = await self._call([message])
+        return ConsumeMessageDirectlyResult(
+            ConsumeResult.SUCCESS if outcome.error is None else ConsumeResult.THROW_EXCEPTION,
+            remark=None if outcome.error is None else repr(outcome.error),
+            spent_time_ms=int(outcome.elapsed_ms),
+        )

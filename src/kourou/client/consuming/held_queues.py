@@ -1,0 +1,262 @@
+"""The queues that a member holds: each with its process queue and the task that pulls it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from kourou.client.config import MIB
+from kourou.client.consuming.consumer import QueueState
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.delivery import ReadyMessages
+from kourou.client.consuming.offset_store import Offsets
+from kourou.client.consuming.process_queue import ProcessQueue
+from kourou.client.consuming.pull_result import PullResult
+from kourou.client.consuming.queue_puller import PulledSome, QueuePuller
+from kourou.client.consuming.rebalance import QueueChanges
+from kourou.client.consuming.start_offset import find_start_offset
+from kourou.client.instance import ClientInstance
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies import ProcessQueueInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    process_queue: ProcessQueue
+    puller: QueuePuller
+    pulling: asyncio.Task[None]
+    start: int
+
+
+class HeldQueues:
+    """Starts and releases queues.
+
+    A queue released is dropped first, so that nothing of it is delivered or committed any more, and
+    its offset persisted then: the next owner begins there, with what was not done.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        config: where to start, limits and delays.
+        subscriptions: by topic.
+        ready: where pulled messages go.
+        offsets: of the queues held.
+        on_pulled: counts pulls that found messages.
+
+    Attributes:
+        on_lost: called when a queue was given up that the next rebalance pass must start anew.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConsumerConfig,
+        *,
+        subscriptions: Mapping[str, SubscriptionData],
+        ready: ReadyMessages,
+        offsets: Offsets,
+        on_pulled: PulledSome,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._subscriptions = subscriptions
+        self._ready = ready
+        self._offsets = offsets
+        self._on_pulled = on_pulled
+        self._held: dict[MessageQueue, _Held] = {}
+        self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
+        self._changing = asyncio.Lock()  # a queue must be released before it is started again
+        self.on_lost: Callable[[], None] | None = None
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """All queues held, sorted."""
+        return sorted(self._held)
+
+    @property
+    def process_queues(self) -> Collection[ProcessQueue]:
+        """What is held of each."""
+        return [held.process_queue for held in self._held.values()]
+
+    def states(self) -> dict[MessageQueue, QueueState]:
+        """Return how each queue is."""
+        return {
+            queue: QueueState(
+                len(held.process_queue),
+                held.process_queue.size_bytes,
+                self._done_offset(queue, held),
+                held.puller.max_offset,
+                held.puller.is_failing,
+                held.puller.problem,
+            )
+            for queue, held in self._held.items()
+        }
+
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return each queue as administrators see it."""
+        return {
+            queue: ProcessQueueInfo(
+                commit_offset=self._done_offset(queue, held),
+                cached_msg_min_offset=held.process_queue.lowest or 0,
+                cached_msg_max_offset=held.process_queue.highest or 0,
+                cached_msg_count=len(held.process_queue),
+                cached_msg_size_in_mib=held.process_queue.size_bytes // MIB,
+                dropped=held.process_queue.is_dropped,
+                last_pull_timestamp=held.puller.last_pull_at_ms,
+                last_consume_timestamp=held.process_queue.last_consumed_at_ms,
+            )
+            for queue, held in sorted(self._held.items())
+        }
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        return {q: self._done_offset(q, self._held[q]) for q in sorted(self.of_topic(topic))}
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues held of one topic."""
+        return [queue for queue in self._held if queue.topic == topic]
+
+    def topics(self) -> set[str]:
+        """Return the topics of the queues held."""
+        return {queue.topic for queue in self._held}
+
+    async def apply(self, changes: QueueChanges) -> None:
+        """Release queues and start others.
+
+        Raises:
+            TransportError, RemoteError: a start offset could not be found. That queue is not
+                started; the others are.
+        """
+        async with self._changing:
+            await asyncio.gather(*map(self._release, changes.released))
+            outcomes = await asyncio.gather(*map(self._add, changes.added), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets, back or forth, in those of the queues that are held.
+
+        What is in flight is dropped first, so that it moves no offset any more; what a listener
+        has of it may be delivered again beside it.
+        """
+        async with self._changing:
+            queues = [queue for queue in wanted if queue in self._held]
+            for queue in queues:
+                self._held[queue].process_queue.drop()
+                self._offsets.overwrite(queue, wanted[queue])
+                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+            await asyncio.gather(*map(self._release, queues))
+        if queues and self.on_lost is not None:
+            self.on_lost()
+
+    async def persist(self) -> None:
+        """Tell the brokers the offsets of all queues held whose pulls they answer."""
+        await self._offsets.persist(
+            [queue for queue, held in self._held.items() if not held.puller.is_failing]
+        )
+
+    async def stop_pulling(self) -> None:
+        """Pull no more; what is held stays held and can be acknowledged."""
+        pulls = [held.pulling for held in self._held.values()]
+        for pulling in pulls:
+            pulling.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+    async def release_all(self) -> None:
+        """Release every queue."""
+        await asyncio.gather(*map(self._release, self.queues))
+
+    def drop_all(self) -> None:
+        """Drop every queue and tell nobody."""
+        for held in self._held.values():
+            held.process_queue.drop()
+            held.pulling.cancel()
+        self._held.clear()
+
+    def _done_offset(self, queue: MessageQueue, held: _Held) -> int:
+        """Return the queue offset below which all is done."""
+        offset = self._offsets.get(queue)
+        return held.start if offset is None else offset
+
+    async def _add(self, queue: MessageQueue) -> None:
+        self._offsets.forget(queue)  # another member may have gone on since
+        offset, is_committed = await find_start_offset(
+            self._instance, self._offsets, queue, self._config
+        )
+        end = self._cut.pop(queue, None)
+        if end is not None and offset > end:
+            offset, is_committed = end, False
+        if not is_committed:
+            # At once: a member that dies before its first message must not start behind the
+            # messages that came meanwhile.
+            self._offsets.update(queue, offset)
+            await self._offsets.persist((queue,))
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:
+            return  # the topic was left meanwhile
+        process_queue = ProcessQueue(queue)
+        puller = QueuePuller(
+            self._instance,
+            self._group,
+            self._config,
+            subscription=subscription,
+            process_queue=process_queue,
+            offset=offset,
+            ready=self._ready,
+            offsets=self._offsets,
+            on_offset_illegal=self._restart,
+            on_pulled=self._on_pulled,
+        )
+        pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
+        self._held[queue] = _Held(process_queue, puller, pulling, offset)
+        log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
+
+    async def _release(self, queue: MessageQueue) -> None:
+        held = self._held.pop(queue, None)
+        if held is None:
+            return
+        held.process_queue.drop()
+        held.pulling.cancel()
+        await asyncio.gather(held.pulling, return_exceptions=True)
+        if not held.puller.is_failing:
+            await self._offsets.persist((queue,))
+        log.info(
+            "queue.released group=%s queue=%s offset=%s",
+            self._group,
+            queue,
+            self._offsets.get(queue),
+        )
+        self._offsets.forget(queue)
+
+    def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
+        """Have the queue started again, as its broker does not hold the offset `asked`.
+
+        What is in flight must not move the offset any more: it belongs to the old bounds. Where the
+        queue ends before our offset, its end was lost or the topic made anew, and others may have
+        filled those places since: the broker's committed offset knows better than its end.
+        """
+        queue = process_queue.queue
+        process_queue.drop()
+        if asked > answer.max_offset:
+            self._offsets.forget(queue)
+            self._cut[queue] = answer.next_offset
+        else:
+            self._offsets.overwrite(queue, answer.next_offset)
+
+        async def restart() -> None:
+            async with self._changing:
+                held = self._held.get(queue)
+                if held is not None and held.process_queue is process_queue:
+                    await self._release(queue)
+            if self.on_lost is not None:
+                self.on_lost()
+
+        self._instance.tasks.start(restart, f"restart {queue}")

@@ -1,0 +1,277 @@
+"""PullConsumer: polls queues that it was assigned, or reads any queue at any offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kourou.client.consuming.client_requests import ClientRequests
+from kourou.client.consuming.consumer_answers import ConsumerAnswers
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.consumer_groups import consumer_groups
+from kourou.client.consuming.polling import Mode, Polling
+from kourou.client.consuming.pull_result import PullResult, PullStatus
+from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.topic_watch import TopicQueuesChanged, TopicWatch
+from kourou.client.instance import ClientInstance
+from kourou.errors import UsageError
+from kourou.filter.tags import parse_tags
+from kourou.model.group import ConsumeType
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SUB_ALL
+from kourou.model.topic import check_client_group, check_topic
+from kourou.protocol.bodies import ConsumerData
+from kourou.remoting.runtime import Runtime
+
+__all__ = ["PullConsumer", "PullResult", "PullStatus"]
+
+
+class PullConsumer(Polling):
+    """Asks for messages when it wants them, in one of three ways.
+
+    By polling queues that were assigned by hand. The consumer then is no member of its group:
+    brokers do not list it, and it takes nothing away from the members. What it shares with them
+    are the committed offsets:
+
+        async with PullConsumer("audit", "localhost:9876") as consumer:
+            await consumer.assign(await consumer.fetch_subscribe_message_queues("OrderPlaced"))
+            while True:
+                for message in await consumer.poll():
+                    check(message)
+
+    By polling topics, whose queues are shared out among the members of the group, pull and push
+    consumers alike:
+
+            consumer.subscribe("OrderPlaced", tags="eu || us")
+            async for message in consumer:
+                await check(message)
+
+    Or queue by queue, at offsets that the caller keeps:
+
+            result = await consumer.pull(queue, await consumer.min_offset(queue))
+
+    A poll acknowledges what the poll before it gave, and `commit` all that was given. Acknowledged
+    offsets are committed every `auto_commit_interval_ms` and at the end, unless `auto_commit` is
+    off. What the last poll gave is not: a consumer that ends without another poll or `commit` gets
+    it again, so that nothing is lost that was being worked on.
+
+    One task polls, steps through the consumer and commits; everything else may be called from any.
+
+    Args:
+        group: whose offsets are meant, and whom brokers count reads for.
+        namesrv_addr: `host:port`, or several joined by `;`.
+        config: limits and timeouts.
+        runtime: the outside world, for tests; None for the real one.
+
+    Raises:
+        InvalidGroupError, ConfigError: an argument is no valid name or address.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        config: PullConsumerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        check_client_group(group)
+        config = config or PullConsumerConfig()
+        requests = ClientRequests(group)
+        instance = ClientInstance(
+            namesrv_addr,
+            config,
+            runtime,
+            kind="pull consumer",
+            consumer=self._consumer_data,
+            handlers=requests.handlers(),
+            on_route_changed=self._on_route_changed,
+            on_registered=self._on_registered,
+        )
+        super().__init__(instance, group, config)
+        self._rebalance = RebalanceLoop(
+            instance, group, config, subscriptions=self._subscriptions, held=self._polled
+        )
+        self._rebalance.on_queues_changed = self._tell_queues_changed
+        self._is_rebalancing = False
+        self._watch = TopicWatch(instance)
+        self._answers = requests.asked = ConsumerAnswers(
+            instance,
+            config,
+            subscriptions=self._subscriptions,
+            held=self._polled,
+            rebalance=self._rebalance,
+            stats=self._stats,
+        )
+
+    async def start(self) -> None:
+        """Begin to work; no server is asked for anything before the first call or subscription.
+
+        Raises:
+            ClosedError: it was started before.
+            InvalidGroupError: topics are subscribed, and this process has a consumer of the group
+                with the same `instance_name` already.
+        """
+        if self._mode is Mode.SUBSCRIBED:
+            self._acquire_group()
+        try:
+            await super().start()
+        except BaseException:
+            self._release_group()
+            raise
+        tasks, config = self._instance.tasks, self._config
+        if config.auto_commit:
+            tasks.start_periodic(
+                self._polled.persist, config.auto_commit_interval_ms, "auto commit"
+            )
+        self._start_sampling()
+        self._answers.begin(None)
+        tasks.start(self._watch.look_up, "queues of watched topics")
+        if self._mode is Mode.SUBSCRIBED:
+            self._join()
+
+    async def close(self) -> None:
+        """Commit what is acknowledged, if `auto_commit`; leave the group, and disconnect.
+
+        Calls under way fail; a `poll` gives nothing. Closing twice is harmless.
+        """
+        if not self._instance.stop():
+            await self._instance.wait_ended()
+            return
+        try:
+            self._polled.stop_giving()
+            if self._is_rebalancing:
+                await self._rebalance.stop()
+            await self._polled.close()
+            if self._config.auto_commit:
+                await self._polled.persist()
+        finally:
+            self._end()
+            await self._instance.close()
+
+    def abort(self) -> None:
+        """End at once and tell nobody, as a killed process would: nothing more is committed."""
+        self._instance.abort()
+        self._end()
+
+    # What is polled
+
+    async def assign(self, queues: Iterable[MessageQueue], tags: str | None = SUB_ALL) -> None:
+        """Poll these queues from now on, and no others.
+
+        Queues that were polled already go on where they are. Others begin at the group's committed
+        offset or, if it has none, where `consume_from_where` says.
+
+        Args:
+            queues: none ends all polling.
+            tags: `*`, or tags joined by `||`; of the queues that are new.
+
+        Raises:
+            UsageError: topics are subscribed: a consumer does one or the other.
+            FilterSyntaxError: `tags` does not parse.
+            ClosedError: the consumer is not open.
+        """
+        self._instance.check_open()
+        self._enter(Mode.ASSIGNED)
+        wanted = set(queues)
+        for queue in wanted:
+            self._subscriptions[queue.topic] = parse_tags(queue.topic, tags)
+        await self._polled.replace(wanted)
+
+    def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
+        """Poll this member's share of a topic's queues; before the start or after it.
+
+        A second time replaces the tags; what was pulled by then is given by the old ones. All
+        members of a group must subscribe the same, or messages are lost to some of them.
+
+        Args:
+            topic: it need not exist yet.
+            tags: `*`, or tags joined by `||`.
+
+        Raises:
+            UsageError: queues are assigned: a consumer does one or the other.
+            InvalidTopicError: the topic is no valid name.
+            FilterSyntaxError: `tags` does not parse.
+            InvalidGroupError: as `start`.
+            ClosedError: the consumer is closed.
+        """
+        check_topic(topic)
+        subscription = parse_tags(topic, tags, self._instance.runtime.clock.now_ms())
+        if not self._instance.is_new:
+            self._instance.check_open()
+            if self._mode is Mode.NONE:
+                self._acquire_group()
+        self._enter(Mode.SUBSCRIBED)
+        self._subscriptions[topic] = subscription
+        if not self._instance.is_new:
+            self._polled.reread(topic)
+            self._join()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Poll the topic no more: its queues are committed and given up soon."""
+        if self._mode is Mode.SUBSCRIBED and self._subscriptions.pop(topic, None) is not None:
+            self._rebalance.wake()
+            if self._instance.is_open:
+                self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
+
+    def on_topic_queues_changed(
+        self, topic: str, listener: TopicQueuesChanged
+    ) -> TopicQueuesChanged:
+        """Have `listener` called when the topic gets or loses queues, whoever consumes them.
+
+        Routes are looked at every `route_refresh_interval_ms`. It is called on the event loop with
+        the topic and all its readable queues, sorted; what it raises is logged.
+
+        Raises:
+            InvalidTopicError: the topic is no valid name.
+        """
+        check_topic(topic)
+        self._watch.add(topic, listener)
+        if self._instance.is_open:
+            self._instance.tasks.start(self._watch.look_up, "queues of watched topics")
+        return listener
+
+    # Joining and leaving
+
+    def _enter(self, mode: Mode) -> None:
+        if self._mode not in (Mode.NONE, mode):
+            raise UsageError("a consumer is assigned queues or subscribes topics, not both")
+        self._mode = mode
+
+    def _join(self) -> None:
+        """Take part in the sharing out of queues, or look at it again."""
+        if not self._is_rebalancing:
+            self._is_rebalancing = True
+            self._rebalance.start()
+        self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
+        self._rebalance.wake()
+
+    def _acquire_group(self) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
+
+    def _end(self) -> None:
+        self._polled.abort()
+        self._release_group()
+
+    def _release_group(self) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
+
+    # What brokers, loops and watchers ask
+
+    def _consumer_data(self) -> ConsumerData | None:
+        if self._mode is not Mode.SUBSCRIBED:
+            return None
+        return ConsumerData(
+            self.group,
+            consume_type=ConsumeType.ACTIVELY,
+            consume_from_where=self._config.consume_from_where,
+            subscriptions=tuple(self._subscriptions.values()),
+        )
+
+    def _on_route_changed(self, topic: str) -> None:
+        self._rebalance.wake()
+        self._watch.on_route_changed(topic)
+
+    def _on_registered(self, _: str) -> None:
+        self._rebalance.wake()

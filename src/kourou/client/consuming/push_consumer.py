@@ -1,0 +1,399 @@
+"""PushConsumer: consumes topics as one member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.client.consuming.acknowledgements import (
+    Acknowledgements,
+    BroadcastAcknowledgements,
+    give_back_overdue,
+)
+from kourou.client.consuming.client_requests import ClientRequests
+from kourou.client.consuming.consume_concurrently import (
+    BatchListener,
+    ConcurrentConsumption,
+    Listener,
+    ListenerCall,
+)
+from kourou.client.consuming.consume_watch import ConsumeWatch
+from kourou.client.consuming.consumer import Consumer, QueueState
+from kourou.client.consuming.consumer_answers import ConsumerAnswers
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.consumer_groups import consumer_groups
+from kourou.client.consuming.delivery import ReadyMessages
+from kourou.client.consuming.held_queues import HeldQueues
+from kourou.client.consuming.iteration import Iteration, MessageLoop
+from kourou.client.consuming.listener_threads import ListenerThreads
+from kourou.client.consuming.local_offsets import make_offsets
+from kourou.client.consuming.loop_watch import watch_loop
+from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.subscriptions import Subscriptions
+from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import Lifetime
+from kourou.disk import Disk
+from kourou.errors import UsageError
+from kourou.model.group import MessageModel
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SUB_ALL
+from kourou.model.topic import check_client_group
+from kourou.protocol.bodies import ConsumerData
+from kourou.remoting.runtime import Offload, Runtime
+
+__all__ = ["Listener", "PushConsumer"]
+
+BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
+"""Java's, of a consumer that broadcasts and has no name of its own."""
+
+
+class PushConsumer(Lifetime, Consumer):
+    """Consumes topics as one member of a group: each message goes to one member.
+
+    Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
+    once and in any order: a message is delivered again if its listener raises, if its consumer
+    ends before the offset is committed, or when its queue changes hands. What a listener does
+    should not be harmed by a second time; `message.msg_id` and the keys tell a message's copies.
+
+    With a listener, a plain function called on one of `consume_threads` threads of the consumer's
+    own, or a coroutine function called on the event loop. Returning acknowledges the message;
+    raising has it delivered again after 10 s, 30 s, 1 min ... and after `max_reconsume_times`
+    puts it into the dead-letter topic `%DLQ%group`:
+
+        consumer = PushConsumer("billing", "localhost:9876")
+        consumer.subscribe("OrderPlaced", tags="eu || us")
+        consumer.listen(charge)
+        async with consumer:
+            await consumer.run_forever()
+
+    Or by iteration. Asking for the next message acknowledges the one before. Leaving the loop, by
+    break or exception, leaves its message unacknowledged: the next loop over this consumer gets it
+    again, else another member. Several tasks may iterate at once:
+
+        async with consumer:
+            async for message in consumer:
+                await charge(message)
+
+    A listener or loop body that never ends holds back the commits of its queue, which then is
+    pulled no further than `consume_max_span`; after `consume_timeout_ms` the message is given back.
+
+    Args:
+        group: what the members share; also names the topics of retries and dead letters.
+        namesrv_addr: `host:port`, or several joined by `;`.
+        config: limits and timeouts.
+        runtime: the outside world, for tests; None for the real one.
+        run_blocking: runs listeners that are plain functions; None for threads.
+        disk: where BROADCASTING keeps its offsets, for tests; None as the config says.
+
+    Raises:
+        InvalidGroupError, ConfigError: an argument is no valid name or address.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        config: PushConsumerConfig | None = None,
+        runtime: Runtime | None = None,
+        run_blocking: Offload | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        check_client_group(group)
+        config = config or PushConsumerConfig()
+        self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
+        if self._is_broadcasting and config.instance_name is None:
+            # Its offsets are kept under the client id, which must be the same after a restart.
+            config = dataclasses.replace(config, instance_name=BROADCAST_INSTANCE_NAME)
+        self._config = config
+        self._disk = disk
+        self._call: ListenerCall | None = None
+        self._run_blocking = run_blocking
+        self._threads: ListenerThreads | None = None
+        self._consumption: ConcurrentConsumption | None = None
+        self._closed = asyncio.Event()
+        self._requests = ClientRequests(group)
+        instance = ClientInstance(
+            namesrv_addr,
+            self._config,
+            runtime,
+            kind="push consumer",
+            consumer=self._consumer_data,
+            handlers=self._requests.handlers(),
+            on_route_changed=self._on_change,
+            on_registered=self._on_change,
+        )
+        Consumer.__init__(self, instance, group)
+        self._compose()
+
+    def _compose(self) -> None:
+        """Make the parts; nothing runs yet, and nothing is subscribed."""
+        config, instance = self._config, self._instance
+        self._subscriptions = Subscriptions(instance, self.group)
+        self._ready = ReadyMessages()
+        self._offsets = make_offsets(instance, self.group, config, self._disk)
+        acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
+        self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
+        self._watch = ConsumeWatch(self.group, config.consume_timeout_ms, self._hooks, self._stats)
+        self._iteration = Iteration(
+            self._ready, self._acknowledgements, instance.runtime.clock, self._watch
+        )
+        self._held = HeldQueues(
+            instance,
+            self.group,
+            config,
+            subscriptions=self._subscriptions,
+            ready=self._ready,
+            offsets=self._offsets,
+            on_pulled=self._stats.count_pulled,
+        )
+        self._rebalance = RebalanceLoop(
+            instance,
+            self.group,
+            config,
+            subscriptions=self._subscriptions,
+            held=self._held,
+            is_alone=self._is_broadcasting,
+        )
+        self._rebalance.on_queues_changed = self._tell_queues_changed
+        self._answers = self._requests.asked = ConsumerAnswers(
+            instance,
+            config,
+            subscriptions=self._subscriptions,
+            held=self._held,
+            rebalance=self._rebalance,
+            stats=self._stats,
+        )
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member has now, sorted; those of the retry topic too.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+        """
+        self._instance.check_open()
+        return self._held.queues
+
+    def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
+        """Consume a topic; to be called before `start`. A second time replaces the first.
+
+        All members of a group must subscribe the same, or messages are lost to some of them.
+
+        Args:
+            topic: it need not exist yet.
+            tags: `*`, or tags joined by `||`.
+
+        Raises:
+            InvalidTopicError: the topic is no valid name.
+            FilterSyntaxError: `tags` does not parse.
+            UsageError: the consumer was started.
+        """
+        self._check_new("subscribe")
+        self._subscriptions.want(topic, tags)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume the topic no more, before the start or after it.
+
+        Its queues are given up soon: what is done of them is committed, what a listener has may be
+        delivered again to another member.
+        """
+        if self._subscriptions.leave(topic) and self._instance.is_open:
+            self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
+            self._rebalance.wake()
+
+    def listen(self, listener: Listener) -> Listener:
+        """Have `listener` called with each message; to be called before `start`.
+
+        Returns:
+            `listener`, so that this also is a decorator.
+
+        Raises:
+            UsageError: the consumer was started, or has a listener.
+        """
+        self._listen(listener, is_batch=False)
+        return listener
+
+    def listen_in_batches(self, listener: BatchListener) -> BatchListener:
+        """Have `listener` called with up to `consume_batch_size` messages of one queue.
+
+        It gets what is there, and does not wait for more. Raising gives all of them back.
+
+        Returns:
+            `listener`, so that this also is a decorator.
+
+        Raises:
+            UsageError: the consumer was started, or has a listener.
+        """
+        self._listen(listener, is_batch=True)
+        return listener
+
+    async def start(self) -> None:
+        """Join the group, and return when this member has its queues or after a few seconds.
+
+        A topic that does not exist yet is consumed soon after it was created. Cancelling leaves the
+        consumer closed.
+
+        Raises:
+            UsageError: no topic is subscribed.
+            InvalidGroupError: this process has a consumer of the group with the same
+                `instance_name` already.
+            ConnectFailedError: no name server answered within `request_timeout_ms`.
+            ClosedError: the consumer was started before, or is closed meanwhile.
+        """
+        if not self._subscriptions.wanted:
+            raise UsageError("subscribe a topic before the start")
+        self._instance.start()
+        try:
+            self._acquire_group()
+            await self._offsets.open()
+            self._subscriptions.fix(is_retrying=not self._is_broadcasting)
+            await self._subscriptions.look_up_routes(self._config.request_timeout_ms)
+            await self._instance.heartbeat_all()
+            self._instance.check_open()  # another task may have closed it meanwhile
+            self._begin()
+            await self._rebalance.wait_first_pass(self._instance.request_timeout_s)
+        except BaseException:
+            await self._shut_down()
+            raise
+
+    async def close(self) -> None:
+        """Leave the group: take no more messages, let listeners end, commit, disconnect.
+
+        Waits at most `shutdown_timeout_ms` for listeners and for loops in other tasks, and some
+        seconds for brokers. What was not acknowledged by then is delivered again to other members.
+        Loops over the consumer end. Cancelling skips what is left to do. Closing twice is harmless.
+        """
+        if not self._instance.stop():
+            await self._instance.wait_ended()
+            return
+        try:
+            self._ready.close()
+            await self._rebalance.stop()
+            await self._held.stop_pulling()
+            if self._consumption is not None:
+                await self._consumption.close()
+            await self._iteration.wait_for_others(self._config.shutdown_timeout_ms)
+            await self._held.release_all()
+        finally:
+            await self._shut_down()
+
+    def abort(self) -> None:
+        """End at once and tell nobody, as a killed process would: nothing more is committed."""
+        self._instance.abort()
+        self._end()
+
+    async def run_forever(self) -> None:
+        """Wait until `close` is called from elsewhere; cancelling ends the wait.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+        """
+        self._instance.check_open()
+        await self._closed.wait()
+
+    def __aiter__(self) -> MessageLoop:
+        """Return a loop over the messages, which ends when the consumer closes.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+            UsageError: it has a listener.
+        """
+        self._instance.check_open()
+        if self._call is not None:
+            raise UsageError("the consumer has a listener: messages go there")
+        return self._iteration.messages()
+
+    # Joining and leaving
+
+    def _listen(self, listener: Listener | BatchListener, *, is_batch: bool) -> None:
+        self._check_new("listen")
+        if self._call is not None:
+            raise UsageError("the consumer has a listener already")
+        run_blocking = self._run_blocking
+        if run_blocking is None:
+            run_blocking = self._threads = ListenerThreads(
+                self._config.consume_threads, f"kourou-{self.group}"
+            )
+        self._call = ListenerCall(
+            listener,
+            is_batch=is_batch,
+            run_blocking=run_blocking,
+            watch=self._watch,
+        )
+
+    def _acquire_group(self) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
+
+    def _begin(self) -> None:
+        """Start the loops and the listener's workers."""
+        config, tasks = self._config, self._instance.tasks
+        self._rebalance.start()
+        tasks.start_periodic(
+            self._held.persist, config.persist_offset_interval_ms, "persist offsets"
+        )
+        tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
+        self._start_sampling()
+        tasks.start(watch_loop, "event loop watch")
+        self._answers.begin(self._call)
+        if self._call is None:
+            return
+        self._consumption = ConcurrentConsumption(
+            self._call,
+            config,
+            clock=self._instance.runtime.clock,
+            ready=self._ready,
+            acknowledgements=self._acknowledgements,
+            tasks=tasks,
+        )
+        self._consumption.start()
+
+    async def _shut_down(self) -> None:
+        """Disconnect; what was to be finished or committed was, or never will be."""
+        try:
+            await self._instance.close()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._ready.close()
+        if self._consumption is not None:
+            self._consumption.cancel()
+        self._held.drop_all()
+        if self._threads is not None:
+            self._threads.close()
+        self._offsets.close()
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
+        self._closed.set()
+
+    def _check_new(self, action: str) -> None:
+        if not self._instance.is_new:
+            raise UsageError(f"{action} before the start, not after")
+
+    # What brokers and loops ask
+
+    def _consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            self.group,
+            message_model=self._config.message_model,
+            consume_from_where=self._config.consume_from_where,
+            subscriptions=tuple(self._subscriptions.values()),
+        )
+
+    def _on_change(self, _: str) -> None:
+        self._rebalance.wake()
+
+    async def _give_back_overdue(self) -> None:
+        now_ms = self._instance.runtime.clock.now_ms()
+        await give_back_overdue(
+            self._held.process_queues,
+            self._acknowledgements,
+            now_ms - self._config.consume_timeout_ms,
+        )
+
+    def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
+        return self._held.states()

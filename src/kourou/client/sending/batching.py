@@ -1,0 +1,199 @@
+"""Messages gathered into batches: split beforehand, or collected while they linger.
+
+A batch costs one request and one sync for many messages. Whether its messages are stored is one
+question with one answer.
+
+Source: ProduceAccumulator.java. That has a thread that looks at all batches now and then; here each
+batch has its timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kourou.client.config import BODY_SIZE_LIMIT_BYTES, MIB, ProducerConfig
+from kourou.client.sending.calls_send import Outgoing, batch_item, encode_message
+from kourou.client.sending.send_receipt import SendReceipt
+from kourou.errors import ConfigError, ConnectionLostError, InvalidMessageError
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import is_retry_topic
+from kourou.protocol.message_batch import entry_size
+
+BATCH_MESSAGES_MAX: Final = 1_024
+"""Messages in one batch: the answer names the place of each, 56 characters at most, in a header."""
+
+_LONGEST_ID: Final = "0" * 56
+"""As long as the unique id of a producer with an IPv6 address."""
+
+SendBatch = Callable[
+    [Sequence[Outgoing], MessageQueue | None, int | None], Awaitable[list[SendReceipt]]
+]
+"""Sends messages that share a queue, if one is given, and a timeout, in ms."""
+
+
+def split_batch(messages: Sequence[Message], size_max: int = 4 * MIB) -> list[list[Message]]:
+    """Return the messages in their order, in parts that `Producer.send_batch` takes one by one.
+
+        for part in split_batch(messages):
+            await producer.send_batch(part)
+
+    Args:
+        messages: of one topic, as `send_batch` wants them.
+        size_max: bytes of a part, at most the `max_message_size_bytes` of producer and broker.
+
+    Raises:
+        InvalidMessageError: one message alone is larger than `size_max`; the text says which.
+        ConfigError: `size_max` is no size.
+    """
+    if not 1 <= size_max <= BODY_SIZE_LIMIT_BYTES:
+        raise ConfigError(f"size_max is {size_max!r}: allowed are 1 to {BODY_SIZE_LIMIT_BYTES}")
+    parts: list[list[Message]] = []
+    room = 0
+    for index, message in enumerate(messages):
+        size = entry_size(batch_item(encode_message(message, _LONGEST_ID)))
+        if size > size_max:
+            raise InvalidMessageError(
+                f"message {index} takes {size} bytes of a batch, more than size_max, {size_max}"
+            )
+        if not parts or size > room or len(parts[-1]) == BATCH_MESSAGES_MAX:
+            parts.append([])
+            room = size_max
+        parts[-1].append(message)
+        room -= size
+    return parts
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages that wait together."""
+
+    messages: list[Outgoing] = field(default_factory=list)
+    receipts: list[asyncio.Future[SendReceipt]] = field(default_factory=list)
+    size: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class _Key(NamedTuple):
+    """What the messages of a batch share."""
+
+    topic: str
+    queue: MessageQueue | None
+    timeout_ms: int | None
+    wait_store_ok: bool
+
+
+class Batcher:
+    """Holds each message for a moment, so that it leaves together with others.
+
+    Args:
+        config: `linger_ms`, `batch_bytes_max`, and what is compressed.
+        send: sends one or more messages as one request, and returns a receipt for each.
+    """
+
+    def __init__(self, config: ProducerConfig, send: SendBatch) -> None:
+        self._linger_s = config.linger_ms / 1000
+        self._bytes_max = min(config.batch_bytes_max, config.max_message_size_bytes)
+        self._compress_over = config.compress_body_over_bytes
+        self._send = send
+        self._batches: dict[_Key, _Batch] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def takes(self, message: Message) -> bool:
+        """Return whether a message may travel in a batch; delayed and large ones go alone."""
+        if not self._linger_s or message.delay_level or is_retry_topic(message.topic):
+            return False
+        size = len(message.body)
+        if self._compress_over is not None and size >= self._compress_over:
+            return False  # batches are never compressed
+        return size < self._bytes_max
+
+    async def send(
+        self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> SendReceipt:
+        """Return the receipt of a message that `takes` was asked for.
+
+        The timeout counts from when the batch leaves. Cancelled while the message lingers, it is
+        not sent; later, it may be stored.
+
+        Raises:
+            KourouError: what `send` raised for the batch, the same for all its messages.
+        """
+        receipt: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        wait_store_ok = outgoing.messages[0].wait_store_ok
+        self._add(_Key(outgoing.topic, queue, timeout_ms, wait_store_ok), outgoing, receipt)
+        return await receipt
+
+    def flush(self) -> None:
+        """Let everything leave that lingers."""
+        for key in list(self._batches):
+            self._release(key)
+
+    async def end(self, timeout_s: float) -> None:
+        """Wait for the batches under way, and give up what is not done after `timeout_s`."""
+        self.flush()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=timeout_s)
+        for task in list(self._sending):
+            task.cancel()
+
+    def _add(self, key: _Key, outgoing: Outgoing, receipt: asyncio.Future[SendReceipt]) -> None:
+        size = entry_size(batch_item(outgoing))
+        batch = self._batches.get(key)
+        if batch is not None and batch.size + size > self._bytes_max:
+            self._release(key)
+            batch = None
+        if batch is None:
+            batch = self._batches[key] = _Batch()
+            loop = asyncio.get_running_loop()
+            batch.timer = loop.call_later(self._linger_s, self._release, key)
+        batch.messages.append(outgoing)
+        batch.receipts.append(receipt)
+        batch.size += size
+        if batch.size >= self._bytes_max or len(batch.messages) == BATCH_MESSAGES_MAX:
+            self._release(key)
+
+    def _release(self, key: _Key) -> None:
+        """Send a batch, less what was cancelled meanwhile."""
+        batch = self._batches.pop(key)
+        if batch.timer is not None:
+            batch.timer.cancel()
+        waiting = [
+            (outgoing, receipt)
+            for outgoing, receipt in zip(batch.messages, batch.receipts, strict=True)
+            if not receipt.cancelled()
+        ]
+        if waiting:
+            task = asyncio.create_task(self._run(waiting, key), name=f"batch to {key.topic}")
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _run(
+        self,
+        waiting: Sequence[tuple[Outgoing, asyncio.Future[SendReceipt]]],
+        key: _Key,
+    ) -> None:
+        try:
+            outgoings = [outgoing for outgoing, _ in waiting]
+            receipts = await self._send(outgoings, key.queue, key.timeout_ms)
+        except asyncio.CancelledError:
+            self._fail(waiting, ConnectionLostError("the producer closed before the answer came"))
+            raise
+        except Exception as error:  # noqa: BLE001 - passed on to those who wait
+            self._fail(waiting, error)
+            return
+        for (_, future), receipt in zip(waiting, receipts, strict=True):
+            if not future.done():
+                future.set_result(receipt)
+
+    def _fail(
+        self,
+        waiting: Sequence[tuple[Outgoing, asyncio.Future[SendReceipt]]],
+        error: Exception,
+    ) -> None:
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,252 @@
+"""The requests of sending: how a message becomes a request, and an answer a receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kourou.client.config import ProducerConfig
+from kourou.client.sending.send_receipt import Durability, SendReceipt, SendStatus
+from kourou.errors import InvalidMessageError, InvalidTopicError, MalformedHeaderError, RemoteError
+from kourou.model import properties as names
+from kourou.model.message import Message
+from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import (
+    AUTO_CREATE_TOPIC,
+    NOT_ALLOWED_SEND_TOPICS,
+    check_topic,
+    is_retry_topic,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.compression import CompressionType
+from kourou.protocol.headers_send import (
+    DURABILITY_FIELD,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.remoting.pool import ConnectionPool
+
+_STORED: Final = frozenset(status.value for status in SendStatus)
+_DURABILITY_BY_STATUS: Final = {SendStatus.FLUSH_DISK_TIMEOUT: Durability.MEMORY}
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message or batch as it is sent, the same in every try.
+
+    Attributes:
+        msg_ids: unique ids, one for each message in order.
+        properties: the property text.
+        is_batch: the body is a batch.
+        messages: as the user gave them; of a batch, more than one.
+    """
+
+    topic: str
+    msg_ids: tuple[str, ...]
+    body: bytes
+    properties: str
+    flag: int = 0
+    sys_flag: int = 0
+    is_batch: bool = False
+    messages: tuple[Message, ...] = ()
+
+
+def check_message(message: Message, config: ProducerConfig) -> None:
+    """Refuse a message that no broker would take.
+
+    Raises:
+        InvalidTopicError: the topic is no valid name, or one that brokers alone write.
+        InvalidMessageError: the body is empty or above `max_message_size_bytes`.
+    """
+    check_topic(message.topic)
+    if message.topic in NOT_ALLOWED_SEND_TOPICS:
+        raise InvalidTopicError(f"topic {message.topic} is the brokers' own; choose another")
+    if not message.body:
+        raise InvalidMessageError(f"the body of a message to {message.topic} is empty")
+    _check_size(len(message.body), config)
+
+
+def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
+    """Refuse a batch that no broker would take.
+
+    Raises:
+        InvalidTopicError: as `check_message`, or a retry topic.
+        InvalidMessageError: as `check_message`; or the batch is empty, its topics or
+            `wait_store_ok` differ, or a message has a delay level.
+    """
+    if not messages:
+        raise InvalidMessageError("the batch has no message")
+    first = messages[0]
+    if is_retry_topic(first.topic):
+        raise InvalidTopicError(f"topic {first.topic}: a batch cannot go to a retry topic")
+    for message in messages:
+        check_message(message, config)
+        if message.topic != first.topic:
+            raise InvalidMessageError(
+                f"a batch has one topic, not {first.topic} and {message.topic}"
+            )
+        if message.wait_store_ok != first.wait_store_ok:
+            raise InvalidMessageError("wait_store_ok must be the same in all messages of a batch")
+        if message.delay_level:
+            raise InvalidMessageError(
+                f"delay_level {message.delay_level} in a batch: send it alone"
+            )
+
+
+def encode_message(message: Message, msg_id: str) -> Outgoing:
+    """Return a checked message with its unique id, not compressed.
+
+    Raises:
+        InvalidMessageError: its properties take more than 32,767 bytes.
+    """
+    properties = _properties(message, msg_id)
+    return Outgoing(
+        message.topic,
+        (msg_id,),
+        message.body,
+        properties.decode(),
+        message.flag,
+        messages=(message,),
+    )
+
+
+def encode_batch_of(
+    messages: Sequence[Outgoing], batch_id: str, config: ProducerConfig
+) -> Outgoing:
+    """Return a batch of messages that `encode_message` returned and that may go together.
+
+    Raises:
+        InvalidMessageError: the batch is larger than `max_message_size_bytes`.
+    """
+    body = encode_batch([batch_item(message) for message in messages])
+    _check_size(len(body), config)
+    first = messages[0].messages[0]
+    whole = {names.UNIQ_KEY: batch_id, names.WAIT: "true" if first.wait_store_ok else "false"}
+    return Outgoing(
+        first.topic,
+        tuple(message.msg_ids[0] for message in messages),
+        body,
+        encode_properties(whole).decode(),
+        is_batch=True,
+        messages=tuple(message.messages[0] for message in messages),
+    )
+
+
+def batch_item(message: Outgoing) -> BatchItem:
+    """Return what a message that `encode_message` returned is in a batch."""
+    return BatchItem(message.flag, message.body, message.properties.encode())
+
+
+def with_compressed_body(outgoing: Outgoing, compressed: bytes, kind: CompressionType) -> Outgoing:
+    """Return the message with its compressed body; the same if that is no smaller."""
+    if len(compressed) >= len(outgoing.body):
+        return outgoing
+    return replace(outgoing, body=compressed, sys_flag=outgoing.sys_flag | kind.sys_flag)
+
+
+def send_command(
+    outgoing: Outgoing,
+    queue: MessageQueue,
+    group: str,
+    now_ms: int,
+    default_queue_nums: int,
+    *,
+    oneway: bool = False,
+    reconsume_times: int = 0,
+    max_reconsume_times: int | None = None,
+) -> RemotingCommand:
+    """Return the request that stores `outgoing` in `queue`; the last two are for retry topics."""
+    header = SendMessageRequestHeaderV2(
+        producer_group=group,
+        topic=outgoing.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=default_queue_nums,
+        queue_id=queue.queue_id,
+        sys_flag=outgoing.sys_flag,
+        born_timestamp=now_ms,
+        flag=outgoing.flag,
+        properties=outgoing.properties,
+        batch=outgoing.is_batch,
+        reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times,
+        broker_name=queue.broker_name,
+    )
+    is_batch = outgoing.is_batch
+    code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
+    return request(code, header, outgoing.body, oneway=oneway)
+
+
+async def send_message(
+    pool: ConnectionPool,
+    address: str,
+    command: RemotingCommand,
+    outgoing: Outgoing,
+    queue: MessageQueue,
+    *,
+    timeout_s: float,
+) -> list[SendReceipt]:
+    """Send once and return a receipt for each message, in order.
+
+    Raises:
+        TransportError: no answer; the messages may be stored.
+        RemoteError: the broker did not store them.
+        MalformedHeaderError: the answer does not say where they are stored.
+    """
+    answer = await pool.request(address, command, timeout_s)
+    if answer.code not in _STORED:
+        raise RemoteError.from_response(answer.code, answer.remark)
+    return _receipts(answer, outgoing, queue)
+
+
+def _receipts(
+    answer: RemotingCommand, outgoing: Outgoing, queue: MessageQueue
+) -> list[SendReceipt]:
+    header = answer.header(SendMessageResponseHeader)
+    status = SendStatus(answer.code)
+    stored = MessageQueue(outgoing.topic, queue.broker_name, header.queue_id)
+    offset_msg_ids = header.msg_id.split(",")
+    if header.batch_uniq_id is not None or len(offset_msg_ids) == 1:
+        # A batch stored as one record has one place.
+        offset_msg_ids = [offset_msg_ids[0]] * len(outgoing.msg_ids)
+    if len(offset_msg_ids) != len(outgoing.msg_ids):
+        raise MalformedHeaderError(
+            f"response to {len(outgoing.msg_ids)} messages names {len(offset_msg_ids)} places"
+        )
+    durability = _durability(answer, status)
+    return [
+        SendReceipt(msg_id, place, stored, header.queue_offset + index, durability, status)
+        for index, (msg_id, place) in enumerate(zip(outgoing.msg_ids, offset_msg_ids, strict=True))
+    ]
+
+
+def _durability(answer: RemotingCommand, status: SendStatus) -> Durability:
+    """Return what the broker said; of a sync that did not end, no more than MEMORY."""
+    try:
+        said = Durability(answer.ext_fields.get(DURABILITY_FIELD, ""))
+    except ValueError:
+        said = Durability.UNKNOWN
+    return _DURABILITY_BY_STATUS.get(status, said)
+
+
+def _properties(message: Message, msg_id: str) -> bytes:
+    properties = message.to_properties()
+    properties[names.UNIQ_KEY] = msg_id
+    text = encode_properties(properties)
+    if len(text) > PROPERTIES_SIZE_MAX:
+        raise InvalidMessageError(
+            f"the properties of a message to {message.topic} take {len(text)} bytes, at most "
+            f"{PROPERTIES_SIZE_MAX}: put large values into the body"
+        )
+    return text
+
+
+def _check_size(size: int, config: ProducerConfig) -> None:
+    if size > config.max_message_size_bytes:
+        raise InvalidMessageError(
+            f"{size} bytes exceed max_message_size_bytes, {config.max_message_size_bytes}: split "
+            "the message, or raise the limit here and in the broker (maxMessageSize)"
+        )

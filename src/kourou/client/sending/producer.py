@@ -1,0 +1,376 @@
+"""Producer: sends messages, and tries again until the broker has them or the time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from kourou.client.config import ProducerConfig
+from kourou.client.health import ProducerHealth
+from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import Lifetime
+from kourou.client.retrying import Deadline
+from kourou.client.sending.batching import Batcher
+from kourou.client.sending.calls_send import (
+    Outgoing,
+    check_batch,
+    check_message,
+    encode_batch_of,
+    encode_message,
+)
+from kourou.client.sending.in_flight import InFlight, UnderWay
+from kourou.client.sending.queue_choice import QueueSelector, by_sharding_key
+from kourou.client.sending.send_hooks import SendHook, SendHooks
+from kourou.client.sending.send_receipt import Durability, SendReceipt, SendStatus
+from kourou.client.sending.send_stats import ProducerStats
+from kourou.client.sending.sender import Sender, Where, check_queue
+from kourou.errors import UsageError
+from kourou.model import properties as names
+from kourou.model.message import Message
+from kourou.model.msgid import UniqueIds
+from kourou.model.queue import MessageQueue
+from kourou.model.route import publish_queues
+from kourou.model.topic import check_client_group
+from kourou.protocol.compression import compress
+from kourou.remoting.runtime import Runtime
+
+__all__ = ["Durability", "Producer", "SendReceipt", "SendStatus"]
+
+log = logging.getLogger(__name__)
+
+_END_TIMEOUT_S: Final = 1.0
+"""How long `close` waits for sends to notice that their connections are closed."""
+
+
+class Producer(Lifetime):
+    """Sends messages to topics, each to the next of the topic's queues in turn.
+
+    Delivery is at least once. When an answer is lost, the message is sent again, and both copies
+    may be stored; they have the same `msg_id`. What raises may be stored too, unless the error is a
+    `UsageError`. Messages sent one after the other to one queue are stored in that order, and so
+    are those with one sharding key, as long as the topic's queues stay the same.
+
+        async with Producer("orders", "localhost:9876") as producer:
+            receipt = await producer.send(Message("OrderPlaced", b"..."))
+
+    Producers of one group may live in one process, and one producer may serve many tasks of its
+    event loop. A process forked from this one needs a producer of its own.
+
+    Args:
+        group: names what sends, in brokers' lists of their clients.
+        namesrv_addr: `host:port`, or several joined by `;`; or a web address, `http://host/path`,
+            that answers with such a text, and is asked again each two minutes.
+        config: limits and timeouts.
+        hooks: told of each try of each send; see `kourou.client.sending.send_hooks.SendHook`.
+        runtime: the outside world, for tests; None for the real one.
+
+    Raises:
+        InvalidGroupError, ConfigError: an argument is no valid name or address.
+        CodecMissingError: the package of `compress_type` is not installed.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        config: ProducerConfig | None = None,
+        hooks: Sequence[SendHook] = (),
+        runtime: Runtime | None = None,
+    ) -> None:
+        check_client_group(group)
+        self.group = group
+        self._config = config or ProducerConfig()
+        if self._config.compress_body_over_bytes is not None:
+            compress(b"", kind=self._config.compress_type)  # a missing codec is told at once
+        auto_create = self._config.auto_create_topic
+        self._instance = ClientInstance(
+            namesrv_addr,
+            self._config,
+            runtime,
+            kind="producer",
+            producer_group=group,
+            auto_create_queue_nums=self._config.default_topic_queue_nums if auto_create else None,
+        )
+        rng = self._instance.runtime.random
+        self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
+        self._hooks = SendHooks(hooks)
+        self._under_way = UnderWay()
+        self._submitted: set[asyncio.Task[SendReceipt]] = set()
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this client."""
+        return self._instance.client_id
+
+    async def start(self) -> None:
+        """Begin to work; no server is asked for anything before the first message.
+
+        Raises:
+            ClosedError: it was started before.
+            ForkedError: it was made by the process from which this one was forked.
+            ConfigError: a file that `tls` names cannot be used.
+        """
+        self._instance.start()
+        config = self._config
+        self._in_flight = InFlight(config.in_flight_messages_max, config.in_flight_bytes_max)
+        self._sender = Sender(self._instance, self.group, config, self._hooks)
+        self._batcher = Batcher(config, self._send_together)
+
+    async def close(self) -> None:
+        """Wait for all messages under way, at most `close_timeout_ms`, and disconnect.
+
+        What lingers leaves at once. By default the wait ends with the last message's timeout. From
+        now on everything else answers ClosedError. What is under way when the wait ends, or when it
+        is cancelled, fails with a `TransportError` and may be stored. Closing twice is harmless. In
+        a forked process it does nothing.
+        """
+        if not self._instance.stop():
+            await self._instance.wait_ended()
+            return
+        timeout_ms = self._config.close_timeout_ms
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                self._batcher.flush()
+                await self._in_flight.wait_empty()
+                await self._under_way.wait_empty()
+        except TimeoutError:
+            log.warning("producer.cut_short group=%s messages=%d", self.group, self._count())
+        finally:
+            await self._instance.close()
+            await self._batcher.end(_END_TIMEOUT_S)
+            if self._submitted:
+                await asyncio.wait(self._submitted, timeout=_END_TIMEOUT_S)
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> SendReceipt:
+        """Send one message and return when the broker has stored it.
+
+        Failures of the network, of a broker that restarts or is busy, and stale routes are tried
+        again, on another broker where there is one, until the timeout. Cancelling leaves the
+        message unsent or sent, never half of it.
+
+        With `linger_ms`, the message waits so long for others and leaves with them: all of a batch
+        are stored, or fail with the same error. The timeout counts from then on.
+
+        Args:
+            message: what to send.
+            timeout_ms: for everything together; None for `send_timeout_ms`.
+            queue: send it there and nowhere else; or a function of the topic's queues and the
+                message that returns one, asked before each try: some are in
+                `kourou.client.sending.queue_choice`.
+            sharding_key: messages with one key go to one queue, the same that Java's selector by
+                hash takes, as long as the topic's queues do not change. Sent along as the property
+                `__SHARDINGKEY`.
+
+        Returns:
+            Where it is stored, and what that is worth: see `SendReceipt.durability`.
+
+        Raises:
+            UsageError: the message or queue is invalid, or the producer closed; it was not sent.
+            ConnectFailedError: no name server or broker answered; the text names them.
+            NoRouteError: the topic is unknown and no broker creates it.
+            TransportError: another failure of the network; it may be stored.
+            RemoteError: the broker refused it, to the end of the timeout where that may pass.
+        """
+        self._instance.check_open()
+        where, message = _place(message, queue, sharding_key)
+        return await self._send(self._encode(message), timeout_ms, where)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic as one request; all are stored, or none.
+
+        Args:
+            messages: at least one; together at most `max_message_size_bytes`, without delay. See
+                `kourou.split_batch` for more.
+            timeout_ms: as in `send`.
+            queue: as in `send`; a function is given the first message.
+            sharding_key: as in `send`, of all of them.
+
+        Returns:
+            A receipt for each message, in order; they lie side by side in one queue.
+
+        Raises:
+            UsageError, TransportError, RemoteError: as `send`, for all of them together.
+        """
+        self._instance.check_open()
+        placed = [_place(message, queue, sharding_key) for message in messages]
+        check_batch([message for _, message in placed], self._config)
+        outgoings = [self._encode(message) for _, message in placed]
+        outgoing = encode_batch_of(outgoings, self._next_id(), self._config)
+        with self._under_way:
+            return await self._sender.send(outgoing, timeout_ms, placed[0][0])
+
+    async def submit(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Start sending in the background, and return a future of the receipt.
+
+        Waits while `in_flight_messages_max` messages or `in_flight_bytes_max` bytes are under way;
+        the timeout counts from when that wait ends. The future gets what `send` returns or raises:
+        look at it, or asyncio logs its exception. Cancelling it gives the message up, which may be
+        stored all the same. Messages under way together may be stored in any order.
+
+        Raises:
+            UsageError: the message or queue is invalid, or the producer closed; it was not sent.
+        """
+        self._instance.check_open()
+        where, message = _place(message, queue, sharding_key)
+        outgoing = self._encode(message)
+        size = len(message.body)
+        await self._in_flight.acquire(size)
+        try:
+            self._instance.check_open()
+            task = asyncio.create_task(self._send(outgoing, timeout_ms, where))
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        self._submitted.add(task)
+        task.add_done_callback(partial(self._end_submitted, size))
+        return task
+
+    async def flush(self) -> None:
+        """Wait until no message given to `submit` is under way; their futures say how it went.
+
+        What lingers leaves at once. Ends, as each message has a timeout. Cancelling ends only the
+        wait.
+
+        Raises:
+            ClosedError: the producer is closed, or was never started.
+        """
+        self._instance.check_open()
+        self._batcher.flush()
+        await self._in_flight.wait_empty()
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
+        """Hand one message to the network and ask for no answer: it may be lost without a word.
+
+        Tried once, at once. Returns when it is queued on a connection.
+
+        Raises:
+            UsageError: the message or queue is invalid, or the producer closed; it was not sent.
+            TransportError: there is no route or no connection; it was not sent.
+        """
+        self._instance.check_open()
+        where, message = _place(message, queue, sharding_key)
+        outgoing = self._encode(message)
+        with self._under_way:
+            await self._sender.send_oneway(outgoing, timeout_ms, where)
+
+    async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that `send` chooses from, in its order, freshly looked up.
+
+        Raises:
+            NoRouteError, ConnectFailedError, RequestTimeoutError: as `send`.
+        """
+        self._instance.check_open()
+        routes = self._instance.routes
+        return publish_queues(topic, await routes.refresh(topic, self._instance.request_timeout_s))
+
+    def stats(self) -> ProducerStats:
+        """Return what was sent so far, and how fast in the last minute; one-way sends aside.
+
+        Raises:
+            ClosedError: the producer is closed, or was never started.
+        """
+        self._instance.check_open()
+        return self._sender.stats.snapshot(asyncio.get_running_loop().time())
+
+    def health(self) -> ProducerHealth:
+        """Return whether the servers that this producer has to do with answered last.
+
+        Nothing is sent to find out: what is wrong shows within the intervals of route refresh and
+        heartbeats. May be asked at any time of the producer's life.
+
+        Raises:
+            ForkedError: as `start`.
+        """
+        problems = tuple(self._instance.problems())
+        is_new = self._instance.is_new
+        return ProducerHealth(self._instance.is_open, problems, 0 if is_new else self._count())
+
+    def _encode(self, message: Message) -> Outgoing:
+        check_message(message, self._config)
+        return encode_message(message, self._next_id())
+
+    def _next_id(self) -> str:
+        return self._ids.next(self._instance.runtime.clock.now_ms())
+
+    async def _send(self, outgoing: Outgoing, timeout_ms: int | None, where: Where) -> SendReceipt:
+        with self._under_way:
+            if not self._batcher.takes(outgoing.messages[0]):
+                return (await self._sender.send(outgoing, timeout_ms, where))[0]
+            if callable(where):
+                limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
+                where = await self._sender.choose(outgoing, where, Deadline(limit_ms))
+            return await self._batcher.send(outgoing, where, timeout_ms)
+
+    async def _send_together(
+        self, outgoings: Sequence[Outgoing], queue: MessageQueue | None, timeout_ms: int | None
+    ) -> list[SendReceipt]:
+        """Send what has lingered; a single message as if it had not."""
+        if len(outgoings) == 1:
+            outgoing = outgoings[0]
+        else:
+            outgoing = encode_batch_of(outgoings, self._next_id(), self._config)
+        with self._under_way:
+            return await self._sender.send(outgoing, timeout_ms, queue)
+
+    def _count(self) -> int:
+        """Return how many messages are under way."""
+        return self._sender.stats.snapshot(asyncio.get_running_loop().time()).in_flight
+
+    def _end_submitted(self, size: int, task: asyncio.Task[SendReceipt]) -> None:
+        self._submitted.discard(task)
+        self._in_flight.release(size)
+
+
+def _place(
+    message: Message,
+    queue: MessageQueue | QueueSelector | None,
+    sharding_key: str | None,
+) -> tuple[Where, Message]:
+    """Return where a message goes, and the message with its sharding key.
+
+    Raises:
+        UsageError: both a queue and a key are given, or the queue is another topic's.
+        InvalidMessageError: the key cannot be a property.
+    """
+    if isinstance(queue, MessageQueue):
+        check_queue(message.topic, queue)
+    if sharding_key is None:
+        return queue, message
+    if queue is not None:
+        raise UsageError("queue and sharding_key both say where the message goes: give one")
+    properties = {**message.properties, names.SHARDING_KEY: sharding_key}
+    return by_sharding_key(sharding_key), replace(message, properties=properties)

@@ -1,0 +1,182 @@
+"""What an administrator changes about a topic, and what stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kourou.client.administration import calls_admin_topics
+from kourou.client.administration.admin import AdminClient
+from kourou.client.administration.admin_calls import Server
+from kourou.client.administration.admin_topics import ORDER_TOPIC_CONFIG
+from kourou.errors import NoRouteError, RemoteError, TopicNotFoundError
+from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig
+from kourou.protocol.bodies import TopicConfigTable, encode_topic_config_table
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+
+Body = Callable[[Cluster, AdminClient], Coroutine[Any, Any, None]]
+
+
+def with_admin(body: Body, *, brokers: int = 2, namesrvs: int = 1) -> None:
+    async def main() -> None:
+        async with (
+            Cluster(seed=5, brokers=brokers, namesrvs=namesrvs) as cluster,
+            cluster.admin() as admin,
+        ):
+            await body(cluster, admin)
+
+    run_virtual(main())
+
+
+async def queue_nums(admin: AdminClient, topic: str) -> dict[str, tuple[int, int]]:
+    configs = await admin.topic_config(topic)
+    return {name: (one.read_queue_nums, one.write_queue_nums) for name, one in configs.items()}
+
+
+def test_creating_a_topic_that_exists_changes_only_what_is_said() -> None:
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders", queues=3, perm=PERM_READ, broker_name="broker-1")
+        await admin.create_topic("orders", attributes={"message.type": "FIFO"})
+        assert await queue_nums(admin, "orders") == {"broker-0": (8, 8), "broker-1": (3, 3)}
+        configs = await admin.topic_config("orders")
+        assert {name: one.perm for name, one in configs.items()} == {
+            "broker-0": PERM_READ | PERM_WRITE,
+            "broker-1": PERM_READ,
+        }
+        assert {one.attributes["message.type"] for one in configs.values()} == {"FIFO"}
+
+    with_admin(body)
+
+
+def test_reading_and_writing_may_have_different_queues() -> None:
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders", queues=4, write_queues=2)
+        assert await queue_nums(admin, "orders") == {"broker-0": (4, 2)}
+        await admin.update_topic("orders", read_queues=2)
+        assert await queue_nums(admin, "orders") == {"broker-0": (2, 2)}
+
+    with_admin(body, brokers=1)
+
+
+def test_an_update_reaches_only_brokers_that_have_the_topic() -> None:
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders", broker_name="broker-1")
+        await admin.update_topic("orders", queues=5)
+        assert await queue_nums(admin, "orders") == {"broker-1": (5, 5)}
+        with pytest.raises(TopicNotFoundError, match="not on broker-0, but on: broker-1"):
+            await admin.update_topic("orders", queues=5, broker_name="broker-0")
+        with pytest.raises(TopicNotFoundError, match="absent"):
+            await admin.update_topic("absent", queues=5)
+
+    with_admin(body)
+
+
+def test_an_attribute_is_removed_and_a_bad_one_refused() -> None:
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders", attributes={"message.type": "DELAY"})
+        await admin.update_topic("orders", attributes={"message.type": None})
+        [config] = (await admin.topic_config("orders")).values()
+        assert config.attributes == {}
+        with pytest.raises(RemoteError, match="unsupported key: colour"):
+            await admin.update_topic("orders", attributes={"colour": "red"})
+
+    with_admin(body, brokers=1)
+
+
+def test_name_servers_are_told_the_queues_of_an_ordered_topic_and_forget_them_with_it() -> None:
+    async def told(admin: AdminClient) -> dict[str, str]:
+        return await admin.kv_list(ORDER_TOPIC_CONFIG)
+
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders", queues=4, order=True)
+        assert await told(admin) == {"orders": "broker-0:4;broker-1:4"}
+        await admin.update_topic("orders", queues=6, broker_name="broker-1")
+        assert await told(admin) == {"orders": "broker-0:4;broker-1:6"}
+        await admin.update_namesrv_config({"orderMessageEnable": "true"})
+        assert (await admin.topic_route("orders")).order_topic_conf == "broker-0:4;broker-1:6"
+        await admin.update_topic("orders", order=False, broker_name="broker-0")
+        assert await told(admin) == {"orders": "broker-1:6"}
+        await admin.update_topic("orders", order=False)
+        assert await told(admin) == {}
+        await admin.update_topic("orders", order=True)
+        await admin.delete_topic("orders")
+        assert await told(admin) == {}
+
+    with_admin(body, namesrvs=2)
+
+
+def test_a_deleted_topic_has_no_route_although_it_had_one() -> None:
+    async def body(_: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders")
+        assert (await admin.topic_route("orders")).queue_datas
+        await admin.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError, match="kourou topic create orders"):
+            await admin.topic_route("orders")
+
+    with_admin(body, brokers=1)
+
+
+def test_groups_of_a_topic_are_those_of_all_its_brokers() -> None:
+    async def body(cluster: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders", queues=1)
+        async with cluster.pull_consumer("audit") as audit, cluster.pull_consumer("billing") as b:
+            queues = await audit.fetch_subscribe_message_queues("orders")
+            await audit.commit_offset(queues[0], 0)
+            await b.commit_offset(queues[1], 0)
+        assert await admin.topic_groups("orders") == ["audit", "billing"]
+        with pytest.raises(TopicNotFoundError):
+            await admin.topic_groups("absent")
+
+    with_admin(body)
+
+
+def test_topics_are_listed_by_cluster() -> None:
+    async def body(cluster: Cluster, admin: AdminClient) -> None:
+        await admin.create_topic("orders")
+        assert "orders" in await admin.topic_list("DefaultCluster")
+        assert await admin.topic_list("elsewhere") == []
+
+    with_admin(body, brokers=1)
+
+
+def test_a_broker_that_was_away_gets_the_topic_by_a_second_call() -> None:
+    async def body(cluster: Cluster, admin: AdminClient) -> None:
+        await cluster.kill_broker(1)
+        await admin.create_topic("orders", queues=3)
+        assert await queue_nums(admin, "orders") == {"broker-0": (3, 3)}
+        with pytest.raises(NoRouteError, match="named broker-1 has a master"):
+            await admin.create_topic("orders", broker_name="broker-1")
+        await cluster.restart_broker(1)
+        await admin.create_topic("orders", queues=3)
+        assert await queue_nums(admin, "orders") == {"broker-0": (3, 3), "broker-1": (3, 3)}
+
+    with_admin(body)
+
+
+class _OldBroker:
+    """Answers as brokers before 5.0: not 351, but all topics at once."""
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        assert (address, timeout_s) == ("10.0.0.1:10911", 1.0)
+        if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            table = TopicConfigTable({"orders": TopicConfig("orders", 3, 3)})
+            return response(command, body=encode_topic_config_table(table))
+        return response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+
+def test_a_broker_before_5_0_is_asked_for_all_topics() -> None:
+    server = Server(_OldBroker(), "10.0.0.1:10911", 1.0)  # type: ignore[arg-type]
+
+    config = asyncio.run(calls_admin_topics.topic_config(server, "orders"))
+
+    assert config.read_queue_nums == 3
+    with pytest.raises(TopicNotFoundError, match=r"absent is not on 10\.0\.0\.1:10911"):
+        asyncio.run(calls_admin_topics.topic_config(server, "absent"))

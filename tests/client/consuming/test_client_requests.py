@@ -1,0 +1,186 @@
+"""What brokers ask of a push consumer, sent to it by a broker on a simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kourou.client.consuming.consumer import Consumer
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies import (
+    ConsumeResult,
+    decode_consume_directly_result,
+    decode_consumer_running_info,
+    decode_consumer_status,
+    encode_reset_offsets,
+)
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.headers_admin_clients import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+)
+from kourou.protocol.headers_admin_offsets import (
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from kourou.remoting.connection import Connection
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+QUEUE = MessageQueue(TOPIC, "broker-0", 0)
+GROUP = "consumers"
+Ask = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
+
+
+def asker(w: Recording, consumer: Consumer) -> Ask:
+    """Return what has the broker send a request to the consumer and wait for its answer."""
+    running = w.cluster.broker()._running
+    assert running is not None
+    member = running._parts.clients.member(GROUP, consumer.client_id)
+    assert member is not None
+    connection = member.peer
+    assert isinstance(connection, Connection)
+
+    async def ask(command: RemotingCommand) -> RemotingCommand:
+        return await connection.request(command, 5.0)
+
+    return ask
+
+
+def test_a_reset_goes_back_and_delivers_again() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.consumer() as consumer:
+            await w.send(b"0", b"1", b"2", b"3")
+            await w.until_got(b"0", b"1", b"2", b"3")
+            header = ResetOffsetRequestHeader(TOPIC, GROUP, timestamp=0, is_force=True)
+            body = encode_reset_offsets({QUEUE: 2, MessageQueue(TOPIC, "other", 0): 1})
+            command = request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
+            await asker(w, consumer)(command)
+            await w.until_got(b"0", b"1", b"2", b"2", b"3", b"3")
+            await asyncio.sleep(6)
+            assert (w.got.count(b"1"), await w.committed()) == (1, 4)
+
+    run_virtual(main())
+
+
+def test_a_reset_drops_what_is_in_flight() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            released = asyncio.Event()
+
+            async def hang_first(message: MessageExt) -> None:
+                if len(w.got) == 1:
+                    await released.wait()
+
+            async with w.consumer(hang_first) as consumer:
+                await w.send(b"0", b"1", b"2")
+                await w.until_got(b"0", b"1", b"2")
+                header = ResetOffsetRequestHeader(TOPIC, GROUP, timestamp=-1, is_force=True)
+                command = request(
+                    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                    header,
+                    encode_reset_offsets({QUEUE: 3}),
+                )
+                await asker(w, consumer)(command)
+                await asyncio.sleep(1)
+                assert await w.committed() == 3
+                released.set()
+                await w.send(b"3")
+                await w.until_got(b"3")
+                await asyncio.sleep(6)
+                assert await w.committed() == 4
+
+    run_virtual(main())
+
+
+def test_the_status_is_the_offsets_in_memory() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.consumer() as consumer:
+            await w.send(b"0", b"1")
+            await w.until_got(b"0", b"1")
+            header = GetConsumerStatusRequestHeader(TOPIC, GROUP)
+            command = request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header)
+            answer = await asker(w, consumer)(command)
+            assert decode_consumer_status(answer.body).offsets == {QUEUE: 2}
+
+    run_virtual(main())
+
+
+def test_the_running_info_tells_queues_settings_statistics_and_stacks() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.consumer() as consumer:
+            await w.send(b"0", b"1")
+            await w.until_got(b"0", b"1")
+            await asyncio.sleep(20)
+            ask = asker(w, consumer)
+            header = GetConsumerRunningInfoRequestHeader(GROUP, consumer.client_id, True)
+            answer = await ask(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+            info = decode_consumer_running_info(answer.body)
+            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+            assert info.properties["PROP_NAMESERVER_ADDR"] == "127.0.0.1:9876;"
+            assert info.properties["pullBatchSize"] == "32"
+            assert info.properties["messageModel"] == "CLUSTERING"
+            assert [one.topic for one in info.subscriptions] == [f"%RETRY%{GROUP}", TOPIC]
+            assert info.queues[QUEUE].commit_offset == 2
+            assert info.queues[QUEUE].last_consume_timestamp > 0
+            assert info.statuses[TOPIC].consume_ok_tps > 0
+            assert "MainThread" in (info.jstack or "")
+
+            header = GetConsumerRunningInfoRequestHeader("stranger", consumer.client_id)
+            answer = await ask(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark == "The Consumer Group <stranger> not exist in this consumer"
+
+    run_virtual(main())
+
+
+def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
+    async def main() -> None:
+        async def refuse_second(_: MessageExt) -> None:
+            if len(w.got) == 2:
+                raise ValueError("not now")
+
+        async with recording(queues=1) as w, w.consumer(refuse_second) as consumer:
+            await w.send(b"0")
+            await w.until_got(b"0")
+            async with w.cluster.pull_consumer() as reader:
+                raw = (await reader.pull(QUEUE, 0)).raw
+            ask = asker(w, consumer)
+
+            async def consume() -> tuple[ConsumeResult, str | None]:
+                header = ConsumeMessageDirectlyResultRequestHeader(
+                    GROUP, consumer.client_id, message_broker_name="broker-0"
+                )
+                command = request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, raw)
+                result = decode_consume_directly_result((await ask(command)).body)
+                return result.consume_result, result.remark
+
+            assert await consume() == (ConsumeResult.THROW_EXCEPTION, "ValueError('not now')")
+            assert await consume() == (ConsumeResult.SUCCESS, None)
+            assert w.deliveries[-1].broker_name == "broker-0"
+            await asyncio.sleep(30)
+            assert w.got == [b"0"] * 3, "what failed was not given back"
+
+    run_virtual(main())
+
+
+def test_a_consumer_without_listener_says_so() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            consumer = w.cluster.push_consumer()
+            consumer.subscribe(TOPIC)
+            async with consumer:
+                await w.send(b"0")
+                async with w.cluster.pull_consumer() as reader:
+                    raw = (await reader.pull(QUEUE, 0)).raw
+                header = ConsumeMessageDirectlyResultRequestHeader(GROUP, consumer.client_id)
+                command = request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, raw)
+                answer = await asker(w, consumer)(command)
+                result = decode_consume_directly_result(answer.body)
+                assert result.consume_result is ConsumeResult.LATER
+                assert "no listener" in (result.remark or "")
+
+    run_virtual(main())

@@ -1,0 +1,139 @@
+"""What may be committed never runs ahead of what is done, whatever order it is done in."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kourou.client.consuming.process_queue import ProcessQueue
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def message_at(queue_offset: int, size: int = 1) -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=bytes(size),
+        properties={},
+        flag=0,
+        queue_id=0,
+        queue_offset=queue_offset,
+        physical_offset=queue_offset * 100,
+        sys_flag=0,
+        born_at_ms=0,
+        born_host=("127.0.0.1", 1),
+        store_at_ms=0,
+        store_host=("127.0.0.1", 2),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        store_size=100,
+        body_crc=0,
+    )
+
+
+class ProcessQueueMachine(RuleBasedStateMachine):
+    """A process queue against a set of offsets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = ProcessQueue(QUEUE)
+        self.held: dict[int, MessageExt] = {}
+        self.next_offset = 0
+        self.pulled_until: int | None = None
+
+    @rule(gaps=st.lists(st.integers(1, 5), max_size=6), size=st.integers(0, 9))
+    def pull(self, gaps: list[int], size: int) -> None:
+        messages = []
+        for gap in gaps:
+            messages.append(message_at(self.next_offset, size))
+            self.next_offset += gap
+        assert self.queue.put(messages) == messages
+        self.held |= {message.queue_offset: message for message in messages}
+        if messages:
+            self.pulled_until = messages[-1].queue_offset + 1
+
+    @rule(count=st.integers(0, 5))
+    def pull_what_nobody_wants(self, count: int) -> None:
+        self.next_offset += count
+        self.pulled_until = self.next_offset
+        self.queue.advance(self.next_offset)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.held)))
+        committable = self.queue.remove(self.held.pop(offset))
+        assert committable is not None
+        assert committable == (min(self.held) if self.held else self.pulled_until)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def pull_again_what_is_held(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.held)))
+        assert self.queue.put([message_at(offset)]) == []
+
+    @rule(offset=st.integers(0, 200))
+    def finish_what_is_not_held(self, offset: int) -> None:
+        # Equal, but not the message that was put: somebody else's, or one already done.
+        assert self.queue.remove(message_at(offset)) is None
+
+    @invariant()
+    def sums_are_those_of_what_is_held(self) -> None:
+        assert len(self.queue) == len(self.held)
+        assert self.queue.size_bytes == sum(len(one.body) for one in self.held.values())
+        assert self.queue.span >= (max(self.held) - min(self.held) if self.held else 0)
+
+    @invariant()
+    def nothing_held_lies_below_the_commit(self) -> None:
+        expected = min(self.held) if self.held else self.pulled_until
+        assert self.queue.committable() == expected
+
+
+ProcessQueueMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None
+)
+test_the_commit_follows_the_lowest_message_held = ProcessQueueMachine.TestCase
+
+
+def test_a_message_that_never_ends_holds_back_the_commit() -> None:
+    queue = ProcessQueue(QUEUE)
+    messages = [message_at(offset) for offset in range(5, 9)]
+    queue.put(messages)
+
+    assert [queue.remove(message) for message in reversed(messages)] == [5, 5, 5, 9]
+
+
+def test_a_dropped_queue_holds_nothing_and_commits_nothing() -> None:
+    queue = ProcessQueue(QUEUE)
+    message = message_at(3)
+    queue.put([message])
+    queue.start(message, 100)
+    queue.drop()
+
+    assert queue.is_dropped
+    assert not queue.holds(message)
+    assert queue.remove(message) is None
+    assert (len(queue), queue.size_bytes, queue.span) == (0, 0, 0)
+    assert queue.overdue(1000, 16) == []
+
+
+def test_nothing_is_committable_before_the_first_message() -> None:
+    assert ProcessQueue(QUEUE).committable() is None
+
+
+def test_messages_are_overdue_from_the_lowest_on_without_a_gap() -> None:
+    queue = ProcessQueue(QUEUE)
+    messages = [message_at(offset) for offset in range(5)]
+    queue.put(messages)
+    for message, started_at_ms in zip(messages, (10, 20, 90, 10), strict=False):
+        queue.start(message, started_at_ms)
+
+    assert queue.overdue(50, 16) == messages[:2]
+    assert queue.overdue(50, 1) == messages[:1]
+    assert queue.overdue(10, 16) == []
+
+    queue.postpone(messages[0])
+    assert queue.overdue(50, 16) == []

@@ -1,0 +1,74 @@
+"""Messages under way are bounded, in order of arrival, and a cancelled wait takes no slot."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kourou.client.sending.in_flight import InFlight
+from kourou.testing.loop import run_virtual
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_count_and_bytes_are_bounded_first_come_first_served() -> None:
+    async def main() -> None:
+        slots = InFlight(messages_max=3, bytes_max=10)
+        await slots.acquire(6)
+        large = asyncio.create_task(slots.acquire(5))
+        small = asyncio.create_task(slots.acquire(1))
+        await settle()
+        assert not large.done()
+        assert not small.done(), "a small one must not starve the large one before it"
+
+        slots.release(6)
+        await settle()
+        assert large.done()
+        assert small.done()
+
+        await slots.acquire(1)
+        fourth = asyncio.create_task(slots.acquire(1))
+        await settle()
+        assert not fourth.done(), "three are under way"
+        slots.release(1)
+        await fourth
+
+    run_virtual(main())
+
+
+def test_a_message_above_the_bound_goes_alone() -> None:
+    async def main() -> None:
+        slots = InFlight(messages_max=3, bytes_max=10)
+        await slots.acquire(99)
+        after = asyncio.create_task(slots.acquire(1))
+        await settle()
+        assert not after.done()
+        slots.release(99)
+        await after
+
+    run_virtual(main())
+
+
+def test_a_cancelled_wait_frees_its_place() -> None:
+    async def main() -> None:
+        slots = InFlight(messages_max=2, bytes_max=10)
+        await slots.acquire(6)
+        large = asyncio.create_task(slots.acquire(9))
+        small = asyncio.create_task(slots.acquire(1))
+        await settle()
+        large.cancel()
+        await settle()
+        assert small.done(), "nobody is before it any more"
+
+        chosen = asyncio.create_task(slots.acquire(9))
+        await settle()
+        slots.release(6)
+        slots.release(1)  # its turn comes now
+        chosen.cancel()
+        await settle()
+        assert len(slots) == 0
+        await slots.wait_empty()
+
+    run_virtual(main())

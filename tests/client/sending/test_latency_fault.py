@@ -1,0 +1,90 @@
+"""Brokers are spared as RocketMQ's table says, and found again."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.client.sending.latency_fault import LatencyFaults
+
+NOW = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "spared_ms"),
+    [
+        (0, 0),
+        (50, 0),
+        (549, 0),
+        (550, 2_000),
+        (1_799, 2_000),
+        (1_800, 5_000),
+        (3_000, 6_000),
+        (5_000, 10_000),
+        (14_999, 10_000),
+        (15_000, 30_000),
+        (1_000_000, 30_000),
+    ],
+)
+def test_the_time_that_a_broker_is_spared_grows_with_its_latency(
+    latency_ms: int, spared_ms: int
+) -> None:
+    faults = LatencyFaults()
+    faults.on_answered("b", latency_ms, NOW)
+
+    assert faults.is_available("b", NOW + spared_ms)
+    assert spared_ms == 0 or not faults.is_available("b", NOW + spared_ms - 1)
+    assert faults.is_reachable("b")
+
+
+def test_a_failure_counts_as_ten_seconds_and_a_quick_answer_does_not_shorten_it() -> None:
+    faults = LatencyFaults()
+    faults.on_failed("b", NOW, is_reachable=True)
+    faults.on_answered("b", 1, NOW + 5)
+
+    assert not faults.is_available("b", NOW + 9_999)
+    assert faults.is_available("b", NOW + 10_000)
+
+
+def test_a_broker_that_refused_is_reachable_again_by_a_success_or_a_probe() -> None:
+    faults = LatencyFaults()
+    faults.on_failed("b", NOW, is_reachable=False)
+    assert not faults.is_reachable("b")
+    faults.on_answered("b", 1, NOW)
+    assert faults.is_reachable("b")
+
+    faults.on_failed("b", NOW, is_reachable=False)
+    faults.on_probed("b")
+    assert faults.is_reachable("b")
+
+
+def test_only_unreachable_brokers_are_probed_each_once_an_interval() -> None:
+    faults = LatencyFaults()
+    for name in ("c", "a"):
+        faults.on_failed(name, NOW, is_reachable=False)
+    faults.on_failed("b", NOW, is_reachable=True)
+
+    assert faults.take_probes(NOW, 2_000) == ["a", "c"]
+    assert faults.take_probes(NOW + 1_999, 2_000) == []
+    faults.on_probed("a")
+    assert faults.take_probes(NOW + 2_000, 2_000) == ["c"]
+
+
+def test_available_brokers_are_wanted_before_reachable_ones() -> None:
+    faults = LatencyFaults()
+    faults.on_answered("slow", 4_000, NOW)
+    faults.on_failed("gone", NOW, is_reachable=False)
+
+    first, second = faults.preferences(NOW)
+    assert [name for name in ("good", "slow", "gone") if first(name)] == ["good"]
+    assert [name for name in ("good", "slow", "gone") if second(name)] == ["good", "slow"]
+
+
+def test_what_routes_no_longer_name_is_forgotten() -> None:
+    faults = LatencyFaults()
+    for name in ("a", "b"):
+        faults.on_failed(name, NOW, is_reachable=False)
+    faults.retain(["b", "c"])
+
+    assert (faults.is_reachable("a"), faults.is_reachable("b")) == (True, False)
+    faults.on_probed("a")  # an answer that came too late
+    assert faults.take_probes(NOW, 1) == ["b"]

@@ -1,0 +1,45 @@
+"""Counts are exact, and rates are those of the last minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.client.sending.send_stats import SendStats
+
+
+def test_rates_are_of_the_time_since_the_start_and_later_of_the_last_minute() -> None:
+    stats = SendStats(started_s=100.0)
+    for second in range(100, 110):
+        stats.on_begun(3)
+        stats.on_stored(3, 0.020 if second % 2 else 0.040, second + 0.5)
+    early = stats.snapshot(110.0)
+    assert early.sent_per_s == pytest.approx(3.0)
+    assert (early.send_time_mean_ms, early.send_time_max_ms) == pytest.approx((30.0, 40.0))
+
+    assert stats.snapshot(165.0).sent_per_s == pytest.approx(12 / 60)
+    late = stats.snapshot(1_000.0)
+    assert (late.sent_total, late.sent_per_s, late.send_time_mean_ms) == (30, 0.0, 0.0)
+
+
+def test_a_slot_is_used_again_after_a_minute() -> None:
+    stats = SendStats(started_s=0.0)
+    for second in (5.0, 65.0):
+        stats.on_begun(1)
+        stats.on_stored(1, 0.001, second)
+
+    assert stats.snapshot(65.0).sent_per_s == pytest.approx(1 / 60)
+    assert stats.snapshot(65.0).sent_total == 2
+
+
+def test_failures_retries_and_what_is_under_way_are_told_apart() -> None:
+    stats = SendStats(started_s=0.0)
+    stats.on_begun(5)
+    assert stats.snapshot(1.0).in_flight == 5
+    stats.on_retried()
+    stats.on_failed(2, 1.0)
+    stats.on_cancelled(1)
+    found = stats.snapshot(10.0)
+
+    assert (found.sent_total, found.failed_total, found.retries_total) == (0, 2, 1)
+    assert found.in_flight == 2
+    assert found.failed_per_s == pytest.approx(0.2)
