@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
     from kourou.client.consuming.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.consuming.pull_consumer import PullConsumer
-    from kourou.client.consuming.pull_result import PullResult, PullStatus
     from kourou.client.consuming.push_consumer import PushConsumer
     from kourou.client.consuming.seen_store import SeenInMemory, SeenInSqlite
     from kourou.client.health import ConsumerHealth, ProducerHealth
+    from kourou.client.pull_result import PullResult, PullStatus
+    from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.sending.batching import split_batch
     from kourou.client.sending.producer import Producer
     from kourou.client.sending.send_hooks import SendAttempt, SendHook, SendOutcome
-    from kourou.client.sending.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.sending.send_stats import ProducerStats
     from kourou.model.group import ConsumeFromWhere, MessageModel, SubscriptionGroup
     from kourou.model.message import Message, MessageExt
@@ -101,7 +101,7 @@ _HOMES: Final = MappingProxyType(
         "ConsumeHook": "kourou.client.consuming.consume_hooks",
         "ConsumeOutcome": "kourou.client.consuming.consume_hooks",
         "ConsumerHealth": "kourou.client.health",
-        "Durability": "kourou.client.sending.send_receipt",
+        "Durability": "kourou.client.send_receipt",
         "GroupDescription": "kourou.client.administration.admin",
         "Idempotent": "kourou.client.consuming.idempotent",
         "Message": "kourou.model.message",
@@ -115,8 +115,8 @@ _HOMES: Final = MappingProxyType(
         "ProducerStats": "kourou.client.sending.send_stats",
         "PullConsumer": "kourou.client.consuming.pull_consumer",
         "PullConsumerConfig": "kourou.client.consuming.consumer_config",
-        "PullResult": "kourou.client.consuming.pull_result",
-        "PullStatus": "kourou.client.consuming.pull_result",
+        "PullResult": "kourou.client.pull_result",
+        "PullStatus": "kourou.client.pull_result",
         "PushConsumer": "kourou.client.consuming.push_consumer",
         "PushConsumerConfig": "kourou.client.consuming.consumer_config",
         "SeenInMemory": "kourou.client.consuming.seen_store",
@@ -124,8 +124,8 @@ _HOMES: Final = MappingProxyType(
         "SendAttempt": "kourou.client.sending.send_hooks",
         "SendHook": "kourou.client.sending.send_hooks",
         "SendOutcome": "kourou.client.sending.send_hooks",
-        "SendReceipt": "kourou.client.sending.send_receipt",
-        "SendStatus": "kourou.client.sending.send_receipt",
+        "SendReceipt": "kourou.client.send_receipt",
+        "SendStatus": "kourou.client.send_receipt",
         "SerializeType": "kourou.protocol.command",
         "SubscriptionGroup": "kourou.model.group",
         "TlsClientConfig": "kourou.remoting.tls",

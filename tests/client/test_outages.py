@@ -11,7 +11,7 @@ import pytest
 
 from kourou.broker.config import FlushDiskType
 from kourou.client.background import BackgroundTasks
-from kourou.client.consuming.calls_consume import unregister
+from kourou.client.calls_consume import unregister
 from kourou.errors import ClosedError, ConnectFailedError
 from kourou.model.message import Message, MessageExt
 from kourou.testing.cluster import Cluster

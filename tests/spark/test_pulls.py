@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kourou.client.consuming.pull_result import PullResult, PullStatus
+from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import DataLossError, ProtocolError
 from kourou.model.queue import MessageQueue
 from kourou.protocol.message_layout import RecordDraft, encode_record

@@ -10,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec
 
 from kourou.blocking.background import Blocking, background, calls, waits
 from kourou.client.config import ProducerConfig
+from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.producer import Producer as AsyncProducer
-from kourou.client.sending.send_receipt import SendReceipt
 from kourou.remoting.runtime import Runtime
 
 P = ParamSpec("P")

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Final, TypeVar
 
+from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
 from kourou.client.config import ClientConfig, serialize_type_of_environment
-from kourou.client.consuming import calls_consume
 from kourou.client.name_servers import NameServers
 from kourou.client.namesrv_addr import NamesrvLookup, find_url, parse_namesrv_addr
 from kourou.client.process_identity import ProcessGuard, local_ip

@@ -9,7 +9,7 @@ import pytest
 
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_calls import Server
-from kourou.client.sending.send_receipt import SendReceipt
+from kourou.client.send_receipt import SendReceipt
 from kourou.errors import (
     ConnectFailedError,
     InvalidMessageError,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kourou.client.calls_send import Outgoing
 from kourou.client.consuming.push_consumer import PushConsumer
-from kourou.client.sending.calls_send import Outgoing
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue

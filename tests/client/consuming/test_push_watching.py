@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
+from kourou.client.calls_send import Outgoing
 from kourou.client.consuming.consume_hooks import ConsumeContext
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
-from kourou.client.sending.calls_send import Outgoing
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kourou.client.calls_send import batch_item, encode_batch_of, encode_message
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.batching import BATCH_MESSAGES_MAX, split_batch
-from kourou.client.sending.calls_send import batch_item, encode_batch_of, encode_message
 from kourou.client.sending.producer import Producer
 from kourou.client.sending.queue_choice import at_random
 from kourou.errors import ConfigError, InvalidMessageError, TransportError, UsageError

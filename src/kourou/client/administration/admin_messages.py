@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.client import calls_consume
 from kourou.client.administration import calls_admin_messages
 from kourou.client.administration.admin_calls import AdminCalls
-from kourou.client.consuming import calls_consume
-from kourou.client.consuming.pull_result import PullStatus
+from kourou.client.pull_result import PullStatus
 from kourou.errors import QueryNotFoundError, TopicNotFoundError, UsageError
 from kourou.filter.tags import parse_tags
 from kourou.model.message import MessageExt

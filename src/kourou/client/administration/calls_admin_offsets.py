@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.client import calls_consume
 from kourou.client.administration.admin_calls import Server
-from kourou.client.consuming import calls_consume
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.codes import RequestCode

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import Delivery
 from kourou.client.consuming.offset_store import Offsets

@@ -13,11 +13,11 @@ from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import ReadyMessages
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.process_queue import ProcessQueue
-from kourou.client.consuming.pull_result import PullResult
 from kourou.client.consuming.queue_puller import PulledSome, QueuePuller
 from kourou.client.consuming.rebalance import QueueChanges
 from kourou.client.consuming.start_offset import find_start_offset
 from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies import ProcessQueueInfo

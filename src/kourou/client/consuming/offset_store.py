@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline
 from kourou.errors import KourouError

@@ -9,10 +9,10 @@ from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
 from kourou.client.consuming.polling import Mode, Polling
-from kourou.client.consuming.pull_result import PullResult, PullStatus
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import UsageError
 from kourou.filter.tags import parse_tags
 from kourou.model.group import ConsumeType

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PullConsumerConfig
-from kourou.client.consuming.pull_result import PullResult
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
+from kourou.client.pull_result import PullResult
 from kourou.client.retrying import Deadline
 from kourou.errors import KourouError, UsageError
 from kourou.filter.tags import parse_tags

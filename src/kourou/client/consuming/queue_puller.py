@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import ReadyMessages
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.process_queue import ProcessQueue
-from kourou.client.consuming.pull_result import PullResult, PullStatus
 from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
     CodecMissingError,
     FlowControlError,

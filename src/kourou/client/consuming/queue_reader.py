@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.polled_queue import PolledQueue
-from kourou.client.consuming.pull_result import PullResult, PullStatus
 from kourou.client.consuming.queue_puller import PulledSome
 from kourou.client.consuming.start_offset import find_start_offset
 from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import CodecMissingError, FlowControlError, KourouError, ProtocolError
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.rebalance import STRATEGIES, QueueChanges, plan_changes
 from kourou.client.instance import ClientInstance

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.client.calls_send import Outgoing, send_command, send_message
 from kourou.client.instance import ClientInstance
-from kourou.client.sending.calls_send import Outgoing, send_command, send_message
 from kourou.errors import NoRouteError
 from kourou.model import properties as names
 from kourou.model.message import MessageExt

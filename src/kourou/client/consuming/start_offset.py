@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.instance import ClientInstance

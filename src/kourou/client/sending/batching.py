@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from kourou.client.calls_send import Outgoing, batch_item, encode_message
 from kourou.client.config import BODY_SIZE_LIMIT_BYTES, MIB, ProducerConfig
-from kourou.client.sending.calls_send import Outgoing, batch_item, encode_message
-from kourou.client.sending.send_receipt import SendReceipt
+from kourou.client.send_receipt import SendReceipt
 from kourou.errors import ConfigError, ConnectionLostError, InvalidMessageError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue

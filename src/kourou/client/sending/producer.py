@@ -10,23 +10,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kourou.client.config import ProducerConfig
-from kourou.client.health import ProducerHealth
-from kourou.client.instance import ClientInstance
-from kourou.client.lifetime import Lifetime
-from kourou.client.retrying import Deadline
-from kourou.client.sending.batching import Batcher
-from kourou.client.sending.calls_send import (
+from kourou.client.calls_send import (
     Outgoing,
     check_batch,
     check_message,
     encode_batch_of,
     encode_message,
 )
+from kourou.client.config import ProducerConfig
+from kourou.client.health import ProducerHealth
+from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import Lifetime
+from kourou.client.retrying import Deadline
+from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
+from kourou.client.sending.batching import Batcher
 from kourou.client.sending.in_flight import InFlight, UnderWay
 from kourou.client.sending.queue_choice import QueueSelector, by_sharding_key
 from kourou.client.sending.send_hooks import SendHook, SendHooks
-from kourou.client.sending.send_receipt import Durability, SendReceipt, SendStatus
 from kourou.client.sending.send_stats import ProducerStats
 from kourou.client.sending.sender import Sender, Where, check_queue
 from kourou.errors import UsageError

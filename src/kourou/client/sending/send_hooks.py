@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kourou.client.sending.send_receipt import SendReceipt
+from kourou.client.send_receipt import SendReceipt
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 

@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from kourou.client.config import ProducerConfig
-from kourou.client.consuming.calls_consume import max_offset
-from kourou.client.instance import ClientInstance
-from kourou.client.retrying import Deadline, try_until
-from kourou.client.sending.calls_send import (
+from kourou.client.calls_consume import max_offset
+from kourou.client.calls_send import (
     Outgoing,
     send_command,
     send_message,
     with_compressed_body,
 )
+from kourou.client.config import ProducerConfig
+from kourou.client.instance import ClientInstance
+from kourou.client.retrying import Deadline, try_until
+from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.latency_fault import LatencyFaults
 from kourou.client.sending.queue_choice import QueueSelector, RoundRobin
 from kourou.client.sending.send_hooks import SendAttempt, SendHooks, SendOutcome
-from kourou.client.sending.send_receipt import SendReceipt
 from kourou.client.sending.send_stats import SendStats
 from kourou.errors import ClosedError, KourouError, RemoteError, TransportError, UsageError
 from kourou.model.queue import MessageQueue

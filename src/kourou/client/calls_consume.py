@@ -6,7 +6,7 @@ they raise is said where it is.
 
 from __future__ import annotations
 
-from kourou.client.consuming.pull_result import PullResult, PullStatus
+from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import MalformedBodyError, QueryNotFoundError, RemoteError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kourou.client.consuming import calls_consume
+from kourou.client import calls_consume
 from kourou.errors import SystemBusyError
 from kourou.filter.tags import parse_tags
 from kourou.model.queue import MessageQueue

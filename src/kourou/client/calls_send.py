@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.client.config import ProducerConfig
-from kourou.client.sending.send_receipt import Durability, SendReceipt, SendStatus
+from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
 from kourou.errors import InvalidMessageError, InvalidTopicError, MalformedHeaderError, RemoteError
 from kourou.model import properties as names
 from kourou.model.message import Message
