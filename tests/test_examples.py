@@ -20,9 +20,9 @@ TIMEOUT_S = 30
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with Serving.start(tmp_path_factory.mktemp("serve") / "store") as serving:
+@pytest.fixture
+def namesrv(tmp_path: Path) -> Iterator[str]:
+    with Serving.start(tmp_path / "store") as serving:
         yield serving.namesrv
 
 

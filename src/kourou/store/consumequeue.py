@@ -122,8 +122,11 @@ class ConsumeQueue:
     @property
     def first_offset(self) -> int:
         """The offset at which the first file begins."""
+        file_end = (
+            self.file_end
+        )  # read first: a flush on another thread makes the file, then moves it
         if self.segments.first == self.segments.end:
-            return self.file_end
+            return file_end
         return self.segments.first // ENTRY_BYTES
 
     def first_entry(self) -> QueueEntry | None:
