@@ -141,6 +141,10 @@ async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round
             beside.frames = counts[hostile_peers.FRAMES]
             beside.memory_mib = _memory_mib(serving.process.pid)
             rounds.append(Round(alone, beside))
+            _say(
+                f"{beside.frames:,} frames: p99 {alone.p99():.2f} ms alone, "
+                f"{beside.p99():.2f} ms beside them, {beside.memory_mib:.1f} MiB"
+            )
     attack.join()
     _say(
         f"{counts[hostile_peers.FRAMES]:,} frames on {counts[hostile_peers.CONNECTIONS]:,} "
