@@ -10,7 +10,7 @@ import pytest
 from kourou.broker.config import BrokerConfig
 from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.known_keys import ROCKETMQ_KEYS
-from kourou.broker.live_config import LIVE_KEYS, LiveConfig
+from kourou.broker.live_config import LiveConfig
 from kourou.errors import NoPermissionError, RemoteSystemError
 from kourou.protocol.bodies import DataVersion, decode_data_version
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -98,7 +98,7 @@ def test_a_bad_key_or_value_is_refused_and_nothing_changes(
 
 
 def test_every_live_option_is_one_of_rocketmqs() -> None:
-    assert LIVE_KEYS <= ROCKETMQ_KEYS
+    assert LiveConfig.live_keys <= ROCKETMQ_KEYS
 
 
 def test_passwords_are_not_told() -> None:

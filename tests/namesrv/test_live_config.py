@@ -24,7 +24,7 @@ def test_options_are_told_under_rocketmqs_keys() -> None:
 def test_live_options_change_together() -> None:
     live = LiveConfig(NamesrvConfig())
 
-    live.update({"orderMessageEnable": "true", "scanNotActiveBrokerInterval": "1000"})
+    live.change({"orderMessageEnable": "true", "scanNotActiveBrokerInterval": "1000"})
 
     assert live.now == NamesrvConfig(order_message_enable=True, scan_interval_ms=1000)
 
@@ -32,7 +32,7 @@ def test_live_options_change_together() -> None:
 def test_what_admin_tools_send_back_unchanged_is_taken() -> None:
     live = LiveConfig(NamesrvConfig())
 
-    live.update(live.values() | {"enableTopicList": "false"})
+    live.change(live.values() | {"enableTopicList": "false"})
 
     assert live.now == NamesrvConfig(enable_topic_list=False)
 
@@ -50,7 +50,7 @@ def test_other_options_are_refused_and_nothing_changes(key: str, remark: str) ->
     live = LiveConfig(NamesrvConfig())
 
     with pytest.raises(NoPermissionError, match=remark):
-        live.update({"enableTopicList": "false", key: "1"})
+        live.change({"enableTopicList": "false", key: "1"})
 
     assert live.now == NamesrvConfig()
 
@@ -62,6 +62,6 @@ def test_a_bad_value_is_refused(key: str, value: str) -> None:
     live = LiveConfig(NamesrvConfig())
 
     with pytest.raises(RemoteSystemError):
-        live.update({key: value})
+        live.change({key: value})
 
     assert live.now == NamesrvConfig()

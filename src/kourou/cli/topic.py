@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from enum import Enum
 from typing import Annotated, Final
 
@@ -11,6 +10,7 @@ import typer
 
 from kourou.cli import output, topic_text
 from kourou.cli.admin_session import AdminSession
+from kourou.cli.confirm import confirm
 from kourou.cli.options import (
     NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
@@ -364,10 +364,11 @@ def delete(
 ) -> None:
     """Delete the topic."""
     check_topic(topic)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(f"deleting {topic} deletes its messages: give --yes to say so")
-        typer.confirm(f"Delete {topic} and its messages on every broker?", abort=True, err=True)
+    confirm(
+        f"Delete {topic} and its messages on every broker",
+        f"deleting {topic} deletes its messages",
+        yes=yes,
+    )
     AdminSession(namesrv, timeout).ask(lambda admin: admin.delete_topic(topic))
     if as_json:
         output.print_json({"topic": topic, "deleted": True})

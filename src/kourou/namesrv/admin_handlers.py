@@ -223,7 +223,7 @@ class NamesrvAdminHandlers:
 
     def on_update_config(self, request: Request) -> RemotingCommand:
         """Serve 318."""
-        self._config.update(decode_properties_text(request.command.body))
+        self._config.change(decode_properties_text(request.command.body))
         return response(request.command)
 
 
