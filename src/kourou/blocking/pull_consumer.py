@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kourou.blocking.background import Blocking, Messages, calls, waits
+from kourou.blocking.background import calls, waits
+from kourou.blocking.consumer import Consumer
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer as AsyncPullConsumer
-from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Runtime
 
 
-class PullConsumer(Blocking[AsyncPullConsumer]):
+class PullConsumer(Consumer[AsyncPullConsumer]):
     """Polls messages when the program asks for them, as `kourou.PullConsumer`."""
 
     def __init__(
@@ -24,25 +24,10 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
             lambda: AsyncPullConsumer(group, namesrv_addr, config=config, runtime=runtime)
         )
 
-    @property
-    def client_id(self) -> str:
-        """What brokers call this consumer."""
-        return self._client.client_id
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are polled now, sorted."""
-        return self._client.queues
-
-    def __iter__(self) -> Messages:
-        """Return a loop over the messages, which ends when the consumer closes."""
-        return Messages(lambda: aiter(self._client))
-
     # What is polled
     assign = waits(AsyncPullConsumer.assign)
     subscribe = calls(AsyncPullConsumer.subscribe)
     unsubscribe = calls(AsyncPullConsumer.unsubscribe)
-    on_queues_changed = calls(AsyncPullConsumer.on_queues_changed)
     on_topic_queues_changed = calls(AsyncPullConsumer.on_topic_queues_changed)
 
     # Polling, and where it stands
@@ -65,7 +50,3 @@ class PullConsumer(Blocking[AsyncPullConsumer]):
     min_offset = waits(AsyncPullConsumer.min_offset)
     max_offset = waits(AsyncPullConsumer.max_offset)
     offset_for_time = waits(AsyncPullConsumer.offset_for_time)
-
-    add_hook = calls(AsyncPullConsumer.add_hook)
-    stats = calls(AsyncPullConsumer.stats)
-    health = calls(AsyncPullConsumer.health)

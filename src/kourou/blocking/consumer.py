@@ -1,0 +1,36 @@
+"""What the blocking push and pull consumers offer alike."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from kourou.blocking.background import Blocking, Messages, calls
+from kourou.client.consuming.consumer import Consumer as AsyncConsumer
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.queue import MessageQueue
+
+ConsumerT = TypeVar("ConsumerT", PushConsumer, PullConsumer)
+
+
+class Consumer(Blocking[ConsumerT]):
+    """Iteration, hooks, statistics and health of a consumer."""
+
+    @property
+    def client_id(self) -> str:
+        """What brokers call this consumer."""
+        return self._client.client_id
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this consumer reads now, sorted."""
+        return self._client.queues
+
+    def __iter__(self) -> Messages:
+        """Return a loop over the messages, which ends when the consumer closes."""
+        return Messages(lambda: aiter(self._client))
+
+    on_queues_changed = calls(AsyncConsumer.on_queues_changed)
+    add_hook = calls(AsyncConsumer.add_hook)
+    stats = calls(AsyncConsumer.stats)
+    health = calls(AsyncConsumer.health)
