@@ -16,30 +16,18 @@ Source: DefaultMessageStore.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
 
 from kourou.disk import Disk
-from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
-from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
+from kourou.errors import StoreError
 from kourou.store.config import StoreConfig
-from kourou.store.deletion import Pending, TopicDeletion
-from kourou.store.dispatch import (
-    INNER_BATCH_FLAGS,
-    Appended,
-    Arrival,
-    is_visible,
-    queue_tags_code,
-)
+from kourou.store.deletion import TopicDeletion
+from kourou.store.dispatch import Appended, Arrival
 from kourou.store.get_plan import GetPlan, GetStatus
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
-from kourou.store.reader import StoreReader
-from kourou.store.record_seal import encode_sealed, sealed_size, unsealed
 from kourou.store.recovery import Progress, RecoveryReport
 from kourou.store.sync_plan import SyncPlan
-from kourou.store.write_guard import WriteGuard
+from kourou.store.writer import StoreWriter
 
 __all__ = [
     "Appended",
@@ -54,10 +42,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
-
-class MessageStore(StoreReader):
+class MessageStore(StoreWriter):
     """One store directory, open. Made by `open`.
 
     Attributes:
@@ -65,24 +51,9 @@ class MessageStore(StoreReader):
     """
 
     def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
-        super().__init__(files.log, files.queues, config)
+        super().__init__(files, config)
         self.recovery: RecoveryReport = files.recovery
-        self._files = files
-        self._disk = files.disk
-        self._checkpoint = files.checkpoint
-        self._encode = encode_sealed if config.append_property_crc else encode_record
-        self._size = sealed_size if config.append_property_crc else record_size
-        self._delay_levels_ms = config.delay_levels_ms
-        self._guard = WriteGuard(files.disk, config.free_bytes_needed)
-        self._guard.look_at_space()
-        # Appended and not dispatched yet.
-        self._pending: Pending = deque()
-        self._last_visible = files.recovery.last
         self._is_closed = False
-        self._last_store_at_ms = max(
-            files.recovery.last_store_at_ms, files.checkpoint.value.log_at_ms
-        )
-        self._written_store_at_ms = self._last_store_at_ms
 
     @classmethod
     def open(
@@ -110,208 +81,6 @@ class MessageStore(StoreReader):
             OSError: a file cannot be read or written.
         """
         return cls(open_files(disk, config, now_ms, pid=pid, progress=progress), config)
-
-    # Append, write, sync, dispatch -------------------------------------------------------------
-
-    @property
-    def appended_position(self) -> int:
-        """Where the next record goes, at the earliest."""
-        return self._log.appended_position
-
-    @property
-    def written_position(self) -> int:
-        """Records below are in the files: they survive a kill of this process."""
-        return self._log.written_position
-
-    @property
-    def synced_position(self) -> int:
-        """Records below are on the device: they survive a power cut."""
-        return self._log.synced_position
-
-    def append(self, draft: RecordDraft, now_ms: int) -> Appended:
-        """Give the message its place in the log and in its queue, in memory.
-
-        Its store time is `now_ms`, but never before the one of the record before it.
-
-        Raises:
-            InvalidMessageError: it breaks a limit of the record layout.
-            StoreFullError: too little space is left.
-            StoreReadOnlyError: a write or a sync failed.
-            StoreError: its topic is being deleted.
-            ClosedError: the store is closed.
-        """
-        if not self._guard.may_write:
-            self._guard.check()
-        draft = unsealed(draft)
-        return self._append(draft, self._log.place(self._size(draft)), self._store_time(now_ms))
-
-    def append_batch(self, drafts: Sequence[RecordDraft], now_ms: int) -> list[Appended]:
-        """Append all messages or none, one after another, in one segment of the log.
-
-        Raises:
-            InvalidMessageError: one breaks a limit, or they do not fit into a segment together.
-            StoreError, ClosedError: as `append`.
-        """
-        self._guard.check()
-        drafts = [unsealed(draft) for draft in drafts]
-        position = self._log.place(sum(map(self._size, drafts)))
-        store_at_ms = self._store_time(now_ms)
-        mark = self._log.mark()
-        appended: list[Appended] = []
-        try:
-            for draft in drafts:
-                appended.append(self._append(draft, position, store_at_ms))
-                position = appended[-1].end
-        except (InvalidMessageError, StoreError):
-            self._log.back_to(mark)
-            self._forget_appends(mark.position)
-            raise
-        return appended
-
-    def _append(self, draft: RecordDraft, position: int, store_at_ms: int) -> Appended:
-        """Encode the record and take it, or raise and leave everything as it was."""
-        if draft.sys_flag & INNER_BATCH_FLAGS:
-            raise InvalidMessageError("inner batches cannot be stored yet")
-        queue = self._queues.for_append(draft.topic, draft.queue_id)
-        is_shown = is_visible(draft.sys_flag)
-        queue_offset = queue.next_offset if is_shown else 0
-        record = self._encode(draft, queue_offset, position, store_at_ms)
-        self._log.add(position, record)
-        self._last_store_at_ms = store_at_ms
-        code = queue_tags_code(draft.topic, draft.properties, store_at_ms, self._delay_levels_ms)
-        appended = Appended(
-            position, queue_offset, len(record), queue.topic, queue.queue_id, code, store_at_ms
-        )
-        if is_shown:
-            queue.next_offset = queue_offset + 1
-            self._pending.append((queue, appended))
-        else:
-            self._pending.append((None, appended))
-        return appended
-
-    def _store_time(self, now_ms: int) -> int:
-        return max(now_ms, self._last_store_at_ms)
-
-    def write(self) -> int:
-        """Write all that was appended since the last write: one call for each segment touched.
-
-        Returns:
-            The position up to which the log is written now.
-
-        Raises:
-            StoreFullError: the disk is full. These appends are undone, their results void; the
-                store takes messages again when there is space.
-            StoreReadOnlyError: the write failed otherwise, or the store was read-only. The
-                appends are undone; the store takes no more.
-        """
-        before = self._log.written_position
-        if self._log.appended_position == before:
-            return before
-        if self._guard.read_only_reason is not None:
-            self._log.drop_appends()
-            self._forget_appends(before)
-            self._guard.check()
-        try:
-            self._log.write()
-        except OSError as error:
-            self._undo_write(error)
-        self._written_store_at_ms = self._last_store_at_ms
-        self._guard.wrote(self._log.written_position - before)
-        return self._log.written_position
-
-    def _undo_write(self, error: OSError) -> None:
-        """Take back what a failed write may have left, and raise what the caller is told."""
-        try:
-            self._log.undo()
-        except OSError as undo_error:
-            self.set_read_only(f"a failed write could not be undone: {undo_error}")
-        self._forget_appends(self._log.written_position)
-        if error.errno not in _OUT_OF_SPACE:
-            self.set_read_only(f"a write failed: {error}")
-        self._guard.look_at_space()
-        if self._guard.read_only_reason is not None:
-            raise StoreReadOnlyError(self._guard.read_only_reason) from error
-        raise self._guard.full_error() from error
-
-    def _forget_appends(self, position: int) -> None:
-        """Give back the queue offsets of all records at or behind the position."""
-        while self._pending and self._pending[-1][1].physical_offset >= position:
-            queue, appended = self._pending.pop()
-            if queue is not None:
-                queue.next_offset = appended.queue_offset
-
-    def sync_plan(self) -> SyncPlan | None:
-        """Return what to sync so that all written records are durable; None if they are.
-
-        Now and then it holds a few consume queue files too. The plan before must have ended.
-        """
-        position = self._log.written_position
-        queue_files, queue_directories = self._checkpoint.take_files()
-        if position == self._log.synced_position and not queue_files:
-            return None
-        return SyncPlan(
-            position,
-            self._written_store_at_ms,
-            self._log.unsynced_files(),
-            self._log.unsynced_directories(),
-            queue_files,
-            queue_directories,
-        )
-
-    def run_sync(self, plan: SyncPlan) -> None:
-        """Do what the plan says; on any thread, while the store goes on.
-
-        Raises:
-            OSError: some records may never become durable: `set_read_only`, and do not try again.
-        """
-        plan.run(self._disk)
-
-    def synced(self, plan: SyncPlan) -> None:
-        """Note that `run_sync` returned. Without effect on a store that is read-only."""
-        if self._guard.read_only_reason is None:
-            self._log.synced(plan.position)
-            self._checkpoint.synced(plan, self._log.synced_position)
-
-    def dispatch(self, until_position: int) -> list[Arrival]:
-        """Show the written records that end at or below the position to readers of the queues.
-
-        Returns:
-            Those that got an entry, oldest first.
-        """
-        until_position = min(until_position, self._log.written_position)
-        arrivals: list[Arrival] = []
-        pending, put = self._pending, self._queues.put
-        while pending and pending[0][1].end <= until_position:
-            queue, appended = pending.popleft()
-            if queue is not None:
-                put(queue, appended.physical_offset, appended.size, appended.tags_code)
-                arrivals.append(appended)
-        if arrivals:
-            self._last_visible = arrivals[-1]
-            self._flush_queues(self._queues.flush_long)
-        self._visible_position = max(self._visible_position, until_position)
-        return arrivals
-
-    def set_read_only(self, reason: str) -> None:
-        """Take no more messages until the store is opened anew; reads go on."""
-        self._guard.set_read_only(reason)
-
-    @property
-    def read_only_reason(self) -> str | None:
-        """Why the store takes no messages; None if it does."""
-        return self._guard.read_only_reason
-
-    def check_writable(self) -> None:
-        """Raise what an append would.
-
-        Raises:
-            StoreFullError: too little space is left.
-            StoreReadOnlyError: a write or a sync failed.
-            ClosedError: the store is closed.
-        """
-        self._guard.check()
-
-    # Upkeep ------------------------------------------------------------------------------------
 
     def begin_deletion(self, topic: str) -> TopicDeletion | None:
         """Write what was appended, and refuse messages of the topic from now on.
@@ -345,21 +114,6 @@ class MessageStore(StoreReader):
             self._try_write(self._checkpoint.write)
         self._guard.look_at_space()
         return not has_rest
-
-    def _flush_queues(self, flush: Callable[[], None]) -> bool:
-        error = self._try_write(flush)
-        self._guard.queues_flushed(error)
-        return error is None
-
-    def _try_write(self, write: Callable[[], None]) -> OSError | None:
-        """Write derived data; return why that failed, if it did."""
-        try:
-            write()
-        except OSError as error:
-            if error.errno not in _OUT_OF_SPACE:
-                self.set_read_only(f"a write failed: {error}")
-            return error
-        return None
 
     def close(self, now_ms: int) -> None:  # noqa: ARG002 - the index's files will be dated
         """Make everything durable and let go of the directory. Calling it again does nothing.
