@@ -215,3 +215,22 @@ def test_space_is_accounted_for_through_removals_and_crashes() -> None:
 
     disk.unlink("b")
     assert disk.free_bytes() == 10 * PAGE
+
+
+def test_a_write_and_a_change_of_size_tell_the_time_and_reads_and_syncs_do_not() -> None:
+    disk = SimDisk()
+    disk.write("log", 0, [b"a"])
+    assert disk.modified_at_ms("log") == 0
+
+    disk.now_ms = lambda: 1_000
+    disk.truncate("log", 10)
+    disk.now_ms = lambda: 2_000
+    disk.sync("log")
+    contents(disk)
+    assert disk.modified_at_ms("log") == 1_000
+
+    disk.sync_directory("")
+    disk.crash()
+    assert disk.modified_at_ms("log") == 1_000
+    disk.write("log", 0, [b"b"])
+    assert disk.modified_at_ms("log") == 2_000

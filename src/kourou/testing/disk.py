@@ -31,7 +31,9 @@ _ZEROS = bytes(PAGE)
 class _Inode:
     """A file's contents: what is read now, and what the device holds."""
 
-    __slots__ = ("device_pages", "device_size", "dirty", "lost", "pages", "size")
+    __slots__ = (
+        "device_pages", "device_size", "dirty", "lost", "modified_at_ms", "pages", "size",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.pages: dict[int, bytearray] = {}
@@ -40,6 +42,7 @@ class _Inode:
         self.device_size = 0
         self.dirty: set[int] = set()
         self.lost: set[int] = set()  # not on the device, and no sync will bring them there
+        self.modified_at_ms = 0
 
     def read(self, offset: int, size: int) -> bytes:
         end = min(self.size, offset + size)
@@ -178,6 +181,7 @@ class SimDisk:
         on_operation: called before each with its name and the file's; what it raises passes, so
             that a test can crash at any point. After that call `crash()`.
         free: bytes that new pages may still take.
+        now_ms: tells the time of writes; a crash keeps it. It stands still unless it is replaced.
     """
 
     def __init__(self, seed: int = 0, *, free: int = 1 << 40) -> None:
@@ -185,6 +189,7 @@ class SimDisk:
         self.operations = 0
         self.on_operation: Callable[[str, str], None] | None = None
         self.free = free
+        self.now_ms: Callable[[], int] = lambda: 0
         self._dice = random.Random(seed)
         self._tree = _Directory()
         self._locks: dict[str, object] = {}
@@ -309,10 +314,8 @@ class SimDisk:
         self._directory(parent).remove(base)
 
     def modified_at_ms(self, name: str) -> int:
-        """Return 0: no time passes on this disk."""
         self._begin("modified_at_ms", name)
-        self._file(name)
-        return 0
+        return self._file(name).modified_at_ms
 
     def free_bytes(self) -> int:
         self._begin("free_bytes", "")
@@ -373,6 +376,7 @@ class SimDisk:
         return node
 
     def _create(self, name: str) -> _Inode:
+        """Return the file, made if need be, for an operation that changes it."""
         node = self._find(name)
         if node is None:
             parent, _, base = name.rpartition("/")
@@ -380,4 +384,5 @@ class SimDisk:
             self._directory(parent).put(base, node)
         if not isinstance(node, _Inode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        node.modified_at_ms = self.now_ms()
         return node
