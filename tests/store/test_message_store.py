@@ -522,8 +522,8 @@ def test_a_store_is_open_once_only(rig: Rig) -> None:
         MessageStore.open(rig.disk, CONFIG, 0, pid=2)
 
 
-def test_the_abort_file_holds_the_pid_while_the_store_is_open(rig: Rig) -> None:
-    assert rig.disk.read("abort", 0, 10) == b"42"
+def test_the_abort_file_says_who_has_the_store_open(rig: Rig) -> None:
+    assert rig.disk.read("abort", 0, 20) == b"42 kourou"
     rig.store.close(0)
     assert not rig.disk.exists("abort")
     rig.open()

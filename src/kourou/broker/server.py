@@ -33,7 +33,7 @@ from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import MessageStore
+from kourou.store.message_store import MessageStore, Progress
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +110,15 @@ class Broker:
             return ["the broker is not started"]
         return ["the broker is stopping"] if self._is_ended else self._running.troubles()
 
-    async def start(self) -> Address:
+    async def start(self, progress: Progress | None = None) -> Address:
         """Recover the store, serve, register, and return the address.
 
         Waits for the name servers for a second at most: the broker serves without them, and
         registers when they can be reached.
+
+        Args:
+            progress: told (bytes of the log read, bytes to read) now and then while the store is
+                recovered; off the loop.
 
         Raises:
             StoreError: the store is in use, was made with other sizes, or is corrupt.
@@ -129,6 +133,7 @@ class Broker:
             self._config.store_config,
             clock.now_ms(),
             pid=os.getpid(),
+            progress=progress,
         )
         flusher = self._flusher_factory(asyncio.get_running_loop())
         try:

@@ -22,6 +22,7 @@ from kourou.broker.server import Broker
 from kourou.cli.exits import INTERRUPTED, say
 from kourou.cli.output import counted
 from kourou.cli.ready import Ready
+from kourou.cli.recovery_progress import RecoveryProgress
 from kourou.console.server import Console
 from kourou.disk import OsDisk
 from kourou.errors import ListenFailedError, StoreUnusableError
@@ -86,10 +87,13 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(_reachable(address)),))
         broker = Broker(config, disk, runtime, ThreadFlusher)
+        progress = RecoveryProgress()
         try:
-            await broker.start()
+            await broker.start(progress)
         except OSError as error:
             raise _unusable(plan.store_path, error) from error
+        finally:
+            progress.end()
         running.push_async_callback(broker.stop)
         console = _console(plan, broker)
         if console is not None:

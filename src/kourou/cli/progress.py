@@ -25,6 +25,7 @@ class Progress:
         stream: where to write; None for stderr.
         clock: tells when to write.
         is_shown: None: if there is somebody to see it.
+        first_ms: work that is done sooner shows nothing.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Progress:
         stream: TextIO | None = None,
         clock: Clock | None = None,
         is_shown: bool | None = None,
+        first_ms: int = FIRST_MS,
     ) -> None:
         self._noun = noun
         self._total = total
@@ -44,7 +46,7 @@ class Progress:
             is_shown = self._stream.isatty() and not sys.stdout.isatty()
         self._is_shown = is_shown
         self._done = 0
-        self._next_at_ms = self._clock.now_ms() + FIRST_MS
+        self._next_at_ms = self._clock.now_ms() + first_ms
         self._width = 0
 
     def advance(self, count: int = 1) -> None:
@@ -66,6 +68,10 @@ class Progress:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Take the line away."""
         if self._width:
             self._write("")
             self._stream.write("\r")

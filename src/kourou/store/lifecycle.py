@@ -19,14 +19,13 @@ from dataclasses import dataclass
 import msgspec
 
 from kourou.disk import Disk
+from kourou.store.abort_file import LastRun, read_last_run, remove_abort, write_abort
 from kourou.store.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.dispatch import Appended
 from kourou.store.paths import (
-    ABORT,
-    ABORT_BACKUP,
     BATCH_CONSUMEQUEUE,
     CHECKPOINT,
     COMMITLOG,
@@ -75,7 +74,7 @@ def open_files(
         files = _load(disk, config, now_ms, progress, unlock)
         files.save_state(files.state)
         create_checkpoint(disk)
-        _write_abort(disk, pid)
+        write_abort(disk, pid)
     except BaseException:
         unlock()
         raise
@@ -95,13 +94,13 @@ def _load(
     disk.sync_directory("")
     disk.sync_directory(CONFIG)  # a killed process may have renamed a file that is read now
     state_file = StoreStateFile(disk)
-    state = _known_state(disk, state_file.load(config))
+    last_run = read_last_run(disk)
+    state = _known_state(last_run, state_file.load(config))
     commitlog = CommitLog(disk, config.commitlog_segment_bytes)
     queues = ConsumeQueueTable(disk, config)
     checkpoint = load_checkpoint(disk)
     if disk.list(BATCH_CONSUMEQUEUE):
         log.warning("store.batch_queues_ignored path=%s", disk.root)
-    was_clean = not disk.exists(ABORT)
     report = Recovery(
         disk,
         config,
@@ -110,12 +109,12 @@ def _load(
         checkpoint=checkpoint,
         state=state,
         progress=progress,
-        was_clean=was_clean,
+        last_run=last_run,
     ).run()
     log.info(
         "store.opened path=%s clean=%s scanned=%d truncated=%d end=%d",
         disk.root,
-        was_clean,
+        last_run.was_clean,
         report.records_scanned,
         report.truncated_bytes,
         report.end,
@@ -132,9 +131,9 @@ def _load(
     )
 
 
-def _known_state(disk: Disk, state: StoreState | None) -> StoreState | None:
-    """Return the state without what Java may have outdated: it leaves `abort.bak` behind."""
-    if state is None or not disk.exists(ABORT_BACKUP):
+def _known_state(last_run: LastRun, state: StoreState | None) -> StoreState | None:
+    """Return the state without what Java may have outdated."""
+    if state is None or last_run.was_kourou:
         return state
     return msgspec.structs.replace(state, closed=None)
 
@@ -159,15 +158,6 @@ def _pruned(
     )
 
 
-def _write_abort(disk: Disk, pid: int) -> None:
-    disk.truncate(ABORT, 0)
-    disk.write(ABORT, 0, [str(pid).encode()])
-    disk.sync(ABORT)
-    if disk.exists(ABORT_BACKUP):
-        disk.unlink(ABORT_BACKUP)
-    disk.sync_directory("")
-
-
 def close_files(files: StoreFiles, last_visible: Appended | None) -> None:
     """Make everything durable and remove `abort`.
 
@@ -186,5 +176,4 @@ def close_files(files: StoreFiles, last_visible: Appended | None) -> None:
     disk.sync(CHECKPOINT)
     closed = ClosedState(commitlog.written_position, sum(queue.max_offset for queue in queues))
     files.save_state(msgspec.structs.replace(files.state, closed=closed))
-    disk.unlink(ABORT)
-    disk.sync_directory("")
+    remove_abort(disk)

@@ -35,6 +35,7 @@ __all__ = [
     "GetPlan",
     "GetStatus",
     "MessageStore",
+    "Progress",
     "RecoveryReport",
     "SyncPlan",
     "TopicDeletion",

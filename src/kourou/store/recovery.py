@@ -28,10 +28,12 @@ from dataclasses import dataclass
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
 from kourou.protocol.message_layout import RecordHeader
+from kourou.store.abort_file import LastRun
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.damage import DamagedSpan
 from kourou.store.dispatch import Appended, is_visible, light_queues, queue_tags_code
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
 from kourou.store.formats import Checkpoint, QueueEntry
@@ -54,7 +56,7 @@ class RecoveryReport:
     """What opening a store found and did.
 
     Attributes:
-        was_clean: the last stop removed `abort`.
+        last_run: how the store was found.
         records_scanned: whole records that were read and checked.
         truncated_bytes: bytes of torn or lost appends that were cut off, zeros at the end of a
             file not counted.
@@ -62,15 +64,24 @@ class RecoveryReport:
         end: where the log goes on.
         last: the last record that a queue names, of those that were scanned.
         last_store_at_ms: the latest store time of the records scanned.
+        scanned_from: where the scan began: records from there on were checked.
+        damaged: what was stepped over, in log order.
     """
 
-    was_clean: bool
+    last_run: LastRun
     records_scanned: int
     truncated_bytes: int
     redispatched: int
     end: int
     last: Appended | None
     last_store_at_ms: int
+    scanned_from: int
+    damaged: tuple[DamagedSpan, ...]
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last stop was in order."""
+        return self.last_run.was_clean
 
 
 class Recovery:
@@ -86,7 +97,7 @@ class Recovery:
         checkpoint: Checkpoint,
         state: StoreState | None,
         progress: Progress | None,
-        was_clean: bool,
+        last_run: LastRun,
     ) -> None:
         self._disk = disk
         self._config = config
@@ -97,7 +108,8 @@ class Recovery:
         self._state = state
         self._deleted_topics = state.deleted_topics if state is not None else {}
         self._progress = progress
-        self._was_clean = was_clean
+        self._last_run = last_run
+        self._was_clean = last_run.was_clean
         self._touched: set[ConsumeQueue] = set()
         self._lacking: list[ConsumeQueue] = []  # have not what lies before the scan
         self._start_position = 0
@@ -126,13 +138,15 @@ class Recovery:
         self._log.start_at(scan.position)
         self._finish_queues(scan)
         return RecoveryReport(
-            self._was_clean,
+            self._last_run,
             self._records,
             truncated_bytes,
             self._redispatched,
             scan.position,
             self._last,
             self._last_store_at_ms,
+            self._start_position,
+            (),
         )
 
     def _load(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
 from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
+from kourou.store.abort_file import note_failed_sync
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import Pending
 from kourou.store.dispatch import (
@@ -165,6 +166,7 @@ class StoreWriter(StoreReader):
         try:
             self._log.undo()
         except OSError as undo_error:
+            note_failed_sync(self._disk)
             self.set_read_only(f"a failed write could not be undone: {undo_error}")
         self._forget_appends(self._log.written_position)
         if error.errno not in _OUT_OF_SPACE:
@@ -205,7 +207,11 @@ class StoreWriter(StoreReader):
         Raises:
             OSError: some records may never become durable: `set_read_only`, and do not try again.
         """
-        plan.run(self._disk)
+        try:
+            plan.run(self._disk)
+        except OSError:
+            note_failed_sync(self._disk)  # at once: a kill may come before anybody is told
+            raise
 
     def synced(self, plan: SyncPlan) -> None:
         """Note that `run_sync` returned. Without effect on a store that is read-only."""

@@ -1,0 +1,64 @@
+"""Telling who started a broker how far the recovery of its store is, when that takes a while."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final, TextIO
+
+from kourou.cli.progress import Progress
+from kourou.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+FIRST_MS: Final = 1_000
+"""A recovery that is done sooner is not told of."""
+LOG_INTERVAL_MS: Final = 3_000
+_MIB: Final = 1024 * 1024
+
+
+class RecoveryProgress:
+    """One line on a terminal, written over and wiped at the end; else a log entry now and then.
+
+    Called on the thread that recovers; nothing else writes to the terminal meanwhile.
+
+    Args:
+        stream: the terminal, or what is none; None for stderr.
+        clock: tells when to tell.
+    """
+
+    def __init__(self, *, stream: TextIO | None = None, clock: Clock | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock or SystemClock()
+        self._is_terminal = self._stream.isatty()
+        self._next_log_at_ms = self._clock.now_ms() + FIRST_MS
+        self._line: Progress | None = None
+        self._shown = 0
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        """Take how far it is, in bytes of the log."""
+        if self._is_terminal:
+            self._show(done_bytes // _MIB, total_bytes // _MIB)
+            return
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._next_log_at_ms:
+            self._next_log_at_ms = now_ms + LOG_INTERVAL_MS
+            log.info("store.recovered_in_part bytes=%d of=%d", done_bytes, total_bytes)
+
+    def _show(self, done_mib: int, total_mib: int) -> None:
+        if self._line is None:
+            self._line = Progress(
+                "MiB of the log checked: the last stop was not clean",
+                total_mib,
+                stream=self._stream,
+                clock=self._clock,
+                is_shown=True,
+                first_ms=FIRST_MS,
+            )
+        self._line.advance(done_mib - self._shown)
+        self._shown = done_mib
+
+    def end(self) -> None:
+        """Wipe the line, if there is one."""
+        if self._line is not None:
+            self._line.wipe()

@@ -1,0 +1,63 @@
+"""A recovery that takes a while is told of: on a terminal by a line, else by log entries."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from kourou.cli.recovery_progress import FIRST_MS, LOG_INTERVAL_MS, RecoveryProgress
+
+MIB = 1024 * 1024
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_short_recovery_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for stream in (Terminal(), io.StringIO()):
+        progress = RecoveryProgress(stream=stream, clock=Clock())
+        progress(3 * MIB, 4 * MIB)
+        progress.end()
+
+        assert stream.getvalue() == ""
+    assert caplog.text == ""
+
+
+def test_a_terminal_gets_one_line_that_goes_away() -> None:
+    stream, clock = Terminal(), Clock()
+    progress = RecoveryProgress(stream=stream, clock=clock)
+    progress(1 * MIB, 400 * MIB)
+    clock.at_ms += FIRST_MS
+    progress(100 * MIB, 400 * MIB)
+    progress.end()
+
+    line, wiped, last = stream.getvalue().split("\r")[1:]
+    assert line.startswith("100 of 400 MiB of the log checked")
+    assert (wiped.strip(), last) == ("", "")
+
+
+def test_elsewhere_the_log_gets_an_entry_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    progress = RecoveryProgress(stream=io.StringIO(), clock=clock)
+    for step_ms in (0, FIRST_MS, LOG_INTERVAL_MS - 1, 1):
+        clock.at_ms += step_ms
+        progress(step_ms, 9 * MIB)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"store.recovered_in_part bytes=1000 of={9 * MIB}",
+        f"store.recovered_in_part bytes=1 of={9 * MIB}",
+    ]
