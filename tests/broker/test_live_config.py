@@ -68,7 +68,7 @@ def test_what_is_so_already_changes_nothing() -> None:
     [
         ({"brokerConfigPath": "x"}, "Can not update config in black list."),
         ({"listenPort": "1"}, "listenPort can be changed only by a restart"),
-        ({"fileReservedTime": "1"}, "Kourou does not serve it yet"),
+        ({"cleanFileForciblyEnable": "true"}, "Kourou does not serve it yet"),
     ],
 )
 def test_an_option_that_is_not_live_is_refused(asked: dict[str, str], text: str) -> None:

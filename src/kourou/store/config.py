@@ -7,6 +7,7 @@ from typing import Final
 
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_MS
+from kourou.store.retention import RetentionConfig
 
 _MIB: Final = 1024 * 1024
 _ENTRY_BYTES: Final = 20
@@ -65,6 +66,8 @@ class StoreConfig:
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """How long each delay level waits, level 1 first; a delayed message's queue entry holds when
     it is due."""
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    """How long messages are kept."""
 
     def __post_init__(self) -> None:
         for name, least in (
