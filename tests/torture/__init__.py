@@ -1,0 +1,1 @@
+"""Faults done to stores and brokers by the thousand: `python -m tests.torture`, `make torture`."""

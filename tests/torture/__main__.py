@@ -1,0 +1,94 @@
+"""Run the faults from the command line; exit code 0 when every figure held, else 1.
+
+python -m tests.torture                              all, as much as must hold (about an hour)
+python -m tests.torture --only power,torn --seeds 500
+python -m tests.torture --only power --seed 4711 --seeds 1    one seed again
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.torture import power
+from tests.torture.figures import FAILURES_SHOWN, Figure, Size
+
+FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
+    "power": power.run,
+}
+
+
+def main() -> int:
+    """Return the exit code."""
+    arguments = _parser().parse_args()
+    names = arguments.only.split(",") if arguments.only else list(FAULTS)
+    unknown = set(names) - set(FAULTS)
+    if unknown:
+        _say(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+        return 2
+    given = {
+        name: value
+        for name in ("cycles", "seeds", "places", "calls", "stride", "jobs")
+        if (value := getattr(arguments, name)) is not None
+    }
+    size = Size(seed=arguments.seed, say=_say, **given)
+    _say(f"seed {size.seed}: {', '.join(names)}")
+    figures: list[Figure] = []
+    for name in names:
+        began_s = time.perf_counter()
+        figures += FAULTS[name](size)
+        _say(f"{name}: {time.perf_counter() - began_s:.0f} s")
+    return show(figures)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.torture",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", help=f"some of {','.join(FAULTS)}")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
+    parser.add_argument("--cycles", type=int, help="kills with -9 (200)")
+    parser.add_argument("--seeds", type=int, help="power losses in each mode (10,000)")
+    parser.add_argument("--places", type=int, help="bits flipped (1,000)")
+    parser.add_argument("--calls", type=int, help="errors in calls 1 to so many (200)")
+    parser.add_argument("--stride", type=int, help="every how many of these by the shim (1)")
+    parser.add_argument("--jobs", type=int, help="processes for simulations (all cores)")
+    return parser
+
+
+def show(figures: Sequence[Figure]) -> int:
+    """Print the table and what did not hold, and return the exit code."""
+    table = Table()
+    table.add_column("fault")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("limit", justify="right")
+    table.add_column("held")
+    for figure in figures:
+        held = "yes" if figure.held else "NO"
+        table.add_row(figure.fault, figure.name, figure.value, figure.limit, held)
+    Console(width=120).print(table)
+    for figure in figures:
+        for failure in figure.failures[:FAILURES_SHOWN]:
+            _say(f"{figure.fault}, {figure.name}: {failure}")
+        if len(figure.failures) > FAILURES_SHOWN:
+            _say(f"... and {len(figure.failures) - FAILURES_SHOWN:,} more")
+    return 0 if all(figure.held for figure in figures) else 1
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""A store that is driven step by step on a simulated disk, loses power anywhere, and is compared.
+
+The steps include writes that fail, full disks, failed syncs, kills and clean stops. What was synced
+must be there, in order, without a hole, and nothing that was not appended.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from kourou.errors import StoreFullError
+from kourou.protocol.message_layout import decode_messages
+from kourou.store.check import check_store
+from kourou.store.message_store import MessageStore
+from kourou.testing.disk import SimDisk
+from tests.store.rig import CONFIG, SEGMENT_BYTES, draft
+
+QUEUES = [("T", 0), ("T", 1), ("U", 0)]
+
+
+class PowerLostError(Exception):
+    """The test's crash, raised out of the disk."""
+
+
+@dataclass
+class Run:
+    """A store, what was appended to it in order, and how much of that is surely durable."""
+
+    disk: SimDisk
+    appended: list[tuple[tuple[str, int], bytes]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    durable: int = 0
+    now_ms: int = 1_000
+
+    def open(self) -> None:
+        self.store = MessageStore.open(self.disk, CONFIG, self.now_ms, pid=1)
+
+    def do(self, step: tuple[str, int]) -> None:
+        name, number = step
+        getattr(self, name)(number)
+
+    def append(self, number: int) -> None:
+        topic, queue_id = QUEUES[number % 3]
+        body = b"%06d" % len(self.appended) + b"x" * (number * 37 % 1500)
+        note = {"TAGS": "a", "NOTE": "y" * (number * 53 % 1300 + 1)}
+        message = draft(body, topic=topic, queue_id=queue_id, properties=note)
+        got = self.store.append(message, self.now_ms)
+        self.appended.append(((topic, queue_id), body))
+        self.ends.append(got.end)
+
+    def write(self, _: int) -> None:
+        self.store.write()
+
+    def sync(self, _: int) -> None:
+        self.store.write()
+        plan = self.store.sync_plan()
+        if plan is not None:
+            self.store.run_sync(plan)
+            self.store.synced(plan)
+            self.durable = sum(end <= plan.position for end in self.ends)
+
+    def show_synced(self, _: int) -> None:
+        self.store.dispatch(self.store.synced_position)
+
+    def show_written(self, _: int) -> None:
+        self.store.dispatch(self.store.written_position)
+
+    def flush(self, _: int) -> None:
+        self.now_ms += 1_000
+        self.store.flush(self.now_ms)
+
+    def restart(self, _: int) -> None:
+        self.store.close(self.now_ms)
+        self.durable = len(self.appended)
+        self.open()
+
+    def kill(self, _: int) -> None:
+        """Kill the process: what was written stays, unless a sync failed before."""
+        sure = self.durable
+        if self.store.read_only_reason is None:
+            sure = sum(end <= self.store.written_position for end in self.ends)
+        self.store.abandon()
+        self.open()
+        self.forget(self.there())
+        assert len(self.appended) >= sure
+        self.durable = len(self.appended)
+
+    def fill_disk(self, number: int) -> None:
+        """Let a write fail for want of space; what it was to write is refused."""
+        written = self.store.written_position
+        self.append(number)
+        self.disk.fail_after(0, OSError(errno.ENOSPC, "full"), ("write", "truncate"))
+        with pytest.raises(StoreFullError):
+            self.store.write()
+        self.forget(sum(end <= written for end in self.ends))
+
+    def fail_sync(self, number: int) -> None:
+        """Let a sync fail: the store takes no more, and the broker is killed and started again."""
+        self.append(number)
+        self.store.write()
+        plan = self.store.sync_plan()
+        assert plan is not None
+        self.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
+        with pytest.raises(OSError, match="broken"):
+            self.store.run_sync(plan)
+        self.store.set_read_only("a sync failed")
+        self.kill(0)
+
+    def there(self) -> int:
+        """Return how many messages the log still holds."""
+        return sum(end <= self.store.written_position for end in self.ends)
+
+    def forget(self, count: int) -> None:
+        del self.appended[count:]
+        del self.ends[count:]
+
+    def lose_power(self, operations: int) -> None:
+        """Raise out of the disk after so many operations."""
+        left = [operations]
+
+        def count_down(_operation: str, _name: str) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise PowerLostError
+
+        self.disk.on_operation = count_down
+
+    def start_after_power_loss(self, recovery_crashes: list[int]) -> None:
+        self.disk.on_operation = None
+        for operations in recovery_crashes:
+            self.disk.crash()
+            self.lose_power(operations)
+            try:
+                self.open()
+            except PowerLostError:
+                continue
+            finally:
+                self.disk.on_operation = None
+            self.store.abandon()
+        self.disk.crash()
+        self.open()
+
+    def check(self) -> None:
+        """Compare what is there with what must and may be; then go on, and compare again."""
+        assert self.there() >= self.durable, "a durable message is lost"
+        self.forget(self.there())
+        end = self.ends[-1] if self.ends else 0
+        behind_blank = -(-end // SEGMENT_BYTES) * SEGMENT_BYTES
+        assert self.store.written_position in (end, behind_blank), "a record nobody appended"
+        self.compare()
+        self.store.close(self.now_ms)
+        assert check_store(self.disk).findings == []
+        self.open()
+        for number in range(8):
+            self.append(number)
+        self.sync(0)
+        self.show_synced(0)
+        self.compare()
+        self.store.close(self.now_ms)
+        assert check_store(self.disk).findings == []
+
+    def compare(self) -> None:
+        for topic, queue_id in QUEUES:
+            expected = [body for queue, body in self.appended if queue == (topic, queue_id)]
+            assert self.store.max_offset(topic, queue_id) == len(expected)
+            assert self.bodies(topic, queue_id) == expected
+
+    def bodies(self, topic: str, queue_id: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        while len(bodies) < self.store.max_offset(topic, queue_id):
+            plan = self.store.plan_get(topic, queue_id, len(bodies), 32, 1 << 20, None)
+            data = self.store.read_ranges(plan.ranges, may_block=True)
+            assert data, plan
+            for message in decode_messages(data):
+                bodies.append(message.body)
+                assert set(message.properties.get("NOTE", "")) == {"y"}, "a torn record"
+        return bodies
+
+
+STEPS = [
+    *["append"] * 6, "write", *["sync"] * 2, *["show_synced"] * 2, "show_written",
+    *["flush"] * 2, "restart", "kill", "fill_disk", "fail_sync",
+]  # fmt: skip
+
+
+def lose_power_anywhere(seed: int) -> None:
+    """Do steps of the seed's choice until power fails, recover, crash there too, and compare.
+
+    Raises:
+        AssertionError: something durable is lost, or something else is there.
+    """
+    dice = random.Random(seed)
+    steps = [(dice.choice(STEPS), dice.randrange(61)) for _ in range(dice.randrange(80))]
+    run = Run(SimDisk(seed))
+    run.lose_power(dice.randrange(600))
+    try:
+        run.open()
+        for step in steps:
+            run.do(step)
+    except PowerLostError:
+        pass
+    run.start_after_power_loss([dice.randrange(80) for _ in range(dice.choice((0, 0, 1, 2)))])
+    run.check()
