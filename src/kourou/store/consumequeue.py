@@ -11,6 +11,8 @@ Source: ConsumeQueue.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kourou.disk import Disk
 from kourou.store.formats import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.paths import queue_directory
@@ -27,6 +29,8 @@ class ConsumeQueue:
         min_offset: of the first entry whose record is still in the log.
         max_offset: one more than the last entry's: what consumers can see ends here.
         next_offset: what the next appended message gets.
+        unchecked_below: entries below were in the files when the store was opened; from there on
+            this process made them.
     """
 
     __slots__ = (
@@ -39,6 +43,7 @@ class ConsumeQueue:
         "queue_id",
         "segments",
         "topic",
+        "unchecked_below",
     )
 
     def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
@@ -46,7 +51,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.segments = SegmentList(disk, queue_directory(topic, queue_id), file_bytes)
         self._disk = disk
-        self.min_offset = self.max_offset = self.next_offset = 0
+        self.min_offset = self.max_offset = self.next_offset = self.unchecked_below = 0
         self._begin_tail(0)
 
     def _begin_tail(self, queue_offset: int, entries: bytes = b"") -> None:
@@ -85,8 +90,23 @@ class ConsumeQueue:
     def read(self, queue_offset: int, count: int) -> bytes:
         """Return entries from `queue_offset` on: at most `count`, from one file or its tail.
 
-        Empty if the file is missing, or if there is no such entry.
+        Empty if the file is missing, or if there is no such entry. May wait for the device.
         """
+        try:
+            return self._read(self._disk.read, queue_offset, count) or b""
+        except FileNotFoundError:
+            return b""
+
+    def read_resident(self, queue_offset: int, count: int) -> bytes | None:
+        """Return what `read` would, or None if that might wait for the device."""
+        try:
+            return self._read(self._disk.read_resident, queue_offset, count)
+        except FileNotFoundError:
+            return b""
+
+    def _read(
+        self, read: Callable[[str, int, int], bytes | None], queue_offset: int, count: int
+    ) -> bytes | None:
         per_file = self.segments.file_bytes // ENTRY_BYTES
         stop = min(
             queue_offset + count,
@@ -99,13 +119,8 @@ class ConsumeQueue:
             return bytes(tail[at : (stop - file_end) * ENTRY_BYTES])
         position = queue_offset * ENTRY_BYTES
         size = (min(stop, file_end) - queue_offset) * ENTRY_BYTES
-        try:
-            data = self._disk.read(
-                self.segments.name(position), position % self.segments.file_bytes, size
-            )
-        except FileNotFoundError:
-            return b""
-        if stop > file_end and len(data) == size:
+        data = read(self.segments.name(position), position % self.segments.file_bytes, size)
+        if data is not None and stop > file_end and len(data) == size:
             data += tail[: (stop - file_end) * ENTRY_BYTES]
         return data
 
@@ -275,6 +290,20 @@ class ConsumeQueue:
             else:
                 high = middle
         self.min_offset = low
+
+    def count_expired_files(self, log_min_position: int) -> int:
+        """Return how many of the oldest files name only records below; never the last file.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        count = 0
+        for start in self.segments.starts()[:-1]:
+            last = self._file_entry((start + self.segments.file_bytes) // ENTRY_BYTES - 1)
+            if last is None or last.physical_offset >= log_min_position:
+                break
+            count += 1
+        return count
 
 
 def is_real(entry: QueueEntry) -> bool:
