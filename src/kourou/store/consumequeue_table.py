@@ -228,6 +228,16 @@ class ConsumeQueueTable:
         if removed:
             self._disk.sync_directory(queue.segments.directory)
 
+    def hide_first_files(self, queue: ConsumeQueue, count: int) -> list[int]:
+        """Forget the queue's oldest files, which are the caller's to unlink; return their starts.
+
+        See `kourou.store.expiry`.
+        """
+        starts = queue.segments.hide_first(count)
+        for start in starts:
+            self.unsynced.pop(queue.segments.name(start), None)
+        return starts
+
     def remove(self, queue: ConsumeQueue) -> None:
         """Forget one queue and remove its files and directory, durably."""
         queues = self._queues[queue.topic]

@@ -23,6 +23,7 @@ from kourou.errors import StoreError
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import TopicDeletion
 from kourou.store.dispatch import Appended, Arrival
+from kourou.store.expiry import Expiry
 from kourou.store.get_plan import GetPlan, GetStatus
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.recovery import Progress, RecoveryReport
@@ -49,11 +50,13 @@ class MessageStore(StoreWriter):
 
     Attributes:
         recovery: what opening found and did.
+        expiry: removes what is too old; whoever runs it asks `read_only_reason` first.
     """
 
     def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
         super().__init__(files, config)
         self.recovery: RecoveryReport = files.recovery
+        self.expiry = Expiry(files.disk, files.log, files.queues, lambda: self.visible_position)
         self._is_closed = False
 
     @classmethod

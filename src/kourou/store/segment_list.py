@@ -108,6 +108,21 @@ class SegmentList:
         self._disk.truncate(name, self.file_bytes)
         return [name]
 
+    def hide_first(self, count: int) -> list[int]:
+        """Let the list begin behind its oldest files, which are the caller's to unlink.
+
+        Returns:
+            Where they begin, oldest first. The last file always stays.
+        """
+        hidden = list(self.starts()[: max(0, min(count, len(self.starts()) - 1))])
+        self.first += len(hidden) * self.file_bytes
+        return hidden
+
+    def show_first(self, starts: list[int]) -> None:
+        """Take back files that were hidden and are still there: the last ones of those."""
+        assert not starts or starts[-1] + self.file_bytes == self.first, self.directory
+        self.first -= len(starts) * self.file_bytes
+
     def remove(self, starts: list[int]) -> None:
         """Remove files behind a gap, last first, so that a crash leaves no new gap."""
         for start in reversed(starts):

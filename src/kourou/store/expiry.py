@@ -1,0 +1,157 @@
+"""Removing what expired: segments of the log, then the files of queues that name nothing else.
+
+Whoever runs it takes these steps, a few files at a time, and never two of them at once:
+
+    step             where       what it does                        a crash after it leaves
+    count_expired    any thread  asks for the segments' dates        everything
+    hide_segment     the loop    the log begins later for readers    everything
+    remove           any thread  unlinks, oldest first               a log that begins here or later
+    sync_log         any thread  those segments are gone for good    a log that begins later
+    look_at          any thread  queues begin later for readers      the same; the next start looks
+    hide_files       the loop    queues forget their oldest files    the same
+    remove           any thread  unlinks, oldest first               queues that begin here or later
+
+The log goes first, durably: if a crash brought a segment back whose queue files are gone, its
+messages would be in no queue. The other way round nothing is lost: entries that name nothing are
+passed over, and their files go with the next run. What a crash brings back of either is the end of
+what was removed, so that there is never a gap.
+
+A reader that is in a file when it goes gets what it had asked for, or is told that the message was
+removed. A file that cannot be unlinked is shown again, and tried again by the next run.
+
+Source: CommitLog.deleteExpiredFile, ConsumeQueueStore.CleanConsumeQueueService, apache/rocketmq
+5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kourou.disk import Disk
+from kourou.store.commitlog import CommitLog
+from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.paths import COMMITLOG
+from kourou.store.retention import RetentionConfig, count_expired
+from kourou.store.segment_list import SegmentList
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class HiddenFiles:
+    """The oldest files of a list, which it does not show any more.
+
+    Attributes:
+        segments: the list.
+        starts: where they begin, oldest first; those that were removed are taken off.
+    """
+
+    segments: SegmentList
+    starts: list[int]
+
+
+class Expiry:
+    """Removes the oldest files of one open store."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_: CommitLog,
+        queues: ConsumeQueueTable,
+        visible_position: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._log = log_
+        self._queues = queues
+        self._visible_position = visible_position
+
+    @property
+    def log_min_position(self) -> int:
+        """Where the log begins."""
+        return self._log.min_position
+
+    def count_expired(self, config: RetentionConfig, now_ms: int) -> int:
+        """Return how many of the oldest segments a run may remove; on any thread.
+
+        Never the last one, nor one with a record that is not durable or not in its queue yet.
+
+        Raises:
+            OSError: a segment's date cannot be read.
+        """
+        segments = self._log.segments
+        done = min(self._log.synced_position, self._visible_position())
+        dates = (
+            self._disk.modified_at_ms(segments.name(start))
+            for start in segments.starts()[:-1]
+            if start + segments.file_bytes <= done
+        )
+        return count_expired(dates, config, now_ms)
+
+    def hide_segment(self) -> HiddenFiles:
+        """Let the log begin with its second segment; on the store's thread."""
+        return HiddenFiles(self._log.segments, self._log.segments.hide_first(1))
+
+    def remove(self, hidden: Iterable[HiddenFiles]) -> None:
+        """Unlink the files; on any thread. After an error `show_rest` must be called.
+
+        Raises:
+            OSError: some are still there.
+        """
+        for files in hidden:
+            while files.starts:
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(files.segments.name(files.starts[0]))
+                del files.starts[0]
+
+    def show_rest(self, hidden: Iterable[HiddenFiles]) -> None:
+        """Take back the files that could not be removed; on the store's thread."""
+        for files in hidden:
+            files.segments.show_first(files.starts)
+
+    def sync_log(self) -> None:
+        """Make the removal of segments durable; on any thread.
+
+        Raises:
+            OSError: the store should take no more writes: what else was not durable in that
+                directory may never become so.
+        """
+        self._disk.sync_directory(COMMITLOG)
+
+    def queues(self) -> list[ConsumeQueue]:
+        """Return all queues there are now; on the store's thread."""
+        return list(self._queues)
+
+    def look_at(self, queues: Sequence[ConsumeQueue]) -> list[tuple[ConsumeQueue, int]]:
+        """Move where the queues begin for readers to the log's begin; on any thread.
+
+        Returns:
+            Those whose oldest files name nothing that is there, and how many such files. A queue
+            that cannot be read is left out, and said so.
+        """
+        begin = self._log.min_position
+        found = []
+        for queue in queues:
+            try:
+                queue.correct_min_offset(begin)
+                count = queue.count_expired_files(begin)
+            except OSError as error:
+                directory = queue.segments.directory
+                log.warning("consumequeue.look_failed directory=%s error=%s", directory, error)
+                continue
+            if count:
+                found.append((queue, count))
+        return found
+
+    def hide_files(self, found: Sequence[tuple[ConsumeQueue, int]]) -> list[HiddenFiles]:
+        """Let each queue begin behind so many of its files; on the store's thread.
+
+        Nobody may have deleted one of the topics since `look_at`.
+        """
+        return [
+            HiddenFiles(queue.segments, self._queues.hide_first_files(queue, count))
+            for queue, count in found
+        ]

@@ -1,0 +1,297 @@
+"""What expired goes, log first, and neither a crash at any step nor a reader comes to harm."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+
+import pytest
+
+from kourou.store.check import check_store
+from kourou.store.get_plan import GetStatus
+from kourou.store.message_store import MessageStore
+from kourou.store.paths import COMMITLOG, queue_directory
+from kourou.store.retention import RetentionConfig
+from kourou.testing.disk import SimDisk
+from tests.store.rig import SEGMENT_BYTES, Rig, delete_topic
+
+HOUR_MS = 3_600_000
+CONFIG = RetentionConfig(file_reserved_hours=1, delete_files_max=100)
+QUEUE = queue_directory("T", 0)
+
+
+def dated(rig: Rig) -> Rig:
+    """Let the rig's disk go with the rig's clock."""
+    rig.disk.now_ms = lambda: rig.now_ms
+    return rig
+
+
+def fill(rig: Rig, count: int, topic: str = "T") -> None:
+    """Store messages of which three fill a segment, and let a second pass."""
+    for number in range(count):
+        rig.put(b"%03d" % number + bytes(1_000), topic)
+    rig.tick()
+
+
+def old_rig(*, disk: SimDisk | None = None) -> Rig:
+    """Return a store of ten segments, of which all but the last two expired an hour ago."""
+    rig = dated(Rig(disk or SimDisk()))
+    fill(rig, 24)
+    fill(rig, 1, "once")
+    rig.now_ms += HOUR_MS
+    fill(rig, 3)
+    return rig
+
+
+def expire_log(store: MessageStore, now_ms: int, config: RetentionConfig = CONFIG) -> int:
+    """Remove the expired segments, in the steps that the broker takes; return how many."""
+    count = store.expiry.count_expired(config, now_ms)
+    for _ in range(count):
+        store.expiry.remove([store.expiry.hide_segment()])
+    store.expiry.sync_log()
+    return count
+
+
+def expire_queues(store: MessageStore) -> int:
+    """Remove what names nothing any more; return how many files that were."""
+    hidden = store.expiry.hide_files(store.expiry.look_at(store.expiry.queues()))
+    count = sum(len(files.starts) for files in hidden)
+    store.expiry.remove(hidden)
+    return count
+
+
+def expire(rig: Rig) -> None:
+    expire_log(rig.store, rig.now_ms)
+    expire_queues(rig.store)
+
+
+def numbers(rig: Rig) -> list[int]:
+    return [int(body[:3]) for body in rig.bodies()]
+
+
+def test_old_segments_go_and_then_the_files_of_queues_that_name_nothing_else() -> None:
+    rig = old_rig()
+    assert numbers(rig) == [*range(24), *range(3)]
+
+    assert expire_log(rig.store, rig.now_ms) == 8
+    assert rig.store.min_position == 8 * SEGMENT_BYTES
+    assert expire_queues(rig.store) == 3  # of 8 entries each
+
+    assert rig.disk.list(COMMITLOG)[0] == f"{8 * SEGMENT_BYTES:020d}"
+    assert rig.disk.list(QUEUE) == [f"{3 * 8 * 20:020d}"]
+    assert rig.store.min_offset("T", 0) == 24
+    assert numbers(rig) == [0, 1, 2]
+    assert rig.problems() == []
+
+
+def test_nothing_goes_before_its_time() -> None:
+    rig = dated(Rig())
+    fill(rig, 24)
+    rig.now_ms += HOUR_MS - 2_000
+
+    assert expire_log(rig.store, rig.now_ms) == 0
+    assert len(numbers(rig)) == 24
+
+
+def test_the_last_file_never_goes() -> None:
+    rig = dated(Rig())
+    fill(rig, 24)
+    rig.now_ms += 1_000 * HOUR_MS
+
+    assert expire_log(rig.store, rig.now_ms) == 7
+    expire_queues(rig.store)
+    assert len(rig.disk.list(COMMITLOG)) == 1
+    assert len(rig.disk.list(QUEUE)) == 1
+    assert numbers(rig) == [21, 22, 23]
+
+
+def test_what_is_not_durable_or_not_shown_yet_stays() -> None:
+    rig = dated(Rig())
+    for number in range(12):
+        rig.append(b"%03d" % number + bytes(1_000))
+    rig.store.write()
+    rig.now_ms += 1_000 * HOUR_MS
+    assert expire_log(rig.store, rig.now_ms) == 0
+
+    rig.commit()
+    assert expire_log(rig.store, rig.now_ms) == 3
+
+
+def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers() -> None:
+    rig = old_rig()
+    fill(rig, 3)
+    rig.now_ms += HOUR_MS
+    fill(rig, 3)
+    expire(rig)
+    assert (rig.store.min_offset("once", 0), rig.store.max_offset("once", 0)) == (1, 1)
+
+    for again in (rig.reopen, rig.kill, rig.crash):
+        again()
+        assert (rig.store.min_offset("once", 0), rig.store.max_offset("once", 0)) == (1, 1)
+    assert rig.put(topic="once").queue_offset == 1
+    assert rig.problems() == []
+
+
+def test_a_reader_below_the_begin_is_sent_to_it() -> None:
+    rig = old_rig()
+    plan = rig.store.plan_get("T", 0, 3, 8, 1 << 20, None)
+    expire(rig)
+
+    assert rig.store.read_ranges(plan.ranges, may_block=True) is None
+    assert rig.store.read_ranges(plan.ranges, may_block=False) is None
+    late = rig.store.plan_get("T", 0, 3, 8, 1 << 20, None)
+    assert (late.status, late.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 24)
+    assert rig.store.entry("T", 0, 3) is None
+    assert rig.store.offset_by_time("T", 0, 0) == 24
+    assert rig.store.store_time("T", 0, 24) == rig.now_ms - 1_000
+    assert rig.store.read_record(plan.ranges[0][0]) is None
+
+
+def test_readers_between_the_steps_are_told_that_messages_were_removed() -> None:
+    rig = old_rig()
+    expire_log(rig.store, rig.now_ms)
+
+    plan = rig.store.plan_get("T", 0, 3, 8, 1 << 20, None)
+    assert plan.status is GetStatus.MESSAGE_WAS_REMOVING
+    assert plan.next_offset > 3
+
+    hidden = rig.store.expiry.hide_files(rig.store.expiry.look_at(rig.store.expiry.queues()))
+    assert rig.store.plan_get("T", 0, 3, 8, 1 << 20, None).next_offset == 24
+    rig.store.expiry.remove(hidden)
+    assert numbers(rig) == [0, 1, 2]
+
+
+def test_a_segment_that_cannot_be_removed_is_shown_again() -> None:
+    rig = old_rig()
+    files = rig.store.expiry.hide_segment()
+    rig.disk.fail_after(0, OSError(errno.EBUSY, os.strerror(errno.EBUSY)), ("unlink",))
+    with pytest.raises(OSError, match="busy"):
+        rig.store.expiry.remove([files])
+    rig.store.expiry.show_rest([files])
+
+    assert rig.store.min_position == 0
+    assert len(numbers(rig)) == 27
+    expire(rig)
+    assert numbers(rig) == [0, 1, 2]
+
+
+def test_a_queues_files_that_cannot_be_removed_are_shown_again() -> None:
+    rig = old_rig()
+    expire_log(rig.store, rig.now_ms)
+    expiry = rig.store.expiry
+    hidden = expiry.hide_files(expiry.look_at(expiry.queues()))
+    expiry.remove([type(hidden[0])(hidden[0].segments, [hidden[0].starts.pop(0)])])
+    rig.disk.fail_after(0, OSError(errno.EBUSY, os.strerror(errno.EBUSY)), ("unlink",))
+    with pytest.raises(OSError, match="busy"):
+        expiry.remove(hidden)
+    expiry.show_rest(hidden)
+    assert len(rig.disk.list(QUEUE)) == 3
+
+    assert expire_queues(rig.store) == 2
+    assert rig.problems() == []
+
+
+def test_a_queue_that_cannot_be_read_does_not_keep_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = old_rig()
+    fill(rig, 20, "U")
+    rig.now_ms += HOUR_MS
+    fill(rig, 20, "U")
+    expire_log(rig.store, rig.now_ms)
+    rig.disk.fail_after(0, OSError(errno.EIO, os.strerror(errno.EIO)), ("read",))
+
+    with caplog.at_level(logging.WARNING):
+        expire_queues(rig.store)
+    assert f"consumequeue.look_failed directory={QUEUE}" in caplog.text
+    assert rig.store.min_offset("U", 0) == 17  # the segment also holds the last three
+    assert rig.store.min_offset("T", 0) == 0
+    expire_queues(rig.store)
+    assert rig.store.min_offset("T", 0) == 27
+
+
+def test_a_topic_may_be_deleted_between_two_runs() -> None:
+    rig = old_rig()
+    expire_log(rig.store, rig.now_ms)
+    delete_topic(rig.store, "T")
+    assert expire_queues(rig.store) == 0
+    assert rig.put(b"%03d" % 7).queue_offset == 0
+
+    assert numbers(rig) == [7]
+    assert rig.problems() == []
+
+
+def count_operations(act: Callable[[Rig], None]) -> int:
+    rig = old_rig()
+    before = rig.disk.operations
+    act(rig)
+    return rig.disk.operations - before
+
+
+class StoppedError(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+def test_a_crash_at_any_step_leaves_a_store_in_order_and_what_has_not_expired(
+    *, is_power_lost: bool
+) -> None:
+    for at in range(count_operations(expire) + 1):
+        rig = old_rig(disk=SimDisk(at))
+        left = [rig.disk.operations + at]
+
+        def crash(_: str, name: str, left: list[int] = left, disk: SimDisk = rig.disk) -> None:
+            if disk.operations > left[0]:
+                raise StoppedError(name)
+
+        rig.disk.on_operation = crash
+        try:
+            expire(rig)
+        except StoppedError:
+            pass
+        rig.disk.on_operation = None
+        (rig.crash if is_power_lost else rig.kill)()
+
+        found = numbers(rig)
+        assert found[-3:] == [0, 1, 2], f"crash at {at}"
+        assert found[:-3] == list(range(24))[24 - len(found[:-3]) :], f"crash at {at}"
+        expire(rig)
+        assert numbers(rig) == [0, 1, 2]
+        assert rig.problems() == []
+
+
+def test_an_expired_store_goes_on_after_every_kind_of_stop() -> None:
+    rig = old_rig()
+    expire(rig)
+    for again in (rig.reopen, rig.kill, rig.crash):
+        again()
+        assert rig.store.min_position == 8 * SEGMENT_BYTES
+        assert numbers(rig)[:3] == [0, 1, 2]
+        fill(rig, 4)
+    assert rig.store.max_offset("T", 0) == 24 + 3 + 12
+    assert rig.problems() == []
+
+
+def test_queues_that_are_lost_are_made_again_from_where_the_log_begins() -> None:
+    rig = old_rig()
+    expire(rig)
+    rig.store.abandon()
+    for name in rig.disk.list(QUEUE):
+        rig.disk.unlink(f"{QUEUE}/{name}")
+    rig.open()
+
+    assert rig.store.min_offset("T", 0) == 24
+    assert numbers(rig) == [0, 1, 2]
+    assert rig.problems() == []
+
+
+def test_a_check_reads_an_expired_store() -> None:
+    rig = old_rig()
+    expire_log(rig.store, rig.now_ms)
+    rig.store.close(rig.now_ms)
+
+    report = check_store(rig.disk)
+    assert report.findings == []
+    assert report.records == 4
