@@ -17,11 +17,12 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.torture import power
+from tests.torture import power, torn
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
 
 FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "power": power.run,
+    "torn": torn.run,
 }
 
 

@@ -1,0 +1,74 @@
+"""All files of a simulated disk as bytes, to make many disks from that differ in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kourou.testing.disk import SimDisk
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file: its size, and its bytes without the zeros at its end."""
+
+    size: int
+    data: bytes
+
+    def replaced(self, at: int, some: bytes) -> File:
+        """Return the file with other bytes from `at` on, which must lie within it."""
+        padded = self.data.ljust(at + len(some), b"\0")
+        changed = padded[:at] + some + padded[at + len(some) :]
+        return File(self.size, changed.rstrip(b"\0"))
+
+    def cut(self, size: int) -> File:
+        """Return the first bytes of the file."""
+        return File(size, self.data[:size])
+
+
+Image = Mapping[str, File]
+
+
+def image_of(disk: SimDisk, *, without: tuple[str, ...] = ("lock",)) -> dict[str, File]:
+    """Return all files, durable or not, but for some."""
+    files = {}
+    for name in _names(disk, ""):
+        if name not in without:
+            size = disk.size(name)
+            files[name] = File(size, disk.read(name, 0, size).rstrip(b"\0"))
+    return files
+
+
+def disk_of(image: Image, seed: int = 0) -> SimDisk:
+    """Return a disk with these files, all durable."""
+    disk = SimDisk(seed)
+    directories = {""}
+    for name, file in image.items():
+        directory = name.rpartition("/")[0]
+        if directory not in directories:
+            disk.make_directory(directory)
+            while directory:
+                directories.add(directory)
+                directory = directory.rpartition("/")[0]
+        disk.truncate(name, file.size)
+        if file.data:
+            disk.write(name, 0, [file.data])
+    disk.sync_all(tuple(image), sorted(directories))
+    return disk
+
+
+def _names(disk: SimDisk, directory: str) -> Iterator[str]:
+    for base in disk.list(directory):
+        name = f"{directory}/{base}" if directory else base
+        if not disk.list(name) and _is_file(disk, name):
+            yield name
+        else:
+            yield from _names(disk, name)
+
+
+def _is_file(disk: SimDisk, name: str) -> bool:
+    try:
+        disk.size(name)
+    except IsADirectoryError:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""The log's last record torn at every byte of its header and at 64 of its body.
+
+For records of both kinds of address, with a seal and without: what comes before the torn byte
+reached the device and the rest did not, or the other way round; and so the blank that ends a
+segment. All earlier messages must be there, nothing of the torn one, and the log must go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from kourou.protocol.message_layout import decode_messages, read_record
+from kourou.store.check import check_store
+from kourou.store.config import StoreConfig
+from kourou.store.formats import BLANK_BYTES, RECORD_START
+from kourou.store.message_store import Appended, MessageStore
+from kourou.testing.disk import SimDisk
+from tests.store.rig import CONFIG, draft
+from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
+from tests.torture.images import File, disk_of, image_of
+
+FAULT: Final = "torn tail"
+LOST: Final = "messages lost or changed"
+SHOWN: Final = "torn records shown"
+REFUSED: Final = "starts refused"
+DAMAGE: Final = "findings of store check"
+BODY_BYTES: Final = 64
+WHOLE: Final = 6
+NOW_MS: Final = 1_700_000_000_000
+V6: Final = ("2001:db8::7", 10_911)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What a record looks like and which part of it is on the device."""
+
+    is_v6: bool
+    is_sealed: bool
+    is_front_lost: bool
+    is_blank: bool = False
+
+    @property
+    def config(self) -> StoreConfig:
+        return replace(CONFIG, append_property_crc=self.is_sealed)
+
+
+TAILS: Final = [
+    *(Tail(v6, seal, front) for v6 in (False, True) for seal in (False, True)
+      for front in (False, True)),
+    Tail(is_v6=False, is_sealed=True, is_front_lost=False, is_blank=True),
+    Tail(is_v6=False, is_sealed=True, is_front_lost=True, is_blank=True),
+]  # fmt: skip
+
+
+def append(store: MessageStore, tail: Tail, body: bytes) -> Appended:
+    """Append one message of the kind."""
+    made = draft(body)
+    if tail.is_v6:
+        made = replace(made, born_host=V6, store_host=V6)
+    return store.append(made, NOW_MS)
+
+
+@cache
+def _store_with_tail(tail: Tail) -> tuple[dict[str, File], list[bytes], int, bytes]:
+    """Return a killed store's files, its whole bodies, and where the tail is and what it is."""
+    disk = SimDisk()
+    store = MessageStore.open(disk, tail.config, NOW_MS, pid=1)
+    bodies = [b"%03d" % number + b"whole " * 20 for number in range(WHOLE)]
+    for body in bodies:
+        append(store, tail, body)
+    store.write()
+    plan = store.sync_plan()
+    assert plan is not None
+    store.run_sync(plan)
+    store.synced(plan)
+    store.dispatch(store.synced_position)
+    store.flush(NOW_MS + 1000)
+    start = store.written_position
+    if tail.is_blank:
+        append(store, tail, b"z" * 3500)
+    else:
+        append(store, tail, b"torn" + b"t" * 120)
+    store.write()
+    store.abandon()
+    image = image_of(disk)
+    name = f"commitlog/{0:020d}"
+    size = BLANK_BYTES if tail.is_blank else RECORD_START.unpack_from(image[name].data, start)[0]
+    record = image[name].data[start : start + size]
+    assert tail.is_blank or read_record(record, check_crc=True).body_size
+    if tail.is_blank:  # the next file did not reach the device
+        image = {file: held for file, held in image.items() if file in _BEFORE_ROLL}
+    return image, bodies, start, record
+
+
+_BEFORE_ROLL: Final = (f"commitlog/{0:020d}", "abort", "checkpoint", "config/kourou-store.json")
+
+
+def places(tail: Tail) -> int:
+    """Return at how many bytes the tail is torn."""
+    *_, record = _store_with_tail(tail)
+    return (
+        len(record)
+        if tail.is_blank
+        else read_record(record, check_crc=True).body_start + BODY_BYTES
+    )
+
+
+def all_cases() -> Iterator[int]:
+    """Yield each case as a number."""
+    for kind, tail in enumerate(TAILS):
+        yield from (kind << 16 | at for at in range(places(tail)))
+
+
+def tear(case: int) -> Outcome:
+    """Return what came of one tear."""
+    logging.disable(logging.CRITICAL)
+    outcome = Outcome()
+    outcome.counts["tears"] += 1
+    tail, at = TAILS[case >> 16], case & 0xFFFF
+    where = f"{tail} at byte {at}"
+    image, bodies, start, record = _store_with_tail(tail)
+    name = f"commitlog/{0:020d}"
+    torn = bytes(at) + record[at:] if tail.is_front_lost else record[:at].ljust(len(record), b"\0")
+    disk = disk_of({**image, name: image[name].replaced(start, torn)})
+    is_whole = torn == record
+    try:
+        store = MessageStore.open(disk, tail.config, NOW_MS, pid=1)
+    except Exception as error:  # noqa: BLE001 - a finding, whatever it is
+        outcome.failures.append((REFUSED, f"{where}: {type(error).__name__}: {error}"))
+        return outcome
+    finally:
+        logging.disable(logging.NOTSET)
+    found = _bodies(store)
+    if found[:WHOLE] != bodies:
+        outcome.failures.append((LOST, f"{where}: {len(found)} of {WHOLE} messages"))
+    if len(found) > WHOLE and not is_whole:
+        outcome.failures.append((SHOWN, f"{where}: {len(found)} messages"))
+    append(store, tail, b"goes on")
+    store.close(NOW_MS)
+    again = MessageStore.open(disk, tail.config, NOW_MS, pid=1)
+    if _bodies(again) != [*found, b"goes on"]:
+        outcome.failures.append((LOST, f"{where}: the next message is not there"))
+    again.close(NOW_MS)
+    outcome.failures += [
+        (DAMAGE, f"{where}: {found.file} at {found.offset}: {found.problem}")
+        for found in check_store(disk).findings
+    ]
+    return outcome
+
+
+def _bodies(store: MessageStore) -> list[bytes]:
+    bodies: list[bytes] = []
+    while len(bodies) < store.max_offset("T", 0):
+        plan = store.plan_get("T", 0, len(bodies), 32, 1 << 20, None)
+        data = store.read_ranges(plan.ranges, may_block=True)
+        messages = decode_messages(data or b"")
+        if not messages:
+            return [*bodies, b"(nothing)"]
+        bodies += [message.body for message in messages]
+    return bodies
+
+
+def run(size: Size) -> list[Figure]:
+    """Return the figures of all tears."""
+    outcome = run_cases(tear, tuple(all_cases()), replace(size, jobs=1), "torn tails")
+    return [counted(FAULT, name, outcome, "tears") for name in (LOST, SHOWN, REFUSED, DAMAGE)]
