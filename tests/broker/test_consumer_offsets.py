@@ -10,6 +10,7 @@ import pytest
 from kourou.broker.consumer_offsets import FILE_NAME, ConsumerOffsets, parse_consumer_offsets
 from kourou.errors import CorruptRecordError, MalformedBodyError
 from kourou.store.config_file import ConfigFile
+from kourou.store.config_seal import unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
@@ -32,12 +33,13 @@ def offsets_on(disk: SimDisk, log: Log | None = None) -> ConsumerOffsets:
 
 def disk_with(text: bytes) -> SimDisk:
     disk = SimDisk()
-    ConfigFile(disk, FILE_NAME).save(text)
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [text])
     return disk
 
 
 def saved_text(disk: SimDisk) -> bytes:
-    return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    return unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
 
 
 def test_what_was_committed_last_counts_whether_it_goes_on_or_back() -> None:

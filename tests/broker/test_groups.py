@@ -12,6 +12,7 @@ from kourou.errors import CorruptRecordError, InvalidGroupError
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.bodies import decode_subscription_group_table
 from kourou.store.config_file import ConfigFile
+from kourou.store.config_seal import unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
@@ -26,12 +27,13 @@ def groups_on(disk: SimDisk, *, auto_create: bool = True) -> Groups:
 
 def disk_with(text: bytes) -> SimDisk:
     disk = SimDisk()
-    ConfigFile(disk, FILE_NAME).save(text)
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [text])
     return disk
 
 
 def saved_text(disk: SimDisk) -> bytes:
-    return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    return unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
 
 
 def test_a_new_broker_knows_the_group_of_the_admin_tools() -> None:

@@ -25,6 +25,7 @@ from kourou.protocol.bodies import (
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.store.config_file import ConfigFile
+from kourou.store.config_seal import unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
@@ -299,10 +300,10 @@ def test_what_changed_and_went_reaches_the_file_as_a_whole_text() -> None:
     topics.delete("B")
     asyncio.run(topics.persist())
 
-    text = disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    text = unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
     assert text == encode_topic_config_table(topics.table(), pretty=True)
     reopened = topics_on(disk)
     reopened.put(TopicConfig("D"))
     asyncio.run(reopened.persist())
-    text = disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    text = unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
     assert text == encode_topic_config_table(reopened.table(), pretty=True)

@@ -11,6 +11,7 @@ import pytest
 from kourou.errors import CorruptRecordError, RemoteSystemError
 from kourou.namesrv.kv_config import FILE_NAME, KvConfig, parse_kv_config
 from kourou.store.config_file import ConfigFile
+from kourou.store.config_seal import unseal
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
 
@@ -21,7 +22,7 @@ def opened(disk: SimDisk, bytes_max: int = 1000) -> KvConfig:
 
 
 def text_of(disk: SimDisk) -> bytes:
-    return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+    return unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
 
 
 def test_what_was_persisted_is_there_after_a_power_cut() -> None:

@@ -21,6 +21,7 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
 from kourou.remoting.runtime import Runtime
+from kourou.store.config_seal import unseal
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -85,7 +86,7 @@ def test_the_file_is_javas() -> None:
             async with member(w, "one", disk, got):
                 await w.send(*BODIES)
                 await w.until(lambda: len(got) == len(BODIES))
-            text = disk.read(NAME, 0, disk.size(NAME)).decode()
+            text = unseal(disk.read(NAME, 0, disk.size(NAME))).data.decode()
             first, second = (
                 f'{{"brokerName":"broker-0","queueId":{number},"topic":"T"}}' for number in (0, 1)
             )
