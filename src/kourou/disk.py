@@ -62,6 +62,16 @@ class Disk(Protocol):
     def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
         """Return what `read` would, or None if that might wait for the device."""
 
+    def next_data(self, name: str, offset: int) -> int:
+        """Return the first byte at or behind `offset` that is not in a hole; the file's size if none.
+
+        What lies in a hole reads as zeros, and takes no space. A file system that knows no holes
+        answers `offset`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write the buffers one after the other at `offset`, creating the file if need be.
 
@@ -218,6 +228,23 @@ class OsDisk:
             # Cold pages; or a file system that cannot tell, where only a thread may read.
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
                 return None
+            raise
+        finally:
+            self._release(file)
+
+    def next_data(self, name: str, offset: int) -> int:
+        file = self._acquire(name, for_writing=False)
+        try:
+            size = os.fstat(file.fd).st_size
+            if offset >= size:
+                return size
+            # Nobody uses the descriptor's own place: reads and writes here name theirs.
+            return os.lseek(file.fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return size
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return offset
             raise
         finally:
             self._release(file)

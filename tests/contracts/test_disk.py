@@ -255,3 +255,16 @@ def test_sparse_pages_read_as_one_file(steps: list[tuple[str, int, bytes]]) -> N
             model.extend(bytes(offset - len(model)))
 
     assert contents(disk, "log") == model
+
+
+def test_data_is_found_behind_a_hole(disk: Disk) -> None:
+    disk.truncate("log", 1 << 20)
+    assert disk.next_data("log", 5) == 1 << 20
+    disk.write("log", 600_000, [b"abc"])
+
+    found = disk.next_data("log", 5)
+    assert 0 < found <= 600_000
+    assert disk.read("log", found, 600_000 - found).strip(b"\0") == b""
+    assert disk.next_data("log", 600_001) == 600_001
+    assert disk.next_data("log", 700_000) == 1 << 20
+    assert disk.next_data("log", 2 << 20) == 1 << 20

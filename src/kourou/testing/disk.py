@@ -66,6 +66,10 @@ class _Inode:
         if data:
             self.size = max(self.size, offset + len(data))
 
+    def next_data(self, offset: int) -> int:
+        at = min((n * PAGE for n in self.pages if (n + 1) * PAGE > offset), default=self.size)
+        return min(max(at, offset), self.size)
+
     def count_pages(self) -> int:
         return len(self.pages)
 
@@ -224,6 +228,10 @@ class SimDisk:
     def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
         self._begin("read_resident", name)
         return self._file(name).read(offset, size)
+
+    def next_data(self, name: str, offset: int) -> int:
+        self._begin("next_data", name)
+        return self._file(name).next_data(offset)
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
