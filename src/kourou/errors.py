@@ -323,6 +323,23 @@ class CorruptRecordError(StoreError):
         self.reason = reason
 
 
+class DamagedRecordError(CorruptRecordError):
+    """A message of a queue cannot be read: its record is damaged, and the log has no other.
+
+    Attributes:
+        topic, queue_id, queue_offset: which message.
+    """
+
+    def __init__(
+        self, file: str, offset: int, reason: str, *, topic: str, queue_id: int, queue_offset: int
+    ) -> None:
+        where = f"message {queue_offset} of queue {queue_id} of topic {topic}"
+        super().__init__(file, offset, f"{where} is damaged: {reason}")
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+
+
 class StoreConfigError(StoreError):
     """The store was made with other sizes than it is asked to open with."""
 
