@@ -63,10 +63,9 @@ class Disk(Protocol):
         """Return what `read` would, or None if that might wait for the device."""
 
     def next_data(self, name: str, offset: int) -> int:
-        """Return the first byte at or behind `offset` that is not in a hole; the file's size if none.
+        """Return the first byte at or behind `offset` that is in no hole; the size if there is none.
 
-        What lies in a hole reads as zeros, and takes no space. A file system that knows no holes
-        answers `offset`.
+        A hole reads as zeros. A file system that knows none answers `offset`.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -234,18 +233,12 @@ class OsDisk:
 
     def next_data(self, name: str, offset: int) -> int:
         file = self._acquire(name, for_writing=False)
-        try:
-            size = os.fstat(file.fd).st_size
-            if offset >= size:
-                return size
-            # Nobody uses the descriptor's own place: reads and writes here name theirs.
+        try:  # nobody uses the descriptor's own place, which this moves
             return os.lseek(file.fd, offset, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:
-                return size
-            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-                return offset
-            raise
+            if error.errno != errno.ENXIO:
+                raise
+            return os.fstat(file.fd).st_size
         finally:
             self._release(file)
 
