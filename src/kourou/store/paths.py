@@ -10,6 +10,7 @@ from typing import Final
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 BATCH_CONSUMEQUEUE: Final = "batchconsumequeue"
+INDEX: Final = "index"
 CONFIG: Final = "config"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"

@@ -1,0 +1,180 @@
+"""Which keys of a record the index holds, and their hashes.
+
+    its unique id         `topic#id`       property UNIQ_KEY
+    each of its keys      `topic#key`      property KEYS, parted by blanks
+    its tags as a whole   `topic#T#tags`   property TAGS
+
+in this order; a rolled back transaction's record is not indexed.
+
+The hash of `a + b` follows from that of `a`. So the hash of a topic, and of all of a key but its
+last 8 bytes, is kept: the ids of one producer share that for a minute.
+
+Source: IndexService.buildIndex, IndexFile.indexKeyHashMethod, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from operator import mul
+from typing import Final
+
+from kourou.model.properties import KEYS, TAGS, UNIQ_KEY
+from kourou.model.sysflag import TRANSACTION_ROLLBACK
+from kourou.protocol.hashing import java_string_hash
+
+_MASK: Final = 0xFFFF_FFFF
+_SIGN: Final = 0x8000_0000
+_TAIL_BYTES: Final = 8
+_UNITS: Final = struct.Struct(">4H").unpack_from
+_PAIRS: Final = tuple((pair >> 8) * 31 + (pair & 0xFF) for pair in range(0x1_0000))
+"""What two bytes add to a hash."""
+_POWER_2: Final = 31**2
+_POWER_4: Final = 31**4
+_POWER_6: Final = 31**6
+_POWER_8: Final = 31**8 & _MASK
+_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
+
+_TOPICS_MAX: Final = 8192
+_HEADS_MAX: Final = 1024
+"""Topics, and beginnings of keys of each, whose hash is kept; then all of them are forgotten."""
+
+_UNIQ_KEY: Final = f"{UNIQ_KEY}\x01".encode()
+_KEYS: Final = f"{KEYS}\x01".encode()
+_TAGS: Final = f"{TAGS}\x01".encode()
+
+
+class KeyKind(Enum):
+    """What a key that is asked for is."""
+
+    KEY = "K"
+    UNIQUE_ID = "U"
+    TAG = "T"
+
+
+def key_hash(topic: str, key: str, kind: KeyKind) -> int:
+    """Return the hash under which the index holds the key."""
+    text = f"{topic}#T#{key}" if kind is KeyKind.TAG else f"{topic}#{key}"
+    return _positive(java_string_hash(text) & _MASK)
+
+
+def is_indexed(sys_flag: int) -> bool:
+    """Tell whether the record's keys are in the index."""
+    return sys_flag & TRANSACTION_ROLLBACK != TRANSACTION_ROLLBACK
+
+
+def has_key(properties: bytes, key: bytes, kind: KeyKind) -> bool:
+    """Tell whether a record with these properties has the key, character for character."""
+    if kind is KeyKind.TAG:
+        return _value(properties, _TAGS) == key
+    if _value(properties, _UNIQ_KEY) == key:
+        return True
+    return kind is KeyKind.KEY and key in _value(properties, _KEYS).split(b" ")
+
+
+def _positive(value: int) -> int:
+    """Return the absolute value of 32 bits with a sign; 0 for the one that has none."""
+    if value < _SIGN:
+        return value
+    return 0 if value == _SIGN else _MASK + 1 - value
+
+
+def _value(properties: bytes, start: bytes) -> bytes:
+    """Return a property's value, where `start` is its name and byte 1; the last one counts."""
+    before = len(properties)
+    while (at := properties.rfind(start, 0, before)) >= 0:
+        if not at or properties[at - 1] == 2:
+            end = properties.find(b"\x02", at)
+            value = properties[at + len(start) :] if end < 0 else properties[at + len(start) : end]
+            if value:
+                return value
+        before = at + len(start) - 1
+    return b""
+
+
+class _TopicHashes:
+    """Hashes of one topic's keys."""
+
+    __slots__ = ("base", "heads", "tags", "topic")
+
+    def __init__(self, topic: bytes) -> None:
+        self.topic = topic.decode(errors="replace")
+        self.base = java_string_hash(f"{self.topic}#") & _MASK
+        self.heads: dict[bytes, int] = {}  # of a key without its tail: its part of the hash
+        self.tags: dict[bytes, int] = {}
+
+    def of_key(self, key: bytes) -> int:
+        """Return the hash of `topic#key`."""
+        size = len(key)
+        if size < _TAIL_BYTES or not key.isascii():
+            return self._of_other(key)
+        head = key[:-_TAIL_BYTES]
+        start = self.heads.get(head)
+        if start is None:
+            start = self._add_head(head)
+        a, b, c, d = _UNITS(key, size - _TAIL_BYTES)
+        value = (
+            start + _PAIRS[a] * _POWER_6 + _PAIRS[b] * _POWER_4 + _PAIRS[c] * _POWER_2 + _PAIRS[d]
+        ) & _MASK
+        return value if value < _SIGN else _positive(value)
+
+    def of_tags(self, tags: bytes) -> int:
+        """Return the hash of `topic#T#tags`."""
+        value = self.tags.get(tags)
+        if value is None:
+            if len(self.tags) >= _HEADS_MAX:
+                self.tags.clear()
+            value = self.tags[tags] = self.of_key(b"T#" + tags)
+        return value
+
+    def _of_other(self, key: bytes) -> int:
+        if key.isascii():
+            value = self.base
+            for byte in key:
+                value = value * 31 + byte
+            return _positive(value & _MASK)
+        text = key.decode(errors="replace")
+        return _positive(java_string_hash(f"{self.topic}#{text}") & _MASK)
+
+    def _add_head(self, head: bytes) -> int:
+        if len(self.heads) >= _HEADS_MAX:
+            self.heads.clear()
+        value, at = self.base, 0
+        while at < len(head):
+            some = head[at : at + len(_POWERS) - 1]
+            value = value * _POWERS[len(some)]
+            value = (value + sum(map(mul, some, _POWERS[len(some) - 1 :: -1]))) & _MASK
+            at += len(some)
+        value = value * _POWER_8 & _MASK
+        self.heads[head] = value
+        return value
+
+
+class KeyHashes:
+    """Hashes keys, and remembers what those of one topic or producer share."""
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, _TopicHashes] = {}
+
+    def of_record(self, topic: bytes, properties: bytes) -> list[int]:
+        """Return the hashes of all keys of a record, in the order of their entries."""
+        hashes = self._topics.get(topic)
+        if hashes is None:
+            hashes = self._add(topic)
+        found = []
+        if value := _value(properties, _UNIQ_KEY):
+            found.append(hashes.of_key(value))
+        if value := _value(properties, _KEYS):
+            if b" " in value:
+                found += [hashes.of_key(key) for key in value.split(b" ") if key]
+            else:
+                found.append(hashes.of_key(value))
+        if value := _value(properties, _TAGS):
+            found.append(hashes.of_tags(value))
+        return found
+
+    def _add(self, topic: bytes) -> _TopicHashes:
+        if len(self._topics) >= _TOPICS_MAX:
+            self._topics.clear()
+        hashes = self._topics[topic] = _TopicHashes(topic)
+        return hashes
