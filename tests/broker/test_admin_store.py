@@ -11,6 +11,8 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
 
 
 async def look(parts: BrokerParts, **fields: Any) -> RemotingCommand:
@@ -94,11 +96,22 @@ def test_a_clean_up_that_the_disk_refuses_is_told() -> None:
     run_with_parts(test)
 
 
-def test_messages_that_never_expire_are_not_said_to_be_deleted() -> None:
+def test_expired_messages_go_on_request_and_then_what_names_them() -> None:
     async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        assert (await parts.ask(parts.admin.store.on_delete_expired_commitlog)).code == 0
         assert (await parts.ask(parts.admin.store.on_clean_expired_consume_queue)).code == 0
-        refused = await parts.ask(parts.admin.store.on_delete_expired_commitlog)
-        assert refused.code == 1
-        assert "nothing was deleted" in (refused.remark or "")
+        assert parts.store.queues() == {"T": [0]}
 
     run_with_parts(test)
+
+
+def test_queues_of_a_store_that_is_read_only_are_not_cleaned_up() -> None:
+    async def main() -> None:
+        parts = BrokerParts(SimDisk())
+        parts.store.set_read_only("a sync failed")
+        refused = await parts.ask(parts.admin.store.on_clean_expired_consume_queue)
+        assert (refused.code, refused.remark) == (1, "sim:0 is read-only: a sync failed")
+        await parts.stop()
+
+    run_virtual(main())

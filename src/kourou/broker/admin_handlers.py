@@ -113,6 +113,7 @@ def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection)
             clients=clients,
             store=parts.store,
             queues=parts.queue_deletion,
+            retention=parts.retention,
             offload=parts.runtime.offload,
             later=parts.later,
         ),

@@ -11,6 +11,7 @@ from typing import Final
 
 from kourou.broker.clients import Clients
 from kourou.broker.queue_deletion import QueueDeletion
+from kourou.broker.retention import Retention
 from kourou.broker.retry_topics import TopicTable
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import is_system_topic
@@ -44,6 +45,7 @@ class StoreAdminHandlers:
         clients: Clients,
         store: MessageStore,
         queues: QueueDeletion,
+        retention: Retention,
         offload: Offload,
         later: LaterReplies,
     ) -> None:
@@ -54,6 +56,7 @@ class StoreAdminHandlers:
             clients: what a group wants of a topic.
             store: read only.
             queues: removes those of a topic, durably.
+            retention: removes what expired.
             offload: takes reads off the loop.
             later: answers when they are done.
         """
@@ -61,6 +64,7 @@ class StoreAdminHandlers:
         self._clients = clients
         self._store = store
         self._queues = queues
+        self._retention = retention
         self._offload = offload
         self._later = later
 
@@ -136,19 +140,26 @@ class StoreAdminHandlers:
 
         self._later.answer(request, serve)
 
-    def on_clean_expired_consume_queue(self, request: Request) -> RemotingCommand:
-        """Serve 306: there is nothing to do, since a queue is never behind the start of its log.
+    def on_clean_expired_consume_queue(self, request: Request) -> None:
+        """Serve 306: remove the files of queues that name only messages that are gone.
 
-        Messages do not expire yet, and a start removes entries of messages that are gone.
+        Each queue keeps its last file, and with it its numbers. Java removes the whole queue, which
+        begins anew at 0: its groups, whose offsets are beyond, would then pass over messages.
         """
-        return response(request.command)
 
-    def on_delete_expired_commitlog(self, _: Request) -> RemotingCommand:
-        """Refuse 329: messages do not expire yet, and one that asks to delete must not think so."""
-        raise RemoteSystemError(
-            ResponseCode.SYSTEM_ERROR,
-            "nothing was deleted: messages are kept for ever, their expiry is not built yet",
-        )
+        async def serve() -> RemotingCommand:
+            try:
+                await self._retention.clean_queues()
+            except StoreError as error:
+                raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            return response(request.command)
+
+        self._later.answer(request, serve)
+
+    def on_delete_expired_commitlog(self, request: Request) -> RemotingCommand:
+        """Serve 329: remove expired messages at any hour, in the next 20 runs of the cleaner."""
+        self._retention.request()
+        return response(request.command)
 
 
 def _entries(

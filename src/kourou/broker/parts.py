@@ -20,6 +20,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.queue_deletion import QueueDeletion
+from kourou.broker.retention import Retention
 from kourou.broker.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.disk import Disk
@@ -44,6 +45,7 @@ class Parts:
         stats: counts what the others do.
         commit: the way into the log.
         queue_deletion: the way out of the queues.
+        retention: removes what is too old.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due.
     """
@@ -83,6 +85,14 @@ class Parts:
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
         )
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
+        self.retention: Final = Retention(
+            self.live,
+            store,
+            disk,
+            deletions=self.queue_deletion.turn,
+            offload=runtime.offload,
+            clock=runtime.clock,
+        )
         self.live.on_changed.append(self._on_config_changed)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)

@@ -18,13 +18,18 @@ log = logging.getLogger(__name__)
 
 
 class QueueDeletion:
-    """Deletes one topic's queues after the other, in the order that they were asked for."""
+    """Deletes one topic's queues after the other, in the order that they were asked for.
+
+    Attributes:
+        turn: held while a topic's files are removed. Who else removes files of queues takes it, so
+            that none goes that was made anew under the same name.
+    """
 
     def __init__(self, commit: GroupCommit, offload: Offload) -> None:
         """Delete from the store of `commit`; `offload` takes the file calls off the loop."""
         self._commit = commit
         self._offload = offload
-        self._turn = asyncio.Lock()  # they write one file
+        self.turn = asyncio.Lock()
 
     async def delete(self, topic: str) -> None:
         """Remove the topic's queues, durably; one that has none is no error.
@@ -36,7 +41,7 @@ class QueueDeletion:
             StoreError: the store takes no writes; nothing was changed.
             StoreError: a file call failed. The text says that the name stays refused.
         """
-        async with self._turn:
+        async with self.turn:
             deletion = self._commit.begin_deletion(topic)
             if deletion is None:
                 return

@@ -235,6 +235,8 @@ class _Running:
             "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
         )
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
+        clean_interval_ms = config.store.retention.clean_interval_ms
+        loops.start("remove expired messages", clean_interval_ms, self._parts.retention.run)
 
     async def metrics(self) -> list[Family]:
         """Return all that is measured."""

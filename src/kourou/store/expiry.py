@@ -135,6 +135,8 @@ class Expiry:
         begin = self._log.min_position
         found = []
         for queue in queues:
+            if self._queues.get(queue.topic, queue.queue_id) is not queue:
+                continue  # its topic was deleted meanwhile, and may have been made anew
             try:
                 queue.correct_min_offset(begin)
                 count = queue.count_expired_files(begin)

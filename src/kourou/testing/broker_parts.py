@@ -25,6 +25,7 @@ from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.queue_deletion import QueueDeletion
+from kourou.broker.retention import Retention
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.stats import BrokerStats
 from kourou.broker.tables import Tables
@@ -147,6 +148,14 @@ class BrokerParts:
         self.flusher = SimFlusher(loop, seed)
         self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
         self.queue_deletion = QueueDeletion(self.commit, runtime.offload)
+        self.retention = Retention(
+            self.live,
+            self.store,
+            disk,
+            deletions=self.queue_deletion.turn,
+            offload=runtime.offload,
+            clock=self.clock,
+        )
         self.later = LaterReplies()
         self.stats = BrokerStats(config.cluster_name, steady_ms())
         self.tables = Tables(config, disk, runtime, self.store)

@@ -1,0 +1,204 @@
+"""Removing expired messages while the broker goes on serving the others.
+
+`kourou.store.retention` says what is expired, `kourou.store.expiry` in which steps files go and
+what a crash after each leaves. Here is when: each `clean_interval_ms`, and for the first time a
+minute after the start, so that who began with a wrong setting can still stop. File calls leave the
+event loop, and 40,000 queues are looked at a few at a time.
+
+Source: DefaultMessageStore.CleanCommitLogService and addScheduleTask, ConsumeQueueStore.
+CleanConsumeQueueService, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import Final, TypeVar
+
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.runtime_info import disk_ratio
+from kourou.clock import Clock
+from kourou.disk import Disk
+from kourou.errors import StoreReadOnlyError
+from kourou.remoting.runtime import Offload
+from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.expiry import HiddenFiles
+from kourou.store.message_store import MessageStore
+from kourou.store.retention import REQUESTED_RUNS, RetentionConfig, Trigger, trigger
+
+log = logging.getLogger(__name__)
+
+FIRST_RUN_MS: Final = 60_000
+QUEUES_PER_PART: Final = 50
+"""Queues that are looked at in one call off the loop: about 3 ms of a thread that shares the
+interpreter with the loop."""
+PART_PAUSE_MS: Final = 5
+"""Between two such calls."""
+
+T = TypeVar("T")
+
+
+class Retention:
+    """Removes what expired from one store."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        disk: Disk,
+        *,
+        deletions: asyncio.Lock,
+        offload: Offload,
+        clock: Clock,
+    ) -> None:
+        """Look after `store`.
+
+        Args:
+            live: how long messages are kept, as it is now.
+            store: whose files go.
+            disk: the store's, to ask how full it is.
+            deletions: held while a topic is deleted, whose files may come anew.
+            offload: takes file calls off the loop.
+            clock: tells the time and, in local time, the hour.
+        """
+        self._live = live
+        self._store = store
+        self._disk = disk
+        self._deletions = deletions
+        self._offload = offload
+        self._clock = clock
+        self._first_at_ms = clock.now_ms() + FIRST_RUN_MS
+        self._requested_runs = 0
+        self._queues_begin = 0  # the queues were looked at when the log began there
+        self._is_warned = False
+        self._turn = asyncio.Lock()
+
+    def request(self) -> None:
+        """Let the next 20 runs remove expired messages at any hour, the first of them soon."""
+        log.info("retention.requested runs=%d", REQUESTED_RUNS)
+        self._requested_runs = REQUESTED_RUNS
+
+    async def run(self) -> None:
+        """Remove what expired, if it is time for that.
+
+        Raises:
+            OSError: a file could not be removed; the next run tries again.
+        """
+        now_ms = self._clock.now_ms()
+        is_requested = self._requested_runs > 0
+        if now_ms < self._first_at_ms and not is_requested:
+            return
+        if self._store.read_only_reason is not None:
+            return
+        config = self._live.now.store.retention
+        space = await self._offload(self._disk.space)
+        why = trigger(
+            config, hour=_hour(now_ms), used_part=disk_ratio(space), is_requested=is_requested
+        )
+        async with self._turn:
+            if why is not None:
+                self._requested_runs -= is_requested
+                await self._remove_segments(config, why)
+            if self._store.min_position > self._queues_begin:
+                await self._clean_queues()
+
+    async def clean_queues(self) -> None:
+        """Remove the files of queues that name nothing but messages that are gone.
+
+        A file that cannot be removed is left, and said so in the log.
+
+        Raises:
+            StoreReadOnlyError: nothing may be removed, since the disk is not to be trusted.
+        """
+        reason = self._store.read_only_reason
+        if reason is not None:
+            raise StoreReadOnlyError(f"{self._disk.root} is read-only: {reason}")
+        async with self._turn:
+            await self._clean_queues()
+
+    async def _remove_segments(self, config: RetentionConfig, why: Trigger) -> None:
+        expiry = self._store.expiry
+        now_ms = self._clock.now_ms()
+        count = await self._offload(expiry.count_expired, config, now_ms)
+        removed = 0
+        try:
+            for _ in range(count):
+                if removed:
+                    await asyncio.sleep(config.delete_pause_ms / 1000)
+                if self._store.read_only_reason is not None:
+                    break
+                await self._remove([expiry.hide_segment()])
+                removed += 1
+        finally:
+            if removed:
+                await self._sync_log()
+                begin = self._store.min_position
+                log.info("commitlog.expired files=%d begin=%d why=%s", removed, begin, why.value)
+        self._warn(config, is_full=why is Trigger.DISK and not removed)
+
+    def _warn(self, config: RetentionConfig, *, is_full: bool) -> None:
+        """Say once that the disk is too full and nothing on it may go."""
+        if is_full and not self._is_warned:
+            log.warning(
+                "retention.found_nothing path=%s used_percent_max=%d reserved_hours=%d",
+                self._disk.root, config.disk_max_used_percent, config.file_reserved_hours,
+            )  # fmt: skip
+        self._is_warned = is_full
+
+    async def _sync_log(self) -> None:
+        try:
+            await self._offload(self._store.expiry.sync_log)
+        except OSError as error:
+            self._store.set_read_only(f"a sync failed: {error}")
+            raise
+
+    async def _clean_queues(self) -> None:
+        begin = self._store.min_position
+        queues = self._store.expiry.queues()
+        removed = 0
+        for at in range(0, len(queues), QUEUES_PER_PART):
+            if at:
+                await asyncio.sleep(PART_PAUSE_MS / 1000)
+            removed += await self._clean_some(queues[at : at + QUEUES_PER_PART])
+        self._queues_begin = begin
+        if removed:
+            log.info("consumequeue.expired files=%d queues=%d", removed, len(queues))
+
+    async def _clean_some(self, queues: list[ConsumeQueue]) -> int:
+        """Remove files of these queues, and return how many."""
+        expiry = self._store.expiry
+        async with self._deletions:
+            found = await self._offload(expiry.look_at, queues)
+            hidden = expiry.hide_files(found)
+            count = sum(len(files.starts) for files in hidden)
+            try:
+                await self._remove(hidden)
+            except OSError as error:
+                log.warning("consumequeue.removal_failed error=%s", error)
+        return count - sum(len(files.starts) for files in hidden)
+
+    async def _remove(self, hidden: list[HiddenFiles]) -> None:
+        try:
+            await _to_its_end(self._offload(self._store.expiry.remove, hidden))
+        finally:
+            self._store.expiry.show_rest(hidden)
+
+
+def _hour(now_ms: int) -> int:
+    """Return the hour of the day in local time."""
+    return datetime.fromtimestamp(now_ms / 1000).astimezone().hour
+
+
+async def _to_its_end(call: Awaitable[T]) -> T:
+    """Await the call even when cancelled: what a thread does to files is known when this returns.
+
+    Otherwise a store that is opened next could meet files that are still being removed.
+    """
+    future = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
