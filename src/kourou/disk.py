@@ -63,7 +63,7 @@ class Disk(Protocol):
         """Return what `read` would, or None if that might wait for the device."""
 
     def next_data(self, name: str, offset: int) -> int:
-        """Return the first byte at or behind `offset` that is in no hole; the size if there is none.
+        """Return the first byte at or behind `offset` that is in no hole; the size if none is.
 
         A hole reads as zeros. A file system that knows none answers `offset`.
 

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kourou.store.checkpoint import load_checkpoint
+import pytest
+
+from kourou.store.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from kourou.store.consumequeue_table import NEW_FILES_PER_FLUSH
-from kourou.store.formats import Checkpoint, decode_checkpoint, encode_checkpoint
+from kourou.store.formats import (
+    COPY_AT,
+    COPY_BYTES,
+    Checkpoint,
+    decode_checkpoint,
+    decode_checkpoint_copy,
+    encode_checkpoint,
+    encode_checkpoint_copy,
+)
 from kourou.store.sync_plan import SyncPlan
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig
@@ -24,11 +34,86 @@ def plan_of(rig: Rig) -> SyncPlan | None:
 
 def test_the_layout_is_javas() -> None:
     checkpoint = Checkpoint(1, 2, 3, 4, 5, 6)
-    data = encode_checkpoint(checkpoint)
+    data = encode_checkpoint(checkpoint._replace(synced_position=7))
 
     assert data == b"".join(number.to_bytes(8, "big") for number in (1, 2, 3, 4, 5, 6))
     assert decode_checkpoint(data + bytes(4048)) == checkpoint
     assert decode_checkpoint(b"") == Checkpoint()
+
+
+def test_the_copy_is_what_was_written_or_none() -> None:
+    checkpoint = Checkpoint(1, 2, 3, 4, 5, 6, 7)
+    data = encode_checkpoint_copy(checkpoint)
+
+    assert len(data) == COPY_BYTES
+    assert decode_checkpoint_copy(data + b"more") == checkpoint
+    assert decode_checkpoint_copy(bytes(COPY_BYTES)) is None
+    assert decode_checkpoint_copy(data[:-1]) is None
+    for bit in range(COPY_BYTES * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert decode_checkpoint_copy(bytes(flipped)) is None
+
+
+SAVED = Checkpoint(1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("abort", "damage_at", "expected"),
+    [
+        (b"1 kourou", None, SAVED),
+        (b"1 kourou", 40, SAVED),  # a bit of Java's numbers: the copy knows better
+        (b"1 kourou", COPY_AT + 20, Checkpoint()),
+        (b"1", None, SAVED._replace(synced_position=0)),
+        (b"1", COPY_AT + 20, SAVED._replace(synced_position=0)),
+        (None, None, SAVED),
+    ],
+)
+def test_whose_numbers_count_depends_on_who_ran_last(
+    abort: bytes | None, damage_at: int | None, expected: Checkpoint
+) -> None:
+    disk = SimDisk()
+    save_checkpoint(disk, SAVED)
+    if abort is not None:
+        disk.write("abort", 0, [abort])
+    if damage_at is not None:
+        disk.write("checkpoint", damage_at, [b"\x55"])
+
+    assert load_checkpoint(disk) == expected
+
+
+def test_a_checkpoint_without_our_copy_is_javas_or_an_older_kourous() -> None:
+    disk = SimDisk()
+    disk.write("checkpoint", 0, [encode_checkpoint(SAVED), bytes(4048)])
+    disk.write("abort", 0, [b"1 kourou"])
+
+    assert load_checkpoint(disk) == SAVED._replace(synced_position=0)
+
+
+def test_opening_a_store_after_java_renews_the_copy() -> None:
+    rig = Rig()
+    last = rig.put()
+    rig.store.close(0)
+    numbers = read_checkpoint(rig.disk).numbers._replace(log_at_ms=77)
+    rig.disk.write("checkpoint", 0, [encode_checkpoint(numbers)])
+    rig.disk.write("abort.bak", 0, [b"1"])
+    rig.open()
+
+    copy = read_checkpoint(rig.disk).copy
+    assert copy is not None
+    assert (copy.log_at_ms, copy.queues_offset) == (77, last.physical_offset)
+    assert rig.problems() == []
+
+
+def test_how_far_the_log_is_synced_is_written_each_second(rig: Rig) -> None:
+    rig.put()
+    rig.tick()
+    end = rig.put().end
+    rig.append()
+    rig.store.write()
+    rig.tick()
+
+    assert load_checkpoint(rig.disk).synced_position == end
 
 
 def test_a_store_without_checkpoint_starts_from_nothing() -> None:
@@ -43,8 +128,12 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
 
     checkpoint = load_checkpoint(rig.disk)
     assert checkpoint == Checkpoint(
-        log_at_ms=rig.now_ms, queues_at_ms=rig.now_ms, queues_offset=last.physical_offset
+        log_at_ms=rig.now_ms,
+        queues_at_ms=rig.now_ms,
+        queues_offset=last.physical_offset,
+        synced_position=last.end,
     )
+    assert read_checkpoint(rig.disk).numbers == checkpoint._replace(synced_position=0)
     assert rig.disk.size("checkpoint") == 4096
     rig.open()
 
@@ -148,6 +237,19 @@ def test_rounds_keep_their_interval() -> None:
     assert plan is not None
     assert plan.queue_files
     assert rig.problems() == []
+
+
+def test_a_log_that_grew_much_begins_a_round_early() -> None:
+    rig = Rig(config=replace(CONFIG, queue_sync_interval_ms=60_000))
+    rig.put()
+    rig.tick()
+    assert plan_of(rig) is None
+    far = rig.put()._replace(physical_offset=300 << 20)
+    queues = rig.store._queues
+    queues.flush()
+    rig.store._checkpoint.begin_round(far, rig.now_ms)
+
+    assert rig.store._checkpoint.take_files()[0]
 
 
 def test_an_unchanged_checkpoint_is_not_written_again(rig: Rig) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kourou.errors import CorruptRecordError, StoreConfigError
+from kourou.store.checkpoint import load_checkpoint, save_checkpoint
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.testing.disk import SimDisk
@@ -182,7 +183,8 @@ def test_damage_below_the_checkpoint_is_refused_and_nothing_is_cut(rig: Rig) -> 
     at = SEGMENT_BYTES // 2
     good = rig.disk.read(name, at, 10)
     rig.disk.write(name, at, [b"damaged!!!"])
-    rig.disk.write("checkpoint", 40, [struct.pack(">q", rig.store.written_position)])
+    moved = load_checkpoint(rig.disk)._replace(queues_offset=rig.store.written_position)
+    save_checkpoint(rig.disk, moved)
     with pytest.raises(CorruptRecordError, match="durable") as caught:
         rig.open()
     assert "checkpoint" in caught.value.reason

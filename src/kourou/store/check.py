@@ -22,7 +22,7 @@ from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol import fastjson
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.check_queue import QueueCheck
-from kourou.store.checkpoint import load_checkpoint
+from kourou.store.checkpoint import read_checkpoint
 from kourou.store.config import StoreConfig
 from kourou.store.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
 from kourou.store.dispatch import is_visible, light_queues, queue_tags_code
@@ -83,7 +83,7 @@ class _Check:
             COMMITLOG,
             sizes.get("commitlog_segment_bytes", defaults.commitlog_segment_bytes),
         )
-        self._checkpoint = load_checkpoint(disk)
+        self._checkpoint = read_checkpoint(disk).numbers
         self._is_checkpoint_seen = False
         self._last_store_at_ms = 0
         self._queues: dict[tuple[str, int], QueueCheck] = {}

@@ -3,31 +3,95 @@
 The log's times move with each sync of the log. Where the consume queues are durable up to moves in
 rounds: a round notes the last visible record, lets a few queue files be synced with each sync of
 the log until all that were waiting at its start are, and then moves the checkpoint to that record.
+A round begins every `queue_sync_interval_ms`, and earlier when the log has grown by 256 MiB, so
+that what recovery scans is bounded. What a round costs: one sync of each queue file written since,
+a few with each sync of the log.
+
+The six numbers that Java knows begin the file. Our own copy has a checksum, and how far the log is
+synced, which moves each second. Whose numbers count depends on who had the store last:
+
+    last     copy        what counts
+    Kourou   whole       the copy
+    Kourou   never was   Java's six numbers
+    Kourou   damaged     nothing: all 0, which is always safe, since recovery reads the whole log
+    Java     any         Java's six numbers: the copy is older
 
 Source: StoreCheckpoint.java, DefaultMessageStore.FlushConsumeQueueService, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
+import logging
+from typing import Final, NamedTuple
+
 from kourou.disk import Disk
+from kourou.store.abort_file import read_last_run
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.dispatch import Appended
 from kourou.store.formats import (
     CHECKPOINT_BYTES,
+    COPY_AT,
+    COPY_BYTES,
     Checkpoint,
     decode_checkpoint,
+    decode_checkpoint_copy,
     encode_checkpoint,
+    encode_checkpoint_copy,
 )
 from kourou.store.paths import CHECKPOINT
 from kourou.store.sync_plan import SyncPlan
 
+log = logging.getLogger(__name__)
+
+_ROUND_BYTES: Final = 256 * 1024 * 1024
+"""Of the log: about a second of recovery, with messages of 1 KB."""
+
+
+class CheckpointFile(NamedTuple):
+    """What the file holds.
+
+    Attributes:
+        numbers: the ones that Java knows.
+        copy: our own; None if there is no whole one.
+        is_damaged: there was a copy, and it is not what was written.
+    """
+
+    numbers: Checkpoint
+    copy: Checkpoint | None
+    is_damaged: bool
+
+
+def read_checkpoint(disk: Disk) -> CheckpointFile:
+    """Return what the checkpoint holds; all 0 if the store has none."""
+    if not disk.exists(CHECKPOINT):
+        return CheckpointFile(Checkpoint(), None, is_damaged=False)
+    data = disk.read(CHECKPOINT, 0, CHECKPOINT_BYTES)
+    rest = data[COPY_AT : COPY_AT + COPY_BYTES]
+    copy = decode_checkpoint_copy(rest)
+    is_damaged = copy is None and bool(rest.strip(b"\0"))
+    return CheckpointFile(decode_checkpoint(data), copy, is_damaged)
+
 
 def load_checkpoint(disk: Disk) -> Checkpoint:
-    """Return the checkpoint of the store; all 0, which is always safe, if it has none."""
-    if not disk.exists(CHECKPOINT):
+    """Return the checkpoint that counts; all 0, which is always safe, if the store has none."""
+    numbers, copy, is_damaged = read_checkpoint(disk)
+    if not read_last_run(disk).was_kourou:
+        return numbers
+    if is_damaged:
+        log.warning("checkpoint.damaged path=%s file=%s byte=%d", disk.root, CHECKPOINT, COPY_AT)
         return Checkpoint()
-    return decode_checkpoint(disk.read(CHECKPOINT, 0, CHECKPOINT_BYTES))
+    if copy is None:
+        return numbers
+    if copy._replace(synced_position=0) != numbers:
+        log.warning("checkpoint.differed path=%s file=%s byte=0", disk.root, CHECKPOINT)
+    return copy
+
+
+def save_checkpoint(disk: Disk, value: Checkpoint) -> None:
+    """Write both forms; not synced. A crash leaves of each the old one or the new."""
+    disk.write(CHECKPOINT, 0, [encode_checkpoint(value)])
+    disk.write(CHECKPOINT, COPY_AT, [encode_checkpoint_copy(value)])
 
 
 def create_checkpoint(disk: Disk) -> None:
@@ -55,7 +119,8 @@ class CheckpointKeeper:
         self._disk = disk
         self._config = config
         self._queues = queues
-        self._written = value
+        self._written: Checkpoint | None = None
+        self._synced_offset = value.queues_offset  # or about to be, with the log
         self._must_sync = False
         self._target: Appended | None = None  # of the round that goes on
         self._waiting: dict[str, tuple[str, ...]] = {}  # its files that are not in a plan yet
@@ -64,8 +129,12 @@ class CheckpointKeeper:
 
     def begin_round(self, last_visible: Appended | None, now_ms: int) -> None:
         """Begin a round if one is due; the queues' tails must have been written just before."""
-        is_due = now_ms - self._round_at_ms >= self._config.queue_sync_interval_ms
-        if self._target is not None or last_visible is None or not is_due:
+        if self._target is not None or last_visible is None:
+            return
+        if (
+            now_ms - self._round_at_ms < self._config.queue_sync_interval_ms
+            and last_visible.physical_offset - self.value.queues_offset < _ROUND_BYTES
+        ):
             return
         self._round_at_ms = now_ms
         if last_visible.physical_offset > self.value.queues_offset:
@@ -88,7 +157,9 @@ class CheckpointKeeper:
     def synced(self, plan: SyncPlan, synced_position: int) -> None:
         """Note what the plan made durable."""
         self._planned.difference_update(plan.queue_files)
-        self.value = self.value._replace(log_at_ms=max(self.value.log_at_ms, plan.store_at_ms))
+        self.value = self.value._replace(
+            log_at_ms=max(self.value.log_at_ms, plan.store_at_ms), synced_position=synced_position
+        )
         target = self._target
         is_done = not self._waiting and not self._planned
         if target is not None and is_done and target.end <= synced_position:
@@ -107,7 +178,10 @@ class CheckpointKeeper:
     def everything_is_durable(self, last: Appended) -> None:
         """Move the checkpoint to the last record of a log that is synced with all its queues."""
         self._queues_are_durable(last)
-        self.value = self.value._replace(log_at_ms=max(self.value.log_at_ms, last.store_at_ms))
+        self.value = self.value._replace(
+            log_at_ms=max(self.value.log_at_ms, last.store_at_ms),
+            synced_position=max(self.value.synced_position, last.end),
+        )
 
     def _queues_are_durable(self, last: Appended) -> None:
         self.value = self.value._replace(
@@ -122,6 +196,7 @@ class CheckpointKeeper:
         """
         if self.value == self._written:
             return
-        self._disk.write(CHECKPOINT, 0, [encode_checkpoint(self.value)])
-        self._must_sync |= self.value.queues_offset > self._written.queues_offset
+        save_checkpoint(self._disk, self.value)
+        self._must_sync |= self.value.queues_offset > self._synced_offset
+        self._synced_offset = self.value.queues_offset
         self._written = self.value

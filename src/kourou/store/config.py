@@ -11,6 +11,7 @@ from kourou.store.retention import RetentionConfig
 
 _MIB: Final = 1024 * 1024
 _ENTRY_BYTES: Final = 20
+_BATCH_ENTRY_BYTES: Final = 46
 _SEGMENT_BYTES_MIN: Final = 4096
 _FREE_BYTES_MIN: Final = 512 * _MIB
 
@@ -19,7 +20,7 @@ _FREE_BYTES_MIN: Final = 512 * _MIB
 class StoreConfig:
     """What a store is told when it is opened.
 
-    The two file sizes are fixed when a store is made, and recorded in it. Java must be given the
+    The three file sizes are fixed when a store is made, and recorded in it. Java must be given the
     same ones to open it.
 
     Raises:
@@ -35,6 +36,10 @@ class StoreConfig:
         default=300_000 * _ENTRY_BYTES, metadata={"key": "mappedFileSizeConsumeQueue"}
     )
     """Bytes of one consume queue file, a multiple of 20; sparse too."""
+    batch_queue_file_bytes: int = field(
+        default=300_000 * _BATCH_ENTRY_BYTES, metadata={"key": "mapperFileSizeBatchConsumeQueue"}
+    )
+    """The same for topics with batch consume queues (`queue.type=BatchCQ`), a multiple of 46."""
     append_property_crc: bool = field(default=True, metadata={"key": "enabledAppendPropCRC"})
     """Whether each record ends with a checksum of all of it (property `__CRC32#`, 20 bytes), not
     of its body only. It costs about 1 us a message. Java's default is false; it reads both."""
@@ -45,9 +50,10 @@ class StoreConfig:
     """Entries of one consume queue that wait in memory for the next flush. More are written at
     once. What a crash takes of them is made again from the commit log."""
     queue_sync_interval_ms: int = field(
-        default=60_000, metadata={"key": "flushConsumeQueueThoroughInterval"}
+        default=10_000, metadata={"key": "flushConsumeQueueThoroughInterval"}
     )
-    """How often consume queues are synced, so that recovery need not start further back."""
+    """How often consume queues are synced; recovery scans what the log grew by since, about 3 us a
+    message. Java's default is 60 seconds."""
     queue_files_per_sync: int = 8
     """Consume queue files that one such sync takes, so that it never holds up sends for long."""
     scan_bytes_max: int = field(default=16_000, metadata={"key": "maxFilterMessageSize"})
@@ -73,6 +79,7 @@ class StoreConfig:
         for name, least in (
             ("commitlog_segment_bytes", _SEGMENT_BYTES_MIN),
             ("consumequeue_file_bytes", _ENTRY_BYTES),
+            ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),
             ("free_bytes_min", 0),
             ("queue_tail_bytes_max", _ENTRY_BYTES),
             ("queue_sync_interval_ms", 1),
@@ -84,11 +91,15 @@ class StoreConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be {least} at least")
-        if self.consumequeue_file_bytes % _ENTRY_BYTES:
-            raise ConfigError(
-                f"consumequeue_file_bytes is {self.consumequeue_file_bytes}; "
-                f"it must be a multiple of {_ENTRY_BYTES}, the size of an entry"
-            )
+        for name, size in (
+            ("consumequeue_file_bytes", _ENTRY_BYTES),
+            ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),
+        ):
+            if getattr(self, name) % size:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be a multiple of {size}, the size "
+                    "of an entry"
+                )
         if not self.delay_levels_ms:
             raise ConfigError("delay_levels_ms is empty; at least one level is needed")
 

@@ -7,6 +7,7 @@ StoreCheckpoint.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final, NamedTuple
 
 from kourou.protocol.message_layout import MAGIC_BLANK
@@ -19,6 +20,11 @@ BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
 """The record size in an entry that stands for nothing."""
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 """Fills a queue's first file up to the first message, when that is not at the file's start."""
+
+BATCH_ENTRY: Final = struct.Struct(">qiqqqhii")
+"""A batch consume queue's entry: physical offset, record size, tags code, store time, offset of the
+first message, how many there are, compacted offset (-1), 0."""
+BATCH_ENTRY_BYTES: Final = BATCH_ENTRY.size
 
 RECORD_START: Final = struct.Struct(">ii")
 """Size and magic, with which every record and every blank begins."""
@@ -35,6 +41,13 @@ STORE_TIME_AT_V6: Final = 68
 STORE_TIME_READ_BYTES: Final = STORE_TIME_AT_V6 + STORE_TIME.size
 
 _CHECKPOINT: Final = struct.Struct(">6q")
+_COPY: Final = struct.Struct(">4s7q")
+_COPY_CRC: Final = struct.Struct(">I")
+_COPY_MAGIC: Final = b"KOU1"
+COPY_AT: Final = 512
+"""Byte of the checkpoint where our own copy begins: a sector of its own, which Java leaves alone.
+"""
+COPY_BYTES: Final = _COPY.size + _COPY_CRC.size
 CHECKPOINT_BYTES: Final = 4096
 
 
@@ -49,7 +62,8 @@ class QueueEntry(NamedTuple):
 class Checkpoint(NamedTuple):
     """How far the files were known to be durable; each value may lag, none may lead.
 
-    In the file: six 8-byte numbers in this order, then zeros up to 4096 bytes.
+    In the file: the first six as 8-byte numbers in this order. From byte 512 on a copy, which only
+    Kourou writes and reads: "KOU1", all seven, and the CRC-32 of these 60 bytes. Zeros up to 4096.
 
     Attributes:
         log_at_ms: store time of the last synced record (physicMsgTimestamp).
@@ -60,6 +74,7 @@ class Checkpoint(NamedTuple):
         confirmed_offset: replication's.
         queues_offset: physical offset of the last record whose queue entry, and all before it,
             are synced with the log up to its end (logicsPhysicalOffset, since 5.5; 0 in older).
+        synced_position: the log was synced up to here; in the copy only.
     """
 
     log_at_ms: int = 0
@@ -68,6 +83,7 @@ class Checkpoint(NamedTuple):
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
     queues_offset: int = 0
+    synced_position: int = 0
 
 
 def encode_blank(rest: int) -> bytes:
@@ -77,11 +93,27 @@ def encode_blank(rest: int) -> bytes:
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the numbers that begin the file; one sector, so that a crash cannot tear them."""
-    return _CHECKPOINT.pack(*checkpoint)
+    return _CHECKPOINT.pack(*checkpoint[:-1])
+
+
+def encode_checkpoint_copy(checkpoint: Checkpoint) -> bytes:
+    """Return what stands at byte `COPY_AT`; one sector too."""
+    data = _COPY.pack(_COPY_MAGIC, *checkpoint)
+    return data + _COPY_CRC.pack(zlib.crc32(data))
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """Return the checkpoint; all 0, which is always safe, if the data is too short."""
     if len(data) < _CHECKPOINT.size:
         return Checkpoint()
-    return Checkpoint._make(_CHECKPOINT.unpack_from(data))
+    return Checkpoint._make((*_CHECKPOINT.unpack_from(data), 0))
+
+
+def decode_checkpoint_copy(data: bytes) -> Checkpoint | None:
+    """Return the copy that begins the data; None if it is not what was written."""
+    if len(data) < COPY_BYTES or _COPY_CRC.unpack_from(data, _COPY.size)[0] != zlib.crc32(
+        data[: _COPY.size]
+    ):
+        return None
+    magic, *values = _COPY.unpack_from(data)
+    return Checkpoint._make(values) if magic == _COPY_MAGIC else None

@@ -74,6 +74,7 @@ def open_files(
         files = _load(disk, config, now_ms, progress, unlock)
         files.save_state(files.state)
         create_checkpoint(disk)
+        files.checkpoint.write()  # before our name is in `abort`: from then on our copy counts
         write_abort(disk, pid)
     except BaseException:
         unlock()
