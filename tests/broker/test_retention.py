@@ -16,12 +16,14 @@ import pytest
 from kourou.broker.config import BrokerConfig
 from kourou.broker.retention import FIRST_RUN_MS
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.message_layout import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.retention import RetentionConfig
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
 
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 8192
@@ -280,6 +282,27 @@ def test_consumers_of_removed_messages_go_on_where_the_queue_begins() -> None:
         assert answer.ext_fields["minOffset"] == "24"
 
     run_with_old_messages(test)
+
+
+def test_a_read_that_meets_a_removal_skips_nothing_that_is_left() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, 6)
+        peer = FakePeer()
+        assert parts.pull(peer) is None  # it has to wait for the device
+        expiry = parts.store.expiry
+        expiry.remove([expiry.hide_segment()])
+        await parts.later.close()
+
+        answer = peer.sent[0]
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert answer.ext_fields["nextBeginOffset"] == "0"
+        again = FakePeer()
+        parts.pull(again)
+        await parts.later.close()
+        found = decode_messages(again.sent[0].body)
+        assert [message.queue_offset for message in found] == [3]  # the last of its queue file
+
+    run_with_parts(test, ColdDisk(), config=config())
 
 
 def test_sends_and_topic_deletions_go_on_beside_a_run() -> None:

@@ -158,15 +158,24 @@ class PullHandler:
         async def read_from_disk() -> RemotingCommand:
             body = await self._offload(self._store.read_ranges, plan.ranges, may_block=True)
             if body is None:
-                # Its segment was deleted meanwhile: the client goes on behind it.
-                gone = plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING)
                 self._stats.on_miss()
-                return _answer(pull, gone, ResponseCode.PULL_RETRY_IMMEDIATELY)
+                return self._answer_removed(pull, plan)
             self._count(pull.header, plan.count, len(body), steady_ms() - began_ms, is_cold=True)
             return _answer(pull, plan, ResponseCode.SUCCESS, body)
 
         self._later.answer(pull.request, read_from_disk)
         return None
+
+    def _answer_removed(self, pull: Pull, plan: GetPlan) -> RemotingCommand:
+        """Answer where a segment of the plan was removed since it was made.
+
+        What is left of the plan comes with the next pull. If the store does not know of the
+        removal, the client goes on behind the plan, or it would ask for ever.
+        """
+        is_known = self._plan(pull).ranges != plan.ranges
+        next_offset = pull.header.queue_offset if is_known else plan.next_offset
+        gone = plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING, next_offset=next_offset)
+        return _answer(pull, gone, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
     def _count(
         self,
