@@ -120,3 +120,12 @@ def test_seals_can_be_left_off() -> None:
 
     assert appended.size == len(encode_record(draft(b"one"), 0, 0, 0))
     assert rig.problems() == []
+
+
+def test_one_bit_flipped_in_the_checksum_itself_is_noticed() -> None:
+    record = encode_sealed(draft(b"hello", properties={"NOTE": "n"}), 3, 5, 7)
+    for bit in range(8 * SEAL_BYTES):
+        flipped = bytearray(record)
+        flipped[len(record) - 1 - bit // 8] ^= 1 << bit % 8
+        with pytest.raises(MalformedMessageError):
+            read_checked(bytes(flipped), 0)

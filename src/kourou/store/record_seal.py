@@ -5,8 +5,9 @@ leave a record that looks whole; the seal tells. It is 20 bytes of property text
 
     __CRC32# \x01 ten decimal digits, the least significant first \x02
 
-A store without seals (Java's default) is read as well. What ends in zeros, or in the rest of a seal
-whose beginning became zeros, is not taken for such a record.
+A store without seals (Java's default) is read as well. What ends in zeros, in the rest of a seal
+whose beginning became zeros, or in a seal of whose name one bit differs, is not taken for such a
+record.
 
 Source: CommitLog.asyncPutMessage with enabledAppendPropCRC, MessageDecoder.createCrc32.
 """
@@ -36,12 +37,12 @@ from kourou.protocol.message_layout import (
 
 _NAME: Final = CRC32.encode()
 _LIGHT_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
-_START: Final = _NAME + b"\x01"
+SEAL_START: Final = _NAME + b"\x01"
 _END: Final = b"\x02"
-SEAL_BYTES: Final = len(_START) + 10 + len(_END)
+SEAL_BYTES: Final = len(SEAL_START) + 10 + len(_END)
 _SIZE_BYTES: Final = 2
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"0" * 9)
-_PATTERN: Final = (_START + b"0" * 10 + _END).translate(_DIGITS_TO_ZERO)
+_PATTERN: Final = (SEAL_START + b"0" * 10 + _END).translate(_DIGITS_TO_ZERO)
 
 
 def unsealed(draft: RecordDraft) -> RecordDraft:
@@ -94,7 +95,7 @@ def encode_sealed(
 
 def encode_seal(checksum: int) -> bytes:
     """Return the property text of a checksum."""
-    return b"%b%b%b" % (_START, f"{checksum:010d}"[::-1].encode(), _END)
+    return b"%b%b%b" % (SEAL_START, f"{checksum:010d}"[::-1].encode(), _END)
 
 
 def _separator(properties: bytes) -> bytes:
@@ -111,12 +112,15 @@ def read_checked(buffer: Buffer, at: int) -> RecordHeader:
     end = at + header.total_size
     if header.properties_size >= SEAL_BYTES:
         seal_at = end - SEAL_BYTES
-        if buffer[seal_at : seal_at + len(_START)] == _START:
+        if buffer[seal_at : seal_at + len(SEAL_START)] == SEAL_START:
             if buffer[seal_at:end] != encode_seal(crc32(memoryview(buffer)[at:seal_at])):
                 raise MalformedMessageError(f"record at byte {at}: its checksum property differs")
             return header
-        if _is_rest_of_seal(bytes(buffer[seal_at:end])):
+        tail = bytes(buffer[seal_at:end])
+        if _is_rest_of_seal(tail):
             raise MalformedMessageError(f"record at byte {at}: its checksum property is torn")
+        if _is_flipped_seal(tail):
+            raise MalformedMessageError(f"record at byte {at}: its checksum property is damaged")
     if header.properties_size and not buffer[end - 1]:
         raise MalformedMessageError(f"record at byte {at}: the properties end in zeros")
     return header
@@ -128,3 +132,11 @@ def _is_rest_of_seal(tail: bytes) -> bool:
         return False
     rest = tail.lstrip(b"\0").translate(_DIGITS_TO_ZERO)
     return bool(rest) and _PATTERN.endswith(rest)
+
+
+def _is_flipped_seal(tail: bytes) -> bool:
+    """Tell whether one bit of a seal's name differs: else it would pass for a user's property."""
+    start, rest = tail[: len(SEAL_START)], tail[len(SEAL_START) :].translate(_DIGITS_TO_ZERO)
+    if not _PATTERN.endswith(rest):
+        return False
+    return (int.from_bytes(start, "big") ^ int.from_bytes(SEAL_START, "big")).bit_count() == 1
