@@ -183,6 +183,11 @@ class CheckpointKeeper:
             synced_position=max(self.value.synced_position, last.end),
         )
 
+    def index_is_durable(self, at_ms: int) -> None:
+        """Note up to which store time the key index is durable."""
+        if at_ms != self.value.index_at_ms:
+            self.value = self.value._replace(index_at_ms=at_ms)
+
     def _queues_are_durable(self, last: Appended) -> None:
         self.value = self.value._replace(
             queues_at_ms=max(self.value.queues_at_ms, last.store_at_ms),

@@ -43,6 +43,14 @@ class StoreConfig:
     append_property_crc: bool = field(default=True, metadata={"key": "enabledAppendPropCRC"})
     """Whether each record ends with a checksum of all of it (property `__CRC32#`, 20 bytes), not
     of its body only. It costs about 1 us a message. Java's default is false; it reads both."""
+    message_index_enable: bool = field(default=True, metadata={"key": "messageIndexEnable"})
+    """Whether messages are found by key, unique id and tag. It costs about 3 us a message."""
+    index_slots: int = field(default=250_000, metadata={"key": "maxHashSlotNum"})
+    """Slots of one file of the key index, 4 bytes each, which are kept in memory for the newest
+    file. Fixed when a store is made, as `index_entries`; Java's default is 5,000,000."""
+    index_entries: int = field(default=1_000_000, metadata={"key": "maxIndexNum"})
+    """Entries of one file of the key index, 20 bytes each: one for each key of each message. Java's
+    default is 20,000,000. The files are sparse."""
     free_bytes_min: int = 0
     """Sends are refused while the file system has less free. 0 takes two segments, but 512 MiB at
     least."""
@@ -80,6 +88,8 @@ class StoreConfig:
             ("commitlog_segment_bytes", _SEGMENT_BYTES_MIN),
             ("consumequeue_file_bytes", _ENTRY_BYTES),
             ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),
+            ("index_slots", 1),
+            ("index_entries", 2),
             ("free_bytes_min", 0),
             ("queue_tail_bytes_max", _ENTRY_BYTES),
             ("queue_sync_interval_ms", 1),

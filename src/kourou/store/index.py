@@ -37,6 +37,8 @@ from kourou.store.paths import INDEX
 
 log = logging.getLogger(__name__)
 
+CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What closing still indexes: less than a second, with messages of 1 KB."""
 _RECORDS_PER_STEP: Final = 400
 """A step takes about a millisecond."""
 
@@ -98,8 +100,8 @@ class KeyIndex:
         The first that does not is removed, and all behind it: the log is followed from there.
 
         Args:
-            durable_to_ms: files with later records are removed too, which Java, killed, leaves in any
-                state; None to keep them.
+            durable_to_ms: files with later records are removed too: Java, killed, leaves them in
+                any state; None to keep them.
             complete_to: nothing from this position of the log on counts, since something before
                 it may be missing; None if that is not so.
 
@@ -266,6 +268,24 @@ class KeyIndex:
         if self._active is not None and self.has_unsaved:
             self._active.save()
             self.durable_at_ms = self._active.saved.end_at_ms
+
+    def close(self, until: int, now_ms: int) -> None:
+        """Bring the index up to the end of the log, and make it durable.
+
+        If more than `CLOSE_BYTES_MAX` are missing, which is so while it is made anew, some stay so.
+
+        Raises:
+            OSError: as `upkeep` and `save`.
+        """
+        until_end = self.lag_bytes(until) <= CLOSE_BYTES_MAX
+        while until_end and (left := self.step(until)) is not IndexStep.IDLE:
+            if left is IndexStep.BLOCKED:
+                self.upkeep(until, now_ms)
+        self.save()
+
+    def incomplete_from(self, end: int) -> int | None:
+        """Return from where on records below `end` are missing; None if none is."""
+        return self.position if self.lag_bytes(end) else None
 
     def expire(self, log_min: int) -> int:
         """Remove the files all of whose records are below that position; never the newest.

@@ -1,8 +1,8 @@
 """Opening and closing the files of a store, in the order that a crash at any point allows.
 
     open     lock, directories, recover, note the file sizes, make `abort` durable
-    close    sync the log, flush and sync the queues, checkpoint, note what the queues hold,
-             remove `abort` durably, unlock
+    close    sync the log, flush and sync the queues, complete and save the key index,
+             checkpoint, note what the queues hold, remove `abort` durably, unlock
 
 So `abort` is there from before the first append until all that was appended is durable and has its
 queue entry.
@@ -25,6 +25,9 @@ from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.dispatch import Appended
+from kourou.store.formats import Checkpoint
+from kourou.store.index import KeyIndex
+from kourou.store.index_file import IndexLayout
 from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
     CHECKPOINT,
@@ -50,6 +53,7 @@ class StoreFiles:
     state_file: StoreStateFile
     state: StoreState
     recovery: RecoveryReport
+    index: KeyIndex | None
     unlock: Callable[[], None]
 
     def save_state(self, state: StoreState) -> None:
@@ -128,8 +132,31 @@ def _load(
         state_file,
         _pruned(state, commitlog, config, report.end),
         report,
+        _open_index(disk, config, commitlog, checkpoint, state, last_run),
         unlock,
     )
+
+
+def _open_index(
+    disk: Disk,
+    config: StoreConfig,
+    commitlog: CommitLog,
+    checkpoint: Checkpoint,
+    state: StoreState | None,
+    last_run: LastRun,
+) -> KeyIndex | None:
+    """Return the key index, as far as it agrees with the log; None if none is kept."""
+    if not config.message_index_enable:
+        return None
+    layout = IndexLayout(config.index_slots, config.index_entries)
+    index = KeyIndex(disk, commitlog, layout)
+    was_java_killed = not last_run.was_clean and not last_run.was_kourou
+    has_hole = state is not None and not last_run.was_kourou
+    index.open(
+        durable_to_ms=checkpoint.index_at_ms if was_java_killed else None,
+        complete_to=state.index_position if state is not None and has_hole else None,
+    )
+    return index
 
 
 def _known_state(last_run: LastRun, state: StoreState | None) -> StoreState | None:
@@ -156,10 +183,12 @@ def _pruned(
             for topic, below in deleted.items()
             if below > commitlog.min_position
         },
+        index_slots=config.index_slots,
+        index_entries=config.index_entries,
     )
 
 
-def close_files(files: StoreFiles, last_visible: Appended | None) -> None:
+def close_files(files: StoreFiles, last_visible: Appended | None, now_ms: int) -> None:
     """Make everything durable and remove `abort`.
 
     The log must have been synced and dispatched to its end.
@@ -173,8 +202,14 @@ def close_files(files: StoreFiles, last_visible: Appended | None) -> None:
     files.checkpoint.sync_rest()
     if last_visible is not None:
         files.checkpoint.everything_is_durable(last_visible)
+    if files.index is not None:
+        files.index.close(commitlog.synced_position, now_ms)
+        files.checkpoint.index_is_durable(files.index.durable_at_ms)
     files.checkpoint.write()
     disk.sync(CHECKPOINT)
     closed = ClosedState(commitlog.written_position, sum(queue.max_offset for queue in queues))
-    files.save_state(msgspec.structs.replace(files.state, closed=closed))
+    index_position = 0 if files.index is None else files.index.incomplete_from(closed.log_end)
+    files.save_state(
+        msgspec.structs.replace(files.state, closed=closed, index_position=index_position)
+    )
     remove_abort(disk)

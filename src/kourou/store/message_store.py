@@ -25,6 +25,8 @@ from kourou.store.deletion import TopicDeletion
 from kourou.store.dispatch import Appended, Arrival
 from kourou.store.expiry import Expiry
 from kourou.store.get_plan import GetPlan, GetStatus
+from kourou.store.index import IndexStep, KeyIndex
+from kourou.store.index_query import FoundMessages, KeyQuery, find_messages
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.recovery import Progress, RecoveryReport
 from kourou.store.sync_plan import SyncPlan
@@ -50,12 +52,14 @@ class MessageStore(StoreWriter):
 
     Attributes:
         recovery: what opening found and did.
+        index: of keys; None if none is kept.
         expiry: removes what is too old; whoever runs it asks `read_only_reason` first.
     """
 
     def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
         super().__init__(files, config)
         self.recovery: RecoveryReport = files.recovery
+        self.index: KeyIndex | None = files.index
         self.expiry = Expiry(files.disk, files.log, files.queues, lambda: self.visible_position)
         self._is_closed = False
 
@@ -102,6 +106,55 @@ class MessageStore(StoreWriter):
         deletion.refuse()
         return deletion
 
+    def index_step(self) -> IndexStep:
+        """Bring the key index up by some records that are synced; waits for nothing.
+
+        IDLE on a store that keeps none, or is read-only. Neither this nor the next two at once.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        if self.index is None or self._guard.read_only_reason is not None:
+            return IndexStep.IDLE
+        return self.index.step(self._log.synced_position)
+
+    def index_upkeep(self, now_ms: int) -> None:
+        """Do what keeps `index_step` back and may wait for the device; on any thread.
+
+        Raises:
+            OSError: as `KeyIndex.upkeep`.
+        """
+        if self.index is not None:
+            self.index.upkeep(self._log.synced_position, now_ms)
+
+    def index_save(self) -> None:
+        """Make the key index durable as it is; on any thread. The next `flush` says so on disk.
+
+        Raises:
+            OSError: as `KeyIndex.save`.
+        """
+        if self.index is not None:
+            self.index.save()
+
+    @property
+    def index_lag_bytes(self) -> int:
+        """Bytes of the log that the key index has still to follow."""
+        return 0 if self.index is None else self.index.lag_bytes(self._log.written_position)
+
+    def find_messages(self, query: KeyQuery) -> FoundMessages:
+        """Return the newest messages with a key; waits for the device, on any thread.
+
+        Raises:
+            OSError: a file of the index cannot be read.
+        """
+        if self.index is None:
+            return FoundMessages([], 0, 0)
+        gone_below = self._files.state.deleted_topics.get(query.topic, 0)
+        query = query._replace(gone_below=max(query.gone_below, gone_below))
+        return find_messages(
+            query, self.index, self._log, self._visible_position, self.read_record
+        )
+
     def flush(self, now_ms: int) -> bool:
         """Write the queues' tails and the checkpoint, and look at the space left; each second.
 
@@ -115,11 +168,13 @@ class MessageStore(StoreWriter):
             has_rest = self._queues.has_tails
             if not has_rest:
                 self._checkpoint.begin_round(self._last_visible, now_ms)
+            if self.index is not None:
+                self._checkpoint.index_is_durable(self.index.durable_at_ms)
             self._try_write(self._checkpoint.write)
         self._guard.look_at_space()
         return not has_rest
 
-    def close(self, now_ms: int) -> None:  # noqa: ARG002 - the index's files will be dated
+    def close(self, now_ms: int) -> None:
         """Make everything durable and let go of the directory. Calling it again does nothing.
 
         A read-only store is left as it is: the next start recovers it.
@@ -131,21 +186,21 @@ class MessageStore(StoreWriter):
             return
         try:
             if self.read_only_reason is None:
-                self._close_files()
+                self._close_files(now_ms)
         except OSError as error:
             raise StoreError(f"{self._disk.root} was not closed cleanly: {error}") from error
         finally:
             self.abandon()
         log.info("store.closed path=%s end=%d", self._disk.root, self.written_position)
 
-    def _close_files(self) -> None:
+    def _close_files(self, now_ms: int) -> None:
         self.write()
         plan = self.sync_plan()
         if plan is not None:
             plan.run(self._disk)
             self.synced(plan)
         self.dispatch(self.written_position)
-        close_files(self._files, self._last_visible)
+        close_files(self._files, self._last_visible, now_ms)
 
     def abandon(self) -> None:
         """Let go of the directory and write nothing, as a kill would."""

@@ -35,12 +35,18 @@ class StoreState(msgspec.Struct, frozen=True):
         deleted_topics: for each topic deleted, the log position below which its records have no
             queue entry any more, whatever recovery reads.
         closed: None while the store is open, and after a crash.
+        index_slots, index_entries: of each file of the key index; 0 if it is not known.
+        index_position: records below this place of the log were in the index when it was closed,
+            where that was not all; whoever appends to the index since leaves a hole there.
     """
 
     commitlog_segment_bytes: int
     consumequeue_file_bytes: int
     deleted_topics: dict[str, int] = {}
     closed: ClosedState | None = None
+    index_slots: int = 0
+    index_entries: int = 0
+    index_position: int | None = None
 
 
 class StoreStateFile:
