@@ -41,6 +41,8 @@ def load(name: str) -> Golden:
         CONFIG,
         commitlog_segment_bytes=manifest["config"]["mappedFileSizeCommitLog"],
         consumequeue_file_bytes=manifest["config"]["mappedFileSizeConsumeQueue"],
+        index_slots=manifest["config"]["maxHashSlotNum"],
+        index_entries=manifest["config"]["maxIndexNum"],
         append_property_crc=False,
     )
     with zipfile.ZipFile(FOLDER / f"{name}.zip") as archive:

@@ -18,6 +18,8 @@ CONFIG = StoreConfig(
     queue_tail_bytes_max=20 * 5,
     queue_sync_interval_ms=1,
     queue_files_per_sync=2,
+    index_slots=8,
+    index_entries=32,
     free_bytes_min=1,
 )
 """Small enough that a few messages cross every border."""

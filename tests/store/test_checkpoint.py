@@ -130,6 +130,7 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
     assert checkpoint == Checkpoint(
         log_at_ms=rig.now_ms,
         queues_at_ms=rig.now_ms,
+        index_at_ms=rig.now_ms,
         queues_offset=last.physical_offset,
         synced_position=last.end,
     )
