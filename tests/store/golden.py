@@ -43,6 +43,7 @@ def load(name: str) -> Golden:
         consumequeue_file_bytes=manifest["config"]["mappedFileSizeConsumeQueue"],
         index_slots=manifest["config"]["maxHashSlotNum"],
         index_entries=manifest["config"]["maxIndexNum"],
+        batch_queue_file_bytes=manifest["config"]["mapperFileSizeBatchConsumeQueue"],
         append_property_crc=False,
     )
     with zipfile.ZipFile(FOLDER / f"{name}.zip") as archive:

@@ -15,6 +15,7 @@ SEGMENT_BYTES = 4096
 CONFIG = StoreConfig(
     commitlog_segment_bytes=SEGMENT_BYTES,
     consumequeue_file_bytes=20 * 8,
+    batch_queue_file_bytes=46 * 4,
     queue_tail_bytes_max=20 * 5,
     queue_sync_interval_ms=1,
     queue_files_per_sync=2,

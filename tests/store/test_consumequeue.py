@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.dispatch import Appended
 from kourou.store.formats import BLANK_ENTRY, ENTRY, ENTRY_BYTES, QueueEntry
+from kourou.store.simple_queue import SimpleQueue
 from kourou.testing.disk import SimDisk
 
 PER_FILE = 8
 FILE_BYTES = PER_FILE * ENTRY_BYTES
 
 
-def new_queue(disk: SimDisk | None = None) -> ConsumeQueue:
-    return ConsumeQueue(disk or SimDisk(), "T", 3, FILE_BYTES)
+def new_queue(disk: SimDisk | None = None) -> SimpleQueue:
+    return SimpleQueue(disk or SimDisk(), "T", 3, FILE_BYTES)
 
 
-def reloaded(disk: SimDisk) -> ConsumeQueue:
+def reloaded(disk: SimDisk) -> SimpleQueue:
     """Return the queue as its files have it."""
     queue = new_queue(disk)
     assert queue.segments.load() == []
@@ -29,15 +30,19 @@ def reloaded(disk: SimDisk) -> ConsumeQueue:
     return queue
 
 
-def put(queue: ConsumeQueue, count: int) -> None:
+def record(physical_offset: int, size: int = 100, code: int = 7) -> Appended:
+    return Appended(physical_offset, 0, size, "T", 3, code, 0)
+
+
+def put(queue: SimpleQueue, count: int) -> None:
     for _ in range(count):
-        queue.put(queue.max_offset * 100, 100, 7)
+        queue.put(record(queue.max_offset * 100))
 
 
 def test_an_entry_is_twenty_bytes_big_endian() -> None:
     disk = SimDisk()
     queue = new_queue(disk)
-    queue.put(0x0102, 0x03, -1)
+    queue.put(record(0x0102, 0x03, -1))
     queue.flush()
 
     data = disk.read("consumequeue/T/3/00000000000000000000", 0, 20)
@@ -94,7 +99,7 @@ def test_a_first_entry_inside_a_file_is_preceded_by_blanks() -> None:
     disk = SimDisk()
     queue = new_queue(disk)
     queue.start_at(PER_FILE + 3)
-    queue.put(1000, 100, 7)
+    queue.put(record(1000))
     queue.flush()
 
     name = f"consumequeue/T/3/{FILE_BYTES:020d}"

@@ -86,7 +86,7 @@ def test_other_delay_levels_come_from_the_config() -> None:
         (TRANSACTION_COMMIT, True),
         (TRANSACTION_PREPARED, False),
         (TRANSACTION_ROLLBACK, False),
-        (INNER_BATCH | NEED_UNWRAP, False),
+        (INNER_BATCH | NEED_UNWRAP, True),
     ],
 )
 def test_which_records_get_an_entry(flag: int, visible: bool) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.dispatch import Appended
 from kourou.store.formats import ENTRY
 from kourou.store.get_plan import Accepts, GetPlan, GetStatus, LogView, plan_get
+from kourou.store.simple_queue import SimpleQueue
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG
 
@@ -21,19 +22,23 @@ PER_FILE = 1000
 BIG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * PER_FILE, scan_bytes_max=16_000)
 
 
-def queue_of(sizes: list[int], *, first: int = 0, gap: int = 0) -> ConsumeQueue:
+def record(position: int, size: int, code: int) -> Appended:
+    return Appended(position, 0, size, "T", 0, code, 0)
+
+
+def queue_of(sizes: list[int], *, first: int = 0, gap: int = 0) -> SimpleQueue:
     """Return a queue of records, `gap` bytes apart; the code of each is its offset."""
-    queue = ConsumeQueue(SimDisk(), "T", 0, BIG_FILES.consumequeue_file_bytes)
+    queue = SimpleQueue(SimDisk(), "T", 0, BIG_FILES.consumequeue_file_bytes)
     at = 0
     for code, size in enumerate(sizes):
-        queue.put(at, size, code)
+        queue.put(record(at, size, code))
         at += size + gap
     queue.min_offset = first
     return queue
 
 
 def get(
-    queue: ConsumeQueue | None,
+    queue: SimpleQueue | None,
     offset: int,
     max_messages: int = 32,
     max_bytes: int = MIB,
@@ -64,7 +69,7 @@ def test_outcomes_have_the_names_that_java_puts_into_remarks() -> None:
     ],
 )
 def test_outcome_and_next_offset(
-    queue: ConsumeQueue | None, offset: int, status: GetStatus, next_offset: int
+    queue: SimpleQueue | None, offset: int, status: GetStatus, next_offset: int
 ) -> None:
     plan = get(queue, offset)
 
@@ -134,7 +139,7 @@ def test_entries_in_files_and_in_memory_are_one_queue(flushed: int) -> None:
     queue = queue_of([10] * flushed)
     queue.flush()
     for code in range(flushed, 20):
-        queue.put(code * 10, 10, code)
+        queue.put(record(code * 10, 10, code))
 
     assert get(queue, 0).ranges == [(0, 200)]
     assert get(queue, 3).count == 17
@@ -161,7 +166,7 @@ def test_records_that_are_gone_are_passed_over() -> None:
 def test_a_blank_entry_stands_for_nothing() -> None:
     queue = queue_of([10] * 3)
     queue.fill_to(6)
-    queue.put(30, 10, 6)
+    queue.put(record(30, 10, 6))
     plan = get(queue, 3)
 
     assert (plan.status, plan.count, plan.next_offset) == (GetStatus.FOUND, 1, 7)
@@ -194,7 +199,7 @@ def test_older_messages_keep_the_limits_of_the_disk() -> None:
 
 def test_entries_have_the_documented_layout() -> None:
     queue = queue_of([])
-    queue.put(1, 2, -3)
+    queue.put(record(1, 2, -3))
 
     assert queue.read(0, 9) == ENTRY.pack(1, 2, -3)
     assert queue.read(0, 9).hex() == "0000000000000001" + "00000002" + "fffffffffffffffd"

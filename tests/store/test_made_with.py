@@ -10,7 +10,11 @@ from kourou.store.message_store import MessageStore
 from kourou.store.paths import STORE_STATE
 from kourou.testing.disk import SimDisk
 
-SIZES = {"commitlog_segment_bytes": 8192, "consumequeue_file_bytes": 400}
+SIZES = {
+    "commitlog_segment_bytes": 8192,
+    "consumequeue_file_bytes": 400,
+    "batch_queue_file_bytes": 460,
+}
 
 
 def test_a_new_store_has_no_sizes() -> None:
@@ -20,7 +24,9 @@ def test_a_new_store_has_no_sizes() -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_store_of_ours_says_its_sizes(*, is_clean: bool) -> None:
     disk = SimDisk()
-    config = StoreConfig(commitlog_segment_bytes=8192, consumequeue_file_bytes=400)
+    config = StoreConfig(
+        commitlog_segment_bytes=8192, consumequeue_file_bytes=400, batch_queue_file_bytes=460
+    )
     store = MessageStore.open(disk, config, 1, pid=1)
     if is_clean:
         store.close(2)
@@ -36,6 +42,8 @@ def test_a_store_of_javas_has_files_of_its_sizes() -> None:
     disk.make_directory("consumequeue/orders/3")
     disk.truncate("commitlog/00000000000000008192", 8192)
     disk.truncate("consumequeue/orders/3/00000000000000000000", 400)
+    disk.make_directory("batchconsumequeue/orders/3")
+    disk.truncate("batchconsumequeue/orders/3/00000000000000000000", 460)
 
     assert sizes_made_with(disk) == SIZES
 

@@ -87,7 +87,7 @@ ROCKETMQ_KEYS: Final = frozenset(
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     longPollingEnable mappedFileSizeCommitLog mappedFileSizeConsumeQueue
     mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
-    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
+    maxAsyncPutMessageRequests maxBatchDeleteFilesNum
     maxChecksumRange maxClientEventCount maxConsumeQueueScan maxErrorRateOfBloomFilter
     maxFilterMessageSize maxHashSlotNum maxHaTransferByteInSecond maxIndexNum
     maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxMessageSize

@@ -1,36 +1,44 @@
 """One consume queue: for each message of one queue of a topic, where it lies in the commit log.
 
-Entry n of the queue is 20 bytes at byte n * 20 of its files. New entries wait in memory, the tail,
-until the next flush: they are derived data, which recovery makes again from the log.
+A queue is a row of entries of one size, entry n at byte n * size of its files. New entries wait in
+memory, the tail, until the next flush: they are derived data, which recovery makes again from the
+log. There are two kinds; whoever opens, recovers, reads, expires or checks queues need not know
+which one it has:
+
+    kind        an entry is for         offset of an entry
+    SimpleQueue one message, 20 bytes   its number
+    BatchQueue  one batch, 46 bytes     is in it, with how many messages it has
 
     min_offset ... entries in files ... [file_end] ... entries in the tail ... max_offset
                                                        (places given by append) ... next_offset
 
-Source: ConsumeQueue.java, apache/rocketmq 5.5.0.
+Source: ConsumeQueueInterface.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from kourou.disk import Disk
-from kourou.store.formats import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
-from kourou.store.paths import queue_directory
+from kourou.store.dispatch import Appended
+from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.segment_list import SegmentList
 
-_pack = ENTRY.pack
 _SEARCH_ENTRIES = 1024
 
 
-class ConsumeQueue:
+class ConsumeQueue(ABC):
     """The entries of one queue, in files and in memory; reads may run on any thread.
 
     Attributes:
-        min_offset: of the first entry whose record is still in the log.
-        max_offset: one more than the last entry's: what consumers can see ends here.
+        entry_bytes: the size of an entry.
+        min_offset: of the first message whose record is still in the log.
+        max_offset: one more than the last message's: what consumers can see ends here.
         next_offset: what the next appended message gets.
-        unchecked_below: entries below were in the files when the store was opened; from there on
-            this process made them.
+        unchecked_below: entries of lower offsets were in the files when the store was opened; from
+            there on this process made them.
     """
 
     __slots__ = (
@@ -46,23 +54,93 @@ class ConsumeQueue:
         "unchecked_below",
     )
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
+    entry_bytes: ClassVar[int]
+
+    def __init__(self, disk: Disk, topic: str, queue_id: int, segments: SegmentList) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.segments = SegmentList(disk, queue_directory(topic, queue_id), file_bytes)
+        self.segments = segments
         self._disk = disk
         self.min_offset = self.max_offset = self.next_offset = self.unchecked_below = 0
         self._begin_tail(0)
 
-    def _begin_tail(self, queue_offset: int, entries: bytes = b"") -> None:
-        """Start a new tail; readers on other threads take tail and offset as one, old or new."""
+    # What the kinds do each in its way -----------------------------------------------------------
+
+    @abstractmethod
+    def put(self, record: Appended) -> None:
+        """Add the record's entry at `max_offset`, in memory."""
+
+    @abstractmethod
+    def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
+        """Let the next entry be at `queue_offset`; what is missing before stands for nothing.
+
+        With a position and a size it points at those bytes of the log: they are damaged.
+        """
+
+    @abstractmethod
+    def index_of(self, queue_offset: int) -> int:
+        """Return the number of the entry that has the offset, or is the first one behind it."""
+
+    @abstractmethod
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return the entry that has the offset; None if there is none, or it stands for nothing."""
+
+    @abstractmethod
+    def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
+        """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
+
+        True for offset 0 of a queue whose files begin there, or that has none.
+        """
+
+    @abstractmethod
+    def restart_at(self, queue_offset: int) -> None:
+        """Take the files' entries below `queue_offset` as they are and forget all others.
+
+        What the files hold from there on is overwritten by later flushes; `cut` zeroes the rest.
+        """
+
+    @abstractmethod
+    def start_at(self, queue_offset: int) -> None:
+        """Begin the queue anew at `queue_offset`. There must be no files."""
+
+    @abstractmethod
+    def correct_min_offset(self, log_min_position: int) -> None:
+        """Move `min_offset` to the first entry whose record is in the log; entries are in order."""
+
+    @abstractmethod
+    def _entries(self, data: bytes) -> Iterator[QueueEntry]:
+        """Return the entries in whole ones' bytes; size 0 for what was never written, or torn."""
+
+    @abstractmethod
+    def _offset_behind(self, index: int) -> int:
+        """Return the offset just behind the entries in the files below number `index`."""
+
+    # Entries in memory and in files --------------------------------------------------------------
+
+    def _begin_tail(self, index: int, entries: bytes = b"") -> None:
+        """Start a new tail; readers on other threads take tail and place as one, old or new."""
         self._tail = bytearray(entries)
-        self._tail_from = (queue_offset, self._tail)
+        self._tail_from = (index, self._tail)
 
     @property
     def file_end(self) -> int:
-        """Entries below are in the files, those from there on in the tail."""
+        """Entries of lower numbers are in the files, those from there on in the tail."""
         return self._tail_from[0]
+
+    @property
+    def end(self) -> int:
+        """One more than the number of the last entry."""
+        file_end, tail = self._tail_from
+        return file_end + len(tail) // self.entry_bytes
+
+    @property
+    def first(self) -> int:
+        """The number of the entry with which the first file begins."""
+        # Read before: a flush on another thread makes the file, then moves it.
+        file_end = self.file_end
+        if self.segments.first == self.segments.end:
+            return file_end
+        return self.segments.first // self.entry_bytes
 
     @property
     def tail_bytes(self) -> int:
@@ -73,97 +151,48 @@ class ConsumeQueue:
     def needs_file(self) -> bool:
         """Tell whether the next flush makes a file before it writes."""
         segments = self.segments
-        return segments.first == segments.end or self.file_end * ENTRY_BYTES >= segments.end
+        return segments.first == segments.end or self.file_end * self.entry_bytes >= segments.end
 
-    def put(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """Add the entry at `max_offset`, in memory."""
-        self._tail.extend(_pack(physical_offset, size, tags_code))
-        self.max_offset += 1
-
-    def fill_to(self, queue_offset: int) -> None:
-        """Let the next entry be at `queue_offset`: blanks stand for those that are missing."""
-        gap = queue_offset - self.max_offset
-        if gap > 0:
-            self._tail.extend(BLANK_ENTRY * gap)
-            self.max_offset = queue_offset
-
-    def read(self, queue_offset: int, count: int) -> bytes:
-        """Return entries from `queue_offset` on: at most `count`, from one file or its tail.
+    def read(self, index: int, count: int) -> bytes:
+        """Return entries from number `index` on: at most `count`, from one file or its tail.
 
         Empty if the file is missing, or if there is no such entry. May wait for the device.
         """
         try:
-            return self._read(self._disk.read, queue_offset, count) or b""
+            return self._read(self._disk.read, index, count) or b""
         except FileNotFoundError:
             return b""
 
-    def read_resident(self, queue_offset: int, count: int) -> bytes | None:
+    def read_resident(self, index: int, count: int) -> bytes | None:
         """Return what `read` would, or None if that might wait for the device."""
         try:
-            return self._read(self._disk.read_resident, queue_offset, count)
+            return self._read(self._disk.read_resident, index, count)
         except FileNotFoundError:
             return b""
 
     def _read(
-        self, read: Callable[[str, int, int], bytes | None], queue_offset: int, count: int
+        self, read: Callable[[str, int, int], bytes | None], index: int, count: int
     ) -> bytes | None:
-        per_file = self.segments.file_bytes // ENTRY_BYTES
-        stop = min(
-            queue_offset + count,
-            self.max_offset,
-            queue_offset - queue_offset % per_file + per_file,
-        )
+        width = self.entry_bytes
+        per_file = self.segments.file_bytes // width
+        stop = min(index + count, index - index % per_file + per_file)
         file_end, tail = self._tail_from
-        if queue_offset >= file_end:
-            at = (queue_offset - file_end) * ENTRY_BYTES
-            return bytes(tail[at : (stop - file_end) * ENTRY_BYTES])
-        position = queue_offset * ENTRY_BYTES
-        size = (min(stop, file_end) - queue_offset) * ENTRY_BYTES
-        data = read(self.segments.name(position), position % self.segments.file_bytes, size)
-        if data is not None and stop > file_end and len(data) == size:
-            data += tail[: (stop - file_end) * ENTRY_BYTES]
-        return data
-
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None if it is not there, or stands for nothing."""
-        if not self.first_offset <= queue_offset < self.max_offset:
-            return None
-        data = self.read(queue_offset, 1)
-        if len(data) < ENTRY_BYTES:
-            return None
-        entry = QueueEntry._make(ENTRY.unpack(data))
-        return entry if is_real(entry) else None
-
-    @property
-    def first_offset(self) -> int:
-        """The offset at which the first file begins."""
-        file_end = (
-            self.file_end
-        )  # read first: a flush on another thread makes the file, then moves it
-        if self.segments.first == self.segments.end:
-            return file_end
-        return self.segments.first // ENTRY_BYTES
+        if index >= file_end:
+            data = bytes(tail[(index - file_end) * width : (stop - file_end) * width])
+            return data[: len(data) - len(data) % width]
+        position = index * width
+        size = (min(stop, file_end) - index) * width
+        found = read(self.segments.name(position), position % self.segments.file_bytes, size)
+        if found is not None and stop > file_end and len(found) == size:
+            found += tail[: (stop - file_end) * width]
+        return found
 
     def first_entry(self) -> QueueEntry | None:
         """Return the first entry in the files that stands for a record, of the first few."""
         if self.segments.first == self.segments.end:
             return None
-        data = self._file_read(self.segments.first // ENTRY_BYTES, _SEARCH_ENTRIES)
-        entries = (QueueEntry._make(fields) for fields in ENTRY.iter_unpack(data))
-        return next(filter(is_real, entries), None)
-
-    def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
-        """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
-
-        True for offset 0 of a queue whose files begin there, or that has none.
-        """
-        position = queue_offset * ENTRY_BYTES
-        if queue_offset == 0:
-            return self.segments.first == 0
-        if not self.segments.first < position <= self.segments.end:
-            return False
-        entry = self._file_entry(queue_offset - 1)
-        return entry is not None and entry.size > 0 and entry.physical_offset < physical_offset
+        data = self._file_read(self.segments.first // self.entry_bytes, _SEARCH_ENTRIES)
+        return next(filter(is_real, self._entries(data)), None)
 
     def flush(self) -> tuple[list[str], bool]:
         """Write the tail to the files, not synced.
@@ -176,7 +205,7 @@ class ConsumeQueue:
         """
         written: list[str] = []
         end_before = self.segments.end
-        at, position = 0, self.file_end * ENTRY_BYTES
+        at, position = 0, self.file_end * self.entry_bytes
         step = self.segments.file_bytes
         while at < len(self._tail):
             is_first = self.segments.first == self.segments.end
@@ -190,49 +219,31 @@ class ConsumeQueue:
             written.append(name)
             at += size
             position += size
-        self._begin_tail(self.max_offset)
+        self._begin_tail(self.end)
         return written, self.segments.end != end_before
-
-    def restart_at(self, queue_offset: int) -> None:
-        """Take the files' entries below `queue_offset` as they are and forget all others.
-
-        What the files hold from there on is overwritten by later flushes; `cut` zeroes the rest.
-        """
-        self._begin_tail(queue_offset)
-        self.max_offset = self.next_offset = queue_offset
-
-    def start_at(self, queue_offset: int) -> None:
-        """Begin the queue anew at `queue_offset`; blanks fill its first file up to there.
-
-        There must be no files.
-        """
-        per_file = self.segments.file_bytes // ENTRY_BYTES
-        blanks = queue_offset % per_file
-        self._begin_tail(queue_offset - blanks, BLANK_ENTRY * blanks)
-        self.min_offset = self.max_offset = self.next_offset = queue_offset
 
     def cut(self) -> list[str]:
         """Remove from the files what lies behind their last entry; return the files changed."""
-        return self.segments.cut(self.file_end * ENTRY_BYTES)
+        return self.segments.cut(self.file_end * self.entry_bytes)
 
     def find_end(self) -> int:
         """Return the offset behind the last entry in the files, by halving the last of them.
 
         Right only where entries follow one another without a hole: after a clean stop.
         """
-        per_file = self.segments.file_bytes // ENTRY_BYTES
+        per_file = self.segments.file_bytes // self.entry_bytes
         for start in reversed(self.segments.starts()):
             low, high = 0, per_file
             while low < high:
                 middle = (low + high) // 2
-                entry = self._file_entry(start // ENTRY_BYTES + middle)
+                entry = self._file_entry(start // self.entry_bytes + middle)
                 if entry is not None and entry.size > 0:
                     low = middle + 1
                 else:
                     high = middle
             if low:
-                return start // ENTRY_BYTES + low
-        return self.segments.first // ENTRY_BYTES
+                return self._offset_behind(start // self.entry_bytes + low)
+        return self._offset_behind(self.segments.first // self.entry_bytes)
 
     def find_end_before(self, physical_offset: int) -> int:
         """Return the offset behind the last entry of the first run that lies below a log position.
@@ -241,55 +252,39 @@ class ConsumeQueue:
         halves of entries; what is returned ends a run without any.
         """
         for start in reversed(self.segments.starts()):
-            end = self._run_end(start // ENTRY_BYTES, physical_offset)
-            if end * ENTRY_BYTES > start:
-                return end
-        return self.segments.first // ENTRY_BYTES
+            end = self._run_end(start // self.entry_bytes, physical_offset)
+            if end * self.entry_bytes > start:
+                return self._offset_behind(end)
+        return self._offset_behind(self.segments.first // self.entry_bytes)
 
-    def _run_end(self, queue_offset: int, physical_offset: int) -> int:
-        """Return where in one file, from `queue_offset` on, entries stop being in order."""
-        stop = (queue_offset * ENTRY_BYTES + self.segments.file_bytes) // ENTRY_BYTES
+    def _run_end(self, index: int, physical_offset: int) -> int:
+        """Return where in one file, from number `index` on, entries stop being in order."""
+        stop = index + self.segments.file_bytes // self.entry_bytes
         last = -1
-        while queue_offset < stop:
-            data = self._file_read(queue_offset, min(_SEARCH_ENTRIES, stop - queue_offset))
-            for at, size, _ in ENTRY.iter_unpack(data):
+        while index < stop:
+            data = self._file_read(index, min(_SEARCH_ENTRIES, stop - index))
+            for at, size, _ in self._entries(data):
                 is_blank = at == 0 and size == BLANK_ENTRY_SIZE
                 if not is_blank and not (size > 0 and last < at < physical_offset):
-                    return queue_offset
+                    return index
                 last = max(last, -1 if is_blank else at)
-                queue_offset += 1
+                index += 1
             if not data:
-                return queue_offset
+                return index
         return stop
 
-    def _file_entry(self, queue_offset: int) -> QueueEntry | None:
-        data = self._file_read(queue_offset, 1)
-        return QueueEntry._make(ENTRY.unpack(data)) if data else None
+    def _file_entry(self, index: int) -> QueueEntry | None:
+        return next(self._entries(self._file_read(index, 1)), None)
 
-    def _file_read(self, queue_offset: int, count: int) -> bytes:
+    def _file_read(self, index: int, count: int) -> bytes:
         """Return whole entries of one file, whatever they hold; fewer where the file is short."""
-        position = queue_offset * ENTRY_BYTES
+        position = index * self.entry_bytes
         data = self._disk.read(
             self.segments.name(position),
             position % self.segments.file_bytes,
-            count * ENTRY_BYTES,
+            count * self.entry_bytes,
         )
-        return data[: len(data) - len(data) % ENTRY_BYTES]
-
-    def correct_min_offset(self, log_min_position: int) -> None:
-        """Move `min_offset` to the first entry whose record is in the log; entries are in order."""
-        low, high = max(self.min_offset, self.first_offset), self.max_offset
-        first = self.entry(low)
-        if first is not None and first.physical_offset >= log_min_position:
-            high = low  # the usual case, at the price of one read
-        while low < high:
-            middle = (low + high) // 2
-            entry = self.entry(middle)
-            if entry is None or entry.physical_offset < log_min_position:
-                low = middle + 1
-            else:
-                high = middle
-        self.min_offset = low
+        return data[: len(data) - len(data) % self.entry_bytes]
 
     def count_expired_files(self, log_min_position: int) -> int:
         """Return how many of the oldest files name only records below; never the last file.
@@ -299,7 +294,7 @@ class ConsumeQueue:
         """
         count = 0
         for start in self.segments.starts()[:-1]:
-            last = self._file_entry((start + self.segments.file_bytes) // ENTRY_BYTES - 1)
+            last = self._file_entry((start + self.segments.file_bytes) // self.entry_bytes - 1)
             if last is None or last.physical_offset >= log_min_position:
                 break
             count += 1

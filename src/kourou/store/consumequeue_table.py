@@ -9,18 +9,17 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError, StoreError
 from kourou.model.topic import RETRY_OR_DLQ_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, is_retry_topic
+from kourou.store.batch_queue import BatchQueue
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
-from kourou.store.formats import QueueEntry
-from kourou.store.paths import (
-    BATCH_CONSUMEQUEUE,
-    CONSUMEQUEUE,
-    is_safe_topic,
-    queue_directory,
-    topic_directory,
-)
+from kourou.store.dispatch import Appended
+from kourou.store.paths import BATCH_CONSUMEQUEUE, CONSUMEQUEUE, is_safe_topic
+from kourou.store.queue_kinds import batch_topics
+from kourou.store.simple_queue import SimpleQueue
 
 log = logging.getLogger(__name__)
+
+_ROOTS: Final = (CONSUMEQUEUE, BATCH_CONSUMEQUEUE)
 
 NEW_FILES_PER_FLUSH: Final = 16
 """Files that one flush makes: each, with its directory, takes about a millisecond."""
@@ -36,7 +35,7 @@ class ConsumeQueueTable:
 
     def __init__(self, disk: Disk, config: StoreConfig) -> None:
         self._disk = disk
-        self._file_bytes = config.consumequeue_file_bytes
+        self._config = config
         self._tail_bytes_max = config.queue_tail_bytes_max
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         # As drafts name them: one lookup an append, and no decoding.
@@ -44,7 +43,7 @@ class ConsumeQueueTable:
         self._with_tail: dict[ConsumeQueue, None] = {}
         self._with_long_tail: dict[ConsumeQueue, None] = {}
         self._refused: set[str] = set()  # topics on their way out, whose files may still be there
-        self._batch_topics = frozenset(disk.list(BATCH_CONSUMEQUEUE))
+        self._batch_topics = batch_topics(disk)
         self.unsynced: dict[str, tuple[str, ...]] = {}
         self._is_recovering = True
 
@@ -94,26 +93,37 @@ class ConsumeQueueTable:
                 )
             if queue_id < 0:
                 raise InvalidMessageError(f"queue id {queue_id} is negative")
-            if name in self._batch_topics:
-                raise InvalidMessageError(f"{name} has batch consume queues: not built yet")
             queue = self.get_or_add(name, queue_id)
         return queue
 
     def accepts(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a record found in the log gets an entry here.
+        """Tell whether a record found in the log gets an entry here: its names make a path."""
+        return queue_id >= 0 and is_safe_topic(topic)
 
-        Its names make a path, and its topic's queues are not batch queues.
+    def keep_batches(self, topic: str, *, is_on: bool = True) -> None:
+        """Let queues of the topic that come to be have an entry for each batch, or each message.
+
+        Those that are there stay what they are.
         """
-        return queue_id >= 0 and is_safe_topic(topic) and topic not in self._batch_topics
+        if is_on:
+            self._batch_topics.add(topic)
+        else:
+            self._batch_topics.discard(topic)
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue; an empty one if it is new."""
         queues = self._queues.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None:
-            queue = queues[queue_id] = ConsumeQueue(self._disk, topic, queue_id, self._file_bytes)
+            is_batch = topic in self._batch_topics
+            queue = queues[queue_id] = self._make(topic, queue_id, is_batch=is_batch)
             self._by_key[topic.encode(), queue_id] = queue
         return queue
+
+    def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
+        if is_batch:
+            return BatchQueue(self._disk, topic, queue_id, self._config.batch_queue_file_bytes)
+        return SimpleQueue(self._disk, topic, queue_id, self._config.consumequeue_file_bytes)
 
     def load(self) -> list[ConsumeQueue]:
         """Take up the queues that have files; how far they reach is recovery's to find out.
@@ -125,18 +135,36 @@ class ConsumeQueueTable:
             StoreConfigError: a file does not begin at a multiple of the file size.
         """
         damaged = []
-        for topic in self._disk.list(CONSUMEQUEUE):
-            for name in self._disk.list(topic_directory(topic)):
-                if not (name.isdecimal() and name == str(int(name))):
-                    continue
-                queue = self.get_or_add(topic, int(name))
-                behind_gap = queue.segments.load()
-                if behind_gap:
-                    log.warning("consumequeue.gap_found directory=%s", queue.segments.directory)
-                    queue.segments.remove(behind_gap)
-                    self._disk.sync_directory(queue.segments.directory)
-                    damaged.append(queue)
+        for root in _ROOTS:
+            for topic in self._disk.list(root):
+                for name in self._disk.list(f"{root}/{topic}"):
+                    if name.isdecimal() and name == str(int(name)):
+                        queue = self.get_or_add(topic, int(name))
+                        if queue.segments.directory != f"{root}/{topic}/{name}":
+                            self._remove_other_kind(root, topic, name)
+                        elif self._load_one(queue):
+                            damaged.append(queue)
         return damaged
+
+    def _load_one(self, queue: ConsumeQueue) -> bool:
+        """Take up the queue's files; tell whether some were behind a gap, and removed."""
+        behind_gap = queue.segments.load()
+        if behind_gap:
+            log.warning("consumequeue.gap_found directory=%s", queue.segments.directory)
+            queue.segments.remove(behind_gap)
+            self._disk.sync_directory(queue.segments.directory)
+        return bool(behind_gap)
+
+    def _remove_other_kind(self, root: str, topic: str, name: str) -> None:
+        """Remove files of a queue that has become one of the other kind.
+
+        They are left of a topic that was deleted, and made again as another; Java does not start
+        where it finds them.
+        """
+        directory = f"{root}/{topic}/{name}"
+        log.warning("consumequeue.other_kind_removed directory=%s", directory)
+        _remove_tree(self._disk, directory)
+        self._disk.sync_directory(f"{root}/{topic}")
 
     def recovered(self) -> None:
         """Take the names of files that are there for durable from now on.
@@ -146,17 +174,17 @@ class ConsumeQueueTable:
         self.flush()
         self._is_recovering = False
 
-    def put(self, queue: ConsumeQueue, physical_offset: int, size: int, code: int) -> None:
-        """Add an entry to the queue, in memory: about 0.4 us."""
-        queue.put(physical_offset, size, code)
+    def put(self, queue: ConsumeQueue, record: Appended) -> None:
+        """Add the record's entry to the queue, in memory: about 0.4 us."""
+        queue.put(record)
         self._with_tail[queue] = None
         if queue.tail_bytes >= self._tail_bytes_max:
             self._with_long_tail[queue] = None
 
-    def put_at(self, queue: ConsumeQueue, queue_offset: int, entry: QueueEntry) -> None:
-        """As `put`, at an offset that may leave a gap: blanks fill it."""
+    def put_at(self, queue: ConsumeQueue, queue_offset: int, record: Appended) -> None:
+        """As `put`, at an offset that may leave a gap, for which blanks stand."""
         queue.fill_to(queue_offset)
-        self.put(queue, *entry)
+        self.put(queue, record)
 
     def flush_long(self) -> None:
         """Write the tails that got longer than the config allows.
@@ -205,11 +233,12 @@ class ConsumeQueueTable:
         self._with_long_tail.pop(queue, None)
         directories: tuple[str, ...] = ()
         if is_new or self._is_recovering:
-            directories = (
-                queue_directory(queue.topic, queue.queue_id),
-                topic_directory(queue.topic),
-                CONSUMEQUEUE,
-            )
+            directory = queue.segments.directory
+            topic_directory = _parent(directory)
+            root = _parent(topic_directory)
+            directories = (directory, topic_directory, root)
+            if root == BATCH_CONSUMEQUEUE:  # made with its first queue, not with the store
+                directories = (*directories, "")
         for name in names:
             self.unsynced[name] = self.unsynced.get(name) or directories
 
@@ -247,7 +276,7 @@ class ConsumeQueueTable:
         self._forget(queue)
         if self._disk.exists(queue.segments.directory):
             _remove_tree(self._disk, queue.segments.directory)
-            self._disk.sync_directory(topic_directory(queue.topic))
+            self._disk.sync_directory(_parent(queue.segments.directory))
 
     # Deleting a topic, see `kourou.store.deletion` ------------------------------------------------
 
@@ -268,12 +297,18 @@ class ConsumeQueueTable:
         Raises:
             OSError: a part of it is still there.
         """
-        directory = topic_directory(topic)
-        if self._disk.exists(directory):
-            for name in self._disk.list(directory):
-                _remove_tree(self._disk, f"{directory}/{name}")
-            self._disk.remove_directory(directory)
-        self._disk.sync_directory(CONSUMEQUEUE)
+        for root in _ROOTS:
+            directory = f"{root}/{topic}"
+            if self._disk.exists(directory):
+                for name in self._disk.list(directory):
+                    _remove_tree(self._disk, f"{directory}/{name}")
+                self._disk.remove_directory(directory)
+            if self._disk.exists(root):
+                self._disk.sync_directory(root)
+
+    def has_files(self, topic: str) -> bool:
+        """Tell whether the topic has a directory, be it an empty one."""
+        return any(self._disk.exists(f"{root}/{topic}") for root in _ROOTS)
 
     def allow(self, topic: str) -> None:
         """Take messages of the topic again."""
@@ -286,6 +321,10 @@ class ConsumeQueueTable:
         self._with_long_tail.pop(queue, None)
         for start in queue.segments.starts():
             self.unsynced.pop(queue.segments.name(start), None)
+
+
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0]
 
 
 def _remove_tree(disk: Disk, name: str) -> None:

@@ -16,14 +16,13 @@ from kourou.model.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
     TAGS,
     decode_properties,
 )
-from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
+from kourou.model.sysflag import INNER_BATCH, TRANSACTION_PREPARED
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
-
-INNER_BATCH_FLAGS: Final = INNER_BATCH | NEED_UNWRAP
 
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _LEVEL_DIGITS_MAX: Final = 9
@@ -41,6 +40,7 @@ class Appended(NamedTuple):
         queue_offset: 0, and no entry, for a prepared or rolled back transaction's record.
         tags_code: what the queue entry holds: the tag's hash, or when a delayed message is due.
         store_at_ms: the record's store time.
+        count: messages in it: more than one in an inner batch, whose first has `queue_offset`.
     """
 
     physical_offset: int
@@ -50,6 +50,7 @@ class Appended(NamedTuple):
     queue_id: int
     tags_code: int
     store_at_ms: int
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
 
     @property
     def end(self) -> int:
@@ -64,10 +65,18 @@ Arrival = Appended
 def is_visible(sys_flag: int) -> bool:
     """Tell whether the record gets an entry in the queue that it names.
 
-    Prepared (4) and rollback (12) records of transactions get none. An inner batch's entry would
-    be in a batch consume queue, which this store does not keep.
+    Prepared (4) and rollback (12) records of transactions get none.
     """
-    return not sys_flag & (TRANSACTION_PREPARED | INNER_BATCH_FLAGS)
+    return not sys_flag & TRANSACTION_PREPARED
+
+
+def message_count(sys_flag: int, properties: bytes) -> int:
+    """Return how many messages, and so offsets, the record has: 1, or what an inner batch says."""
+    if not sys_flag & INNER_BATCH:
+        return 1
+    value = _property(properties, _INNER_NUM_START)
+    count = int(value) if len(value) <= _COUNT_DIGITS_MAX and value.isdigit() else 1
+    return count if 0 < count <= INNER_MESSAGES_MAX else 1
 
 
 def queue_tags_code(
@@ -87,6 +96,10 @@ def queue_tags_code(
 
 
 _TAGS_START: Final = f"{TAGS}\x01".encode()
+_INNER_NUM_START: Final = f"{INNER_NUM}\x01".encode()
+INNER_MESSAGES_MAX: Final = 0x7FFF
+"""Messages of an inner batch: what a batch queue's entry can count."""
+_COUNT_DIGITS_MAX: Final = 5
 _DELAY_START: Final = f"{DELAY}\x01".encode()
 
 

@@ -29,7 +29,6 @@ from kourou.store.formats import Checkpoint
 from kourou.store.index import KeyIndex
 from kourou.store.index_file import IndexLayout
 from kourou.store.paths import (
-    BATCH_CONSUMEQUEUE,
     CHECKPOINT,
     COMMITLOG,
     CONFIG,
@@ -104,8 +103,6 @@ def _load(
     commitlog = CommitLog(disk, config.commitlog_segment_bytes)
     queues = ConsumeQueueTable(disk, config)
     checkpoint = load_checkpoint(disk)
-    if disk.list(BATCH_CONSUMEQUEUE):
-        log.warning("store.batch_queues_ignored path=%s", disk.root)
     report = Recovery(
         disk,
         config,
@@ -185,6 +182,7 @@ def _pruned(
         },
         index_slots=config.index_slots,
         index_entries=config.index_entries,
+        batch_queue_file_bytes=config.batch_queue_file_bytes,
     )
 
 

@@ -7,18 +7,20 @@ leaves files that have their full size from the start.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
 from kourou.disk import Disk
 from kourou.errors import StoreError
 from kourou.store.config_file import ConfigFile
-from kourou.store.paths import COMMITLOG, CONSUMEQUEUE, STORE_STATE, parse_file_name
-from kourou.store.store_state import StoreState
-
-SIZE_FIELDS: Final = ("commitlog_segment_bytes", "consumequeue_file_bytes")
-"""Fields of `StoreConfig` that a store keeps."""
+from kourou.store.paths import (
+    BATCH_CONSUMEQUEUE,
+    COMMITLOG,
+    CONSUMEQUEUE,
+    STORE_STATE,
+    parse_file_name,
+)
+from kourou.store.store_state import SIZE_FIELDS, StoreState
 
 
 def sizes_made_with(disk: Disk) -> dict[str, int]:
@@ -31,7 +33,10 @@ def sizes_made_with(disk: Disk) -> dict[str, int]:
             return _recorded(disk)
         found = {
             "commitlog_segment_bytes": _first_size(disk, [COMMITLOG]),
-            "consumequeue_file_bytes": _first_size(disk, _queue_directories(disk)),
+            "consumequeue_file_bytes": _first_size(disk, _queue_directories(disk, CONSUMEQUEUE)),
+            "batch_queue_file_bytes": _first_size(
+                disk, _queue_directories(disk, BATCH_CONSUMEQUEUE)
+            ),
         }
     except (StoreError, OSError):
         return {}
@@ -50,10 +55,10 @@ def _decode(data: bytes) -> StoreState:
     return msgspec.json.decode(data, type=StoreState)
 
 
-def _queue_directories(disk: Disk) -> Iterator[str]:
-    for topic in disk.list(CONSUMEQUEUE):
-        for queue_id in disk.list(f"{CONSUMEQUEUE}/{topic}"):
-            yield f"{CONSUMEQUEUE}/{topic}/{queue_id}"
+def _queue_directories(disk: Disk, root: str) -> Iterator[str]:
+    for topic in disk.list(root):
+        for queue_id in disk.list(f"{root}/{topic}"):
+            yield f"{root}/{topic}/{queue_id}"
 
 
 def _first_size(disk: Disk, directories: Iterator[str] | list[str]) -> int:

@@ -12,6 +12,7 @@ CONSUMEQUEUE: Final = "consumequeue"
 BATCH_CONSUMEQUEUE: Final = "batchconsumequeue"
 INDEX: Final = "index"
 CONFIG: Final = "config"
+TOPICS: Final = "config/topics.json"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 """There while a broker runs; found at start, it says that the last one did not stop cleanly."""
@@ -41,6 +42,11 @@ def topic_directory(topic: str) -> str:
 def queue_directory(topic: str, queue_id: int) -> str:
     """Return the directory of one consume queue."""
     return f"{CONSUMEQUEUE}/{topic}/{queue_id}"
+
+
+def batch_queue_directory(topic: str, queue_id: int) -> str:
+    """Return the directory of one batch consume queue."""
+    return f"{BATCH_CONSUMEQUEUE}/{topic}/{queue_id}"
 
 
 def is_safe_topic(topic: str) -> bool:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
+from kourou.model.sysflag import INNER_BATCH
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.abort_file import LastRun
 from kourou.store.commitlog import CommitLog
@@ -34,11 +35,17 @@ from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.damage import DamagedSpan
-from kourou.store.dispatch import Appended, is_visible, light_queues, queue_tags_code
+from kourou.store.dispatch import (
+    Appended,
+    is_visible,
+    light_queues,
+    message_count,
+    queue_tags_code,
+)
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
-from kourou.store.formats import Checkpoint, QueueEntry
+from kourou.store.formats import Checkpoint
 from kourou.store.log_scan import LogScan, used_bytes
-from kourou.store.paths import COMMITLOG, CONSUMEQUEUE, topic_directory
+from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
 from kourou.store.store_state import StoreState
 
 log = logging.getLogger(__name__)
@@ -176,7 +183,7 @@ class Recovery:
             if len(gone) < len(queues):  # somebody made the topic again
                 for queue in gone:
                     self._queues.remove(queue)
-            elif self._disk.exists(topic_directory(topic)):
+            elif self._queues.has_files(topic):
                 log.info("topic.deletion_finished name=%s queues=%d", topic, len(gone))
                 self._queues.forget(topic)
                 self._queues.remove_files(topic)
@@ -262,15 +269,24 @@ class Recovery:
         code = queue_tags_code(
             topic.encode(), properties, header.store_at_ms, self._config.delay_levels_ms
         )
-        entry = QueueEntry(at, header.total_size, code)
-        self._replay(topic, header.queue_id, header.queue_offset, entry)
-        for name, queue_offset in light_queues(properties):
-            self._replay(name, 0, queue_offset, entry)
-        self._last = Appended(
-            at, header.queue_offset, entry.size, topic, header.queue_id, code, header.store_at_ms
+        record = Appended(
+            at,
+            header.queue_offset,
+            header.total_size,
+            topic,
+            header.queue_id,
+            code,
+            header.store_at_ms,
+            message_count(header.sys_flag, properties),
         )
+        if header.sys_flag & INNER_BATCH and not self._queues.of_topic(topic):
+            self._queues.keep_batches(topic)
+        self._replay(topic, header.queue_id, header.queue_offset, record)
+        for name, queue_offset in light_queues(properties):
+            self._replay(name, 0, queue_offset, record)
+        self._last = record
 
-    def _replay(self, topic: str, queue_id: int, queue_offset: int, entry: QueueEntry) -> None:
+    def _replay(self, topic: str, queue_id: int, queue_offset: int, record: Appended) -> None:
         """Put the entry where its record says, whatever the file holds there."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -278,7 +294,7 @@ class Recovery:
                 return
             queue = self._queues.get_or_add(topic, queue_id)
         is_first = queue not in self._touched
-        if is_first and not self._touch(queue, queue_offset, entry.physical_offset):
+        if is_first and not self._touch(queue, queue_offset, record.physical_offset):
             self._lacking.append(queue)
             return
         if queue_offset == 0 < queue.max_offset:
@@ -288,13 +304,13 @@ class Recovery:
         if gap < 0 or gap > _GAP_ENTRIES_MAX:
             log.error(
                 "record.skipped physical_offset=%d queue=%s queue_offset=%d expected=%d",
-                entry.physical_offset,
+                record.physical_offset,
                 queue.segments.directory,
                 queue_offset,
                 queue.max_offset,
             )
             return
-        self._queues.put_at(queue, queue_offset, entry)
+        self._queues.put_at(queue, queue_offset, record)
         self._queues.flush_long()
         self._redispatched += 1
 

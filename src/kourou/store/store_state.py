@@ -7,6 +7,8 @@ to the store meanwhile makes the last part outdated, never wrong.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from kourou.disk import Disk
@@ -14,6 +16,13 @@ from kourou.errors import StoreConfigError
 from kourou.store.config import StoreConfig
 from kourou.store.config_file import ConfigFile
 from kourou.store.paths import STORE_STATE
+
+SIZE_FIELDS: Final = (
+    "commitlog_segment_bytes",
+    "consumequeue_file_bytes",
+    "batch_queue_file_bytes",
+)
+"""Fields of `StoreConfig` that a store keeps."""
 
 
 class ClosedState(msgspec.Struct, frozen=True):
@@ -47,6 +56,7 @@ class StoreState(msgspec.Struct, frozen=True):
     index_slots: int = 0
     index_entries: int = 0
     index_position: int | None = None
+    batch_queue_file_bytes: int = StoreConfig.batch_queue_file_bytes
 
 
 class StoreStateFile:
@@ -75,7 +85,7 @@ class StoreStateFile:
         state = self.read()
         if state is None:
             return None
-        for name in ("commitlog_segment_bytes", "consumequeue_file_bytes"):
+        for name in SIZE_FIELDS:
             made_with, asked = getattr(state, name), getattr(config, name)
             if made_with != asked:
                 raise StoreConfigError(

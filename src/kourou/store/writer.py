@@ -14,17 +14,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
+from kourou.model.sysflag import INNER_BATCH
 from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
 from kourou.store.abort_file import note_failed_sync
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import Pending
 from kourou.store.dispatch import (
-    INNER_BATCH_FLAGS,
     Appended,
     Arrival,
     is_visible,
+    message_count,
     queue_tags_code,
 )
+from kourou.store.inner_batch import with_base
 from kourou.store.lifecycle import StoreFiles
 from kourou.store.reader import StoreReader
 from kourou.store.record_seal import encode_sealed, sealed_size, unsealed
@@ -76,7 +78,8 @@ class StoreWriter(StoreReader):
         Its store time is `now_ms`, but never before the one of the record before it.
 
         Raises:
-            InvalidMessageError: it breaks a limit of the record layout.
+            InvalidMessageError: it breaks a limit of the record layout, or is an inner batch and
+                its topic's queues are not batch queues.
             StoreFullError: too little space is left.
             StoreReadOnlyError: a write or a sync failed.
             StoreError: its topic is being deleted.
@@ -85,17 +88,22 @@ class StoreWriter(StoreReader):
         if not self._guard.may_write:
             self._guard.check()
         draft = unsealed(draft)
+        if draft.sys_flag & INNER_BATCH:
+            draft = with_base(draft, self._queues.for_append(draft.topic, draft.queue_id))
         return self._append(draft, self._log.place(self._size(draft)), self._store_time(now_ms))
 
     def append_batch(self, drafts: Sequence[RecordDraft], now_ms: int) -> list[Appended]:
         """Append all messages or none, one after another, in one segment of the log.
 
         Raises:
-            InvalidMessageError: one breaks a limit, or they do not fit into a segment together.
+            InvalidMessageError: one breaks a limit or is an inner batch, or they do not fit into a
+                segment together.
             StoreError, ClosedError: as `append`.
         """
         self._guard.check()
         drafts = [unsealed(draft) for draft in drafts]
+        if any(draft.sys_flag & INNER_BATCH for draft in drafts):
+            raise InvalidMessageError("an inner batch cannot be a part of a batch")
         position = self._log.place(sum(map(self._size, drafts)))
         store_at_ms = self._store_time(now_ms)
         mark = self._log.mark()
@@ -112,8 +120,6 @@ class StoreWriter(StoreReader):
 
     def _append(self, draft: RecordDraft, position: int, store_at_ms: int) -> Appended:
         """Encode the record and take it, or raise and leave everything as it was."""
-        if draft.sys_flag & INNER_BATCH_FLAGS:
-            raise InvalidMessageError("inner batches cannot be stored yet")
         queue = self._queues.for_append(draft.topic, draft.queue_id)
         is_shown = is_visible(draft.sys_flag)
         queue_offset = queue.next_offset if is_shown else 0
@@ -121,11 +127,21 @@ class StoreWriter(StoreReader):
         self._log.add(position, record)
         self._last_store_at_ms = store_at_ms
         code = queue_tags_code(draft.topic, draft.properties, store_at_ms, self._delay_levels_ms)
+        count = 1
+        if draft.sys_flag & INNER_BATCH:
+            count = message_count(draft.sys_flag, draft.properties)
         appended = Appended(
-            position, queue_offset, len(record), queue.topic, queue.queue_id, code, store_at_ms
+            position,
+            queue_offset,
+            len(record),
+            queue.topic,
+            queue.queue_id,
+            code,
+            store_at_ms,
+            count,
         )
         if is_shown:
-            queue.next_offset = queue_offset + 1
+            queue.next_offset = queue_offset + count
             self._pending.append((queue, appended))
         else:
             self._pending.append((None, appended))
@@ -231,7 +247,7 @@ class StoreWriter(StoreReader):
         while pending and pending[0][1].end <= until_position:
             queue, appended = pending.popleft()
             if queue is not None:
-                put(queue, appended.physical_offset, appended.size, appended.tags_code)
+                put(queue, appended)
                 arrivals.append(appended)
         if arrivals:
             self._last_visible = arrivals[-1]
