@@ -82,6 +82,11 @@ class KeyIndex:
         return self._cursor.position
 
     @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """Its files, oldest first."""
+        return self._files
+
+    @property
     def has_unsaved(self) -> bool:
         """Whether a crash would leave the index further behind than it is."""
         return self._active is not None and self._active.header != self._active.saved
