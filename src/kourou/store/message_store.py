@@ -17,9 +17,12 @@ Source: DefaultMessageStore.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import partial
 
 from kourou.disk import Disk
 from kourou.errors import StoreError
+from kourou.store.checked_get import Asked, Found, Mended
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import TopicDeletion
 from kourou.store.dispatch import Appended, Arrival
@@ -28,6 +31,7 @@ from kourou.store.get_plan import GetPlan, GetStatus
 from kourou.store.index import IndexStep, KeyIndex
 from kourou.store.index_query import FoundMessages, KeyQuery, find_messages
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
+from kourou.store.queue_mending import write_mended
 from kourou.store.recovery import Progress, RecoveryReport
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.writer import StoreWriter
@@ -35,6 +39,8 @@ from kourou.store.writer import StoreWriter
 __all__ = [
     "Appended",
     "Arrival",
+    "Asked",
+    "Found",
     "GetPlan",
     "GetStatus",
     "MessageStore",
@@ -151,9 +157,19 @@ class MessageStore(StoreWriter):
             return FoundMessages([], 0, 0)
         gone_below = self._files.state.deleted_topics.get(query.topic, 0)
         query = query._replace(gone_below=max(query.gone_below, gone_below))
-        return find_messages(
-            query, self.index, self._log, self._visible_position, self.read_record
-        )
+        return find_messages(query, self.index, self._log, self._visible_position, self.read_record)
+
+    def mend(self, mended: Sequence[Mended]) -> None:
+        """Write queue entries again that a read found to have rotted; raises nothing.
+
+        They are derived data: an entry that a crash takes, or that a read-only store cannot
+        write, is found anew by the next read.
+        """
+        if mended and self._guard.read_only_reason is None:
+            self._try_write(partial(write_mended, self._disk, self._queues, mended))
+
+    def _floor(self, topic: str) -> int:
+        return self._files.state.deleted_topics.get(topic, 0)
 
     def flush(self, now_ms: int) -> bool:
         """Write the queues' tails and the checkpoint, and look at the space left; each second.

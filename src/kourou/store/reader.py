@@ -1,17 +1,18 @@
 """What readers ask of a store: offsets, which messages a read gets, and their bytes.
 
 All of it may run on any thread beside the one that writes, since some may have to wait for the
-device: `plan_get` only where it reads queue entries that were not read or written for long.
+device. What never waits says so: `get_resident`, `entry_if_resident`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kourou.store.checked_get import Asked, Found, QueueReading, get_checked, get_resident
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue_table import ConsumeQueueTable
-from kourou.store.formats import QueueEntry
+from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.get_plan import Accepts, GetPlan, LogView, plan_get
 from kourou.store.record_reader import read_one, read_ranges
 from kourou.store.time_search import offset_by_time, store_time
@@ -25,6 +26,9 @@ class StoreReader:
         self._queues = queues
         self._config = config
         self._visible_position = log.written_position  # records that end below are shown
+        for queue in queues:
+            # What the files held may have rotted; what comes from now on was made here.
+            queue.unchecked_below = queue.max_offset
 
     @property
     def min_position(self) -> int:
@@ -54,6 +58,35 @@ class StoreReader:
     def queues(self) -> dict[str, list[int]]:
         """Return the queue ids of each topic that hold, or held, messages."""
         return self._queues.queue_ids()
+
+    def get_resident(self, topic: str, queue_id: int, asked: Asked) -> Found | None:
+        """Return what a reader of the queue gets; None if `get` must look: it may wait.
+
+        All that was not written by this process is compared; see `kourou.store.checked_get`.
+        """
+        return get_resident(self._reading(topic, queue_id), asked)
+
+    def get(self, topic: str, queue_id: int, asked: Asked, *, skip_damaged: bool = False) -> Found:
+        """Return what a reader of the queue gets, compared; may wait for the device.
+
+        Entries that rotted are found anew in the log: give `Found.mended` to `mend`. Damaged
+        messages end what is found, or with `skip_damaged` are passed over.
+
+        Raises:
+            DamagedRecordError: the first message is damaged.
+            CorruptRecordError: the queue's file is missing or cut short.
+            OSError: the device fails.
+        """
+        return get_checked(self._reading(topic, queue_id), asked, skip_damaged=skip_damaged)
+
+    def _reading(self, topic: str, queue_id: int) -> QueueReading:
+        return QueueReading(
+            self._log, self._queues.get(topic, queue_id), self._config, self._floor(topic)
+        )
+
+    def _floor(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none
+        """Return the byte of the log below which records are of an earlier topic of the name."""
+        return 0
 
     def plan_get(
         self,
@@ -94,9 +127,22 @@ class StoreReader:
         return read_one(self._log, physical_offset, self._visible_position)
 
     def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
-        """Return the queue's entry at the offset: where the message is, and its tags code."""
+        """Return the queue's entry at the offset: where the message is, and its tags code.
+
+        May wait for the device; what it returns was not compared with the record.
+        """
         queue = self._queues.get(topic, queue_id)
         return None if queue is None else queue.entry(offset)
+
+    def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
+        """Return the entry if it is there and in memory; it was not compared with the record."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        data = queue.read_resident(offset, 1)
+        if data is None or len(data) != ENTRY_BYTES:
+            return None
+        return QueueEntry._make(ENTRY.unpack(data))
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
