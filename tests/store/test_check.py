@@ -95,7 +95,7 @@ def make(name: str) -> Callable[[SimDisk], None]:
     ("damage", "file", "words"),
     [
         (overwrite(LOG, 150, b"?"), LOG, "checksum"),
-        (overwrite(LOG, 0, bytes(8)), LOG, "zeros follow"),
+        (overwrite(LOG, 0, bytes(8)), LOG, "no record: zeros: 420 bytes"),
         (overwrite(LOG, 31, b"\xff"), LOG, "checksum|claims"),
         (overwrite(SECOND_LOG, 4000, b"?"), SECOND_LOG, "zeros follow"),
         (overwrite(THIRD_LOG, 10, b"?"), THIRD_LOG, "the log ended before"),

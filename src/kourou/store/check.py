@@ -1,13 +1,18 @@
-"""Verifying a store directory that nobody has open: every invariant, as a list of findings.
+"""Verifying a store directory: every invariant, as a list of findings. Nothing is changed.
 
     commit log       names and sizes; record after record from the first byte, each with its own
-                     position and checksum; nothing but zeros behind the last
+                     position and checksum; damage in the middle is stepped over; nothing but zeros
+                     behind the last
     consume queues   names and sizes; for each visible record the entry at its queue offset with
                      its place, size and code; offsets without a hole; nothing behind the last
-    checkpoint       names a record, and no time later than the log's
+    batch queues     the same, an entry a record
+    checkpoint       names a record, and no time later than the log's; our copy is whole
     config           each file, or its backup, can be read
 
-Nothing is changed. A store that crashed has findings until it was opened once.
+A store that crashed has findings until it was opened once. One that is in use is verified as far as
+its checkpoint said, when the check began, that it was durable: the log up to the synced position,
+the queues for records up to the last whose entry was. What expired or was deleted meanwhile is no
+finding.
 """
 
 from __future__ import annotations
@@ -17,19 +22,16 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import KourouError
-from kourou.model.delay import DELAY_LEVELS_MS
-from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol import fastjson
-from kourou.protocol.message_layout import RecordHeader
+from kourou.store.abort_file import read_last_run
+from kourou.store.check_batch_queue import BatchQueueCheck
+from kourou.store.check_log import LogBounds, LogCheck, TopicRules
 from kourou.store.check_queue import QueueCheck
 from kourou.store.checkpoint import read_checkpoint
-from kourou.store.config import StoreConfig
 from kourou.store.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
-from kourou.store.dispatch import is_visible, light_queues, queue_tags_code
 from kourou.store.findings import CheckReport, Finding
-from kourou.store.formats import QueueEntry
-from kourou.store.log_scan import LogScan, used_bytes
-from kourou.store.made_with import sizes_made_with
+from kourou.store.formats import COPY_AT, RECORD_START
+from kourou.store.log_walk import Progress
 from kourou.store.paths import (
     ABORT,
     BATCH_CONSUMEQUEUE,
@@ -37,31 +39,36 @@ from kourou.store.paths import (
     COMMITLOG,
     CONFIG,
     CONSUMEQUEUE,
-    is_safe_topic,
+    TOPICS,
+    batch_queue_directory,
     queue_directory,
-    topic_directory,
 )
+from kourou.store.queue_kinds import batch_topics
 from kourou.store.segment_list import SegmentList
+from kourou.store.store_sizes import find_sizes, is_queue_id, log_files
 from kourou.store.store_state import StoreStateFile
 
 __all__ = ["CheckReport", "Finding", "check_store"]
 
-Progress = Callable[[int, int], None]
-"""Told (bytes of the log read, bytes of all its files) now and then."""
+_ROOTS: Final[dict[str, Callable[[str, int], str]]] = {
+    CONSUMEQUEUE: queue_directory,
+    BATCH_CONSUMEQUEUE: batch_queue_directory,
+}
 
-_PROGRESS_RECORDS: Final = 4096
-_TOPICS: Final = f"{CONFIG}/topics.json"
 
-
-def check_store(disk: Disk, *, progress: Progress | None = None) -> CheckReport:
+def check_store(disk: Disk, *, progress: Progress | None = None, live: bool = False) -> CheckReport:
     """Return what is wrong with the store on the disk; no findings if it is in order.
 
-    Nobody may have it open meanwhile.
+    Args:
+        disk: the store's.
+        progress: told (bytes of the log read, bytes of all its files) now and then.
+        live: somebody may have it open; verify what was durable when this began. Otherwise nobody
+            may, and all of it is verified.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a directory cannot be read.
     """
-    return _Check(disk, progress).run()
+    return _Check(disk, progress, live=live).run()
 
 
 def _parse(text: bytes) -> object:
@@ -71,64 +78,106 @@ def _parse(text: bytes) -> object:
 class _Check:
     """One walk over a store."""
 
-    def __init__(self, disk: Disk, progress: Progress | None) -> None:
+    def __init__(self, disk: Disk, progress: Progress | None, *, live: bool) -> None:
         self._disk = disk
         self._progress = progress
+        self._is_live = live
         self._findings: list[Finding] = []
-        defaults = StoreConfig()
-        sizes = sizes_made_with(disk)
-        self._queue_bytes = sizes.get("consumequeue_file_bytes", defaults.consumequeue_file_bytes)
-        self._log = SegmentList(
-            disk,
-            COMMITLOG,
-            sizes.get("commitlog_segment_bytes", defaults.commitlog_segment_bytes),
-        )
-        self._checkpoint = read_checkpoint(disk).numbers
-        self._is_checkpoint_seen = False
-        self._last_store_at_ms = 0
-        self._queues: dict[tuple[str, int], QueueCheck] = {}
-        self._unshown_topics = frozenset(disk.list(BATCH_CONSUMEQUEUE))
-        self._deleted_below: dict[str, int] = {}
-        self._known_topics: frozenset[str] | None = None  # None: no topic is known to be gone
+        # First of all: what it says is durable is so whatever happens meanwhile.
+        self._checkpoint_file = read_checkpoint(disk)
+        self._checkpoint = self._checkpoint_file.numbers
+        if self._checkpoint_file.copy is not None and read_last_run(disk).was_kourou:
+            self._checkpoint = self._checkpoint_file.copy
+        self._sizes = find_sizes(disk)
+        self._log = SegmentList(disk, COMMITLOG, self._sizes.segment_bytes)
+        self._queues: dict[tuple[str, int], QueueCheck | BatchQueueCheck] = {}
+        self._batch_topics = frozenset(batch_topics(disk))
+        self._bounds = self._live_bounds() if live else LogBounds()
 
     def run(self) -> CheckReport:
-        if self._disk.exists(ABORT):
+        if not self._is_live and self._disk.exists(ABORT):
             self._find(ABORT, 0, "the store was not closed cleanly: opening it recovers it")
-        self._check_config()
+        rules = self._check_config()
         self._load(self._log)
         self._load_queues()
-        records, end = self._check_log()
-        for check in self._queues.values():
-            self._findings += check.finish()
-        self._check_checkpoint(end)
-        return CheckReport(self._findings, records, len(self._queues), end - self._log.first)
+        watched = {self._checkpoint.queues_offset, self._checkpoint_file.numbers.queues_offset}
+        log = LogCheck(self._disk, self._log, rules, self._bounds, self._queue, watched)
+        log.run(log_files(self._disk, COMMITLOG), self._progress)
+        self._findings += log.findings
+        for queue in self._queues.values():
+            self._findings += queue.finish(log, is_live=self._is_live)
+        self._check_checkpoint(log)
+        findings = self._still_there() if self._is_live else self._findings
+        return CheckReport(findings, log.records, len(self._queues), log.end - self._log.first)
 
     def _find(self, file: str, offset: int, problem: str) -> None:
         self._findings.append(Finding(file, offset, problem))
 
-    def _check_config(self) -> None:
+    # A store in use ----------------------------------------------------------------------------
+
+    def _live_bounds(self) -> LogBounds:
+        """Return how far the checkpoint says that log and queues are durable."""
+        at = self._checkpoint.queues_offset
+        end = at
+        try:
+            name = f"{COMMITLOG}/{at - at % self._sizes.segment_bytes:020d}"
+            head = self._disk.read(name, at % self._sizes.segment_bytes, RECORD_START.size)
+            if at > 0 and len(head) == RECORD_START.size:
+                end = at + RECORD_START.unpack(head)[0]
+        except OSError:
+            pass  # expired since, or never there: the walk tells
+        return LogBounds(max(end, self._checkpoint.synced_position), at if at > 0 else -1)
+
+    def _still_there(self) -> list[Finding]:
+        """Return the findings but those of files that expired or were deleted meanwhile."""
+        first = self._log.name(log_files(self._disk, COMMITLOG)[0].start) if self._log.end else ""
+        deleted = self._deleted_below()
+        return [
+            one
+            for one in self._findings
+            if not (one.file.startswith(f"{COMMITLOG}/") and one.file < first)
+            and not (
+                one.file.startswith((f"{CONSUMEQUEUE}/", f"{BATCH_CONSUMEQUEUE}/"))
+                and (one.file.split("/")[1] in deleted or not self._has_directory(one.file))
+            )
+        ]
+
+    def _has_directory(self, file: str) -> bool:
+        return self._disk.exists(file.rpartition("/")[0])
+
+    # Config ------------------------------------------------------------------------------------
+
+    def _check_config(self) -> TopicRules:
         """Check that each config file can be loaded, and note which topics are no more."""
         for name in self._disk.list(CONFIG):
             if name.endswith(".json"):
                 self._parse_config(f"{CONFIG}/{name}")
-        topics = self._parse_config(_TOPICS)
+        topics = self._parse_config(TOPICS)
         table = topics.get("topicConfigTable") if isinstance(topics, dict) else None
+        known: frozenset[str] | None = None
         if isinstance(table, dict):
             # Java deletes a topic without a note: its config and its queues are gone, no more.
-            self._known_topics = frozenset(table) | frozenset(self._disk.list(CONSUMEQUEUE))
+            found = (frozenset(self._disk.list(root)) for root in _ROOTS)
+            known = frozenset(map(str, table)).union(*found)
+        return TopicRules(self._deleted_below(), known, self._batch_topics)
+
+    def _deleted_below(self) -> dict[str, int]:
         try:
             state = StoreStateFile(self._disk).read()
         except KourouError:
-            return  # found already
-        self._deleted_below = state.deleted_topics if state is not None else {}
+            return {}  # found already
+        return state.deleted_topics if state is not None else {}
 
     def _parse_config(self, name: str) -> object:
         try:
             data = ConfigFile(self._disk, name, _parse).load()
         except KourouError as error:
-            self._find(name, 0, str(error))
+            if Finding(name, 0, str(error)) not in self._findings:
+                self._find(name, 0, str(error))
             return None
         return None if data is None else _parse(data)
+
+    # Names and sizes ---------------------------------------------------------------------------
 
     def _load(self, segments: SegmentList) -> None:
         """Take up the files of a log or queue, and check their names and sizes."""
@@ -141,83 +190,53 @@ class _Check:
             self._find(segments.name(segments.end), 0, "the file is missing, and later ones exist")
         for start in segments.starts():
             name = segments.name(start)
-            size = self._disk.size(name)
+            try:
+                size = self._disk.size(name)
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            if self._is_live and start + segments.file_bytes == segments.end:
+                continue  # it may be in the making
             if size != segments.file_bytes:
                 self._find(name, size, f"{size} bytes long, must be {segments.file_bytes}")
 
     def _load_queues(self) -> None:
-        for topic in self._disk.list(CONSUMEQUEUE):
-            for name in self._disk.list(topic_directory(topic)):
-                if name.isdecimal() and name == str(int(name)):
-                    self._queue(topic, int(name))
-                else:
-                    self._find(f"{topic_directory(topic)}/{name}", 0, "no queue has such a name")
+        for root in _ROOTS:
+            for topic in self._disk.list(root):
+                for name in self._disk.list(f"{root}/{topic}"):
+                    if not is_queue_id(name):
+                        self._find(f"{root}/{topic}/{name}", 0, "no queue has such a name")
+                    elif (root == BATCH_CONSUMEQUEUE) == (topic in self._batch_topics):
+                        self._queue(topic, int(name))
 
-    def _queue(self, topic: str, queue_id: int) -> QueueCheck:
+    def _queue(self, topic: str, queue_id: int) -> QueueCheck | BatchQueueCheck:
         check = self._queues.get((topic, queue_id))
         if check is None:
-            segments = SegmentList(self._disk, queue_directory(topic, queue_id), self._queue_bytes)
+            is_batch = topic in self._batch_topics
+            directory = _ROOTS[BATCH_CONSUMEQUEUE if is_batch else CONSUMEQUEUE](topic, queue_id)
+            size = self._sizes.batch_queue_bytes if is_batch else self._sizes.queue_bytes
+            segments = SegmentList(self._disk, directory, size)
             self._load(segments)
-            check = QueueCheck(self._disk, segments, self._log.first)
+            kind = BatchQueueCheck if is_batch else QueueCheck
+            check = kind(self._disk, segments, self._log.first)
             self._queues[topic, queue_id] = check
         return check
 
-    def _check_log(self) -> tuple[int, int]:
-        """Check the log and what the queues hold of it; return its records and where it ends."""
-        scan, records = LogScan(self._disk, self._log, self._log.first), 0
-        for header, buffer in scan:
-            records += 1
-            self._check_record(header, buffer)
-            if self._progress is not None and records % _PROGRESS_RECORDS == 0:
-                self._progress(scan.position - self._log.first, self._log.end - self._log.first)
-        end = scan.position
-        name, at = self._log.name(end), end % self._log.file_bytes
-        if scan.problem:
-            self._find(name, at, f"no record: {scan.problem}")
-        elif end < self._log.end and used_bytes(self._disk, self._log, end):
-            self._find(name, at, "the log ends here, and something other than zeros follows")
-        for start in self._log.starts():
-            if start > end and used_bytes(self._disk, self._log, start):
-                self._find(self._log.name(start), 0, f"the log ended before, in {name}")
-        return records, end
+    # The checkpoint ----------------------------------------------------------------------------
 
-    def _check_record(self, header: RecordHeader, buffer: bytes) -> None:
-        """Check the queue entries of one record."""
-        at, topic = header.physical_offset, header.topic
-        self._last_store_at_ms = max(self._last_store_at_ms, header.store_at_ms)
-        self._is_checkpoint_seen |= at == self._checkpoint.queues_offset
-        if not is_visible(header.sys_flag) or at < self._deleted_below.get(topic, 0):
-            return
-        start = header.properties_start
-        properties = buffer[start : start + header.properties_size]
-        code = queue_tags_code(topic.encode(), properties, header.store_at_ms, DELAY_LEVELS_MS)
-        entry = QueueEntry(at, header.total_size, code)
-        targets = [(topic, header.queue_id, header.queue_offset)]
-        targets += [(name, 0, offset) for name, offset in light_queues(properties)]
-        for name, queue_id, queue_offset in targets:
-            if self._has_queue(name, queue_id):
-                # The delay levels are the broker's config, which is not kept in the store.
-                self._queue(name, queue_id).expect(
-                    queue_offset, entry, is_code_known=name != SCHEDULE_TOPIC
-                )
-
-    def _has_queue(self, topic: str, queue_id: int) -> bool:
-        return (
-            queue_id >= 0
-            and is_safe_topic(topic)
-            and topic not in self._unshown_topics
-            and (self._known_topics is None or topic in self._known_topics)
-        )
-
-    def _check_checkpoint(self, end: int) -> None:
-        checkpoint = self._checkpoint
-        at = checkpoint.queues_offset
-        if at >= end > 0 or (at > self._log.first and not self._is_checkpoint_seen):
-            self._find(CHECKPOINT, 40, f"no record begins at byte {at} of the log")
-        for file_offset, value in ((0, checkpoint.log_at_ms), (8, checkpoint.queues_at_ms)):
-            if value > self._last_store_at_ms:
+    def _check_checkpoint(self, log: LogCheck) -> None:
+        numbers = self._checkpoint_file.numbers
+        if self._checkpoint_file.is_damaged:
+            self._find(CHECKPOINT, COPY_AT, "our copy of the numbers is not what was written")
+        if self._is_live:
+            return  # it is written anew each second
+        places = ((40, numbers.queues_offset), (COPY_AT + 44, self._checkpoint.queues_offset))
+        for file_offset, at in dict(places).items():
+            if at >= log.end > 0 or (at > self._log.first and at not in log.starts_seen):
+                self._find(CHECKPOINT, file_offset, f"no record begins at byte {at} of the log")
+        for file_offset, value in ((0, numbers.log_at_ms), (8, numbers.queues_at_ms)):
+            if value > log.last_store_at_ms:
                 self._find(
                     CHECKPOINT,
                     file_offset,
-                    f"time {value} is after {self._last_store_at_ms}, the log's last",
+                    f"time {value} is after {log.last_store_at_ms}, the log's last",
                 )

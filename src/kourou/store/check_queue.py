@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from kourou.disk import Disk
 from kourou.store.findings import Finding
 from kourou.store.formats import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log_scan import used_bytes
+from kourou.store.log_walk import LogPiece
 from kourou.store.segment_list import SegmentList
 
 _READ_ENTRIES = 512
 _FINDINGS_MAX = 20
+_JUMP_MAX = 100_000
 _NOTHING = QueueEntry(0, 0, 0)
+
+
+class Damages(Protocol):
+    """What of the log cannot be read, as far as the walk over it has come."""
+
+    @property
+    def has_damage(self) -> bool:
+        """Tell whether there is any."""
+
+    def damaged_at(self, position: int) -> LogPiece | None:
+        """Return the damage that holds the position."""
 
 
 class QueueCheck:
@@ -32,13 +47,15 @@ class QueueCheck:
         self._findings: list[Finding] = []
         self._findings_left_out = 0
 
-    def expect(self, queue_offset: int, entry: QueueEntry, *, is_code_known: bool) -> None:
+    def expect(
+        self, queue_offset: int, entry: QueueEntry, damages: Damages, *, is_code_known: bool
+    ) -> None:
         """Take the next record of the queue, and the entry that it should have."""
         if self._next is None or queue_offset == 0:
             # A topic of the same name begins anew: what the entries were before is not known.
             self._findings.clear()
-            self._check_before(queue_offset)
-        elif queue_offset != self._next:
+            self._check_before(queue_offset, damages)
+        elif queue_offset != self._next and not self._is_damaged(queue_offset, damages):
             self._find(queue_offset, f"the log goes on at offset {queue_offset}, not {self._next}")
         self._next = queue_offset + 1
         found = self._entry(queue_offset)
@@ -47,16 +64,42 @@ class QueueCheck:
         if found != entry:
             self._find(queue_offset, f"the entry is {tuple(found)}, and should be {tuple(entry)}")
 
-    def finish(self) -> list[Finding]:
+    def _is_damaged(self, queue_offset: int, damages: Damages) -> bool:
+        """Tell whether the records before `queue_offset` that miss are damaged; name each."""
+        start = self._next
+        if start is None or not damages.has_damage or not 0 < queue_offset - start < _JUMP_MAX:
+            return False
+        for offset in range(start, queue_offset):
+            damage = damages.damaged_at(self._entry(offset).physical_offset)
+            if damage is None:
+                self._find(offset, "no record is left of the message, and no place to look for it")
+            else:
+                self._find_damaged(offset, damage)
+        return True
+
+    def finish(self, damages: Damages, *, is_live: bool) -> list[Finding]:
         """Take the end of the log; return what was found."""
-        if self._next is None:
-            self._next = self._check_before(self._end)
-        self._check_behind(self._next)
+        if not is_live:
+            if self._next is None:
+                self._next = self._check_before(self._end, damages)
+            elif damages.has_damage:
+                self._skip_damaged(damages)
+            self._check_behind(self._next)
         if self._findings_left_out:
             last = self._findings[-1]
             text = f"and {self._findings_left_out} more problems of this queue"
             self._findings.append(Finding(last.file, last.offset, text))
         return self._findings
+
+    def _skip_damaged(self, damages: Damages) -> None:
+        """Go on behind entries of damaged messages, the queue's last; name each."""
+        assert self._next is not None
+        while (entry := self._entry(self._next)).size > 0 and self._next < self._end:
+            damage = damages.damaged_at(entry.physical_offset)
+            if damage is None:
+                return
+            self._find_damaged(self._next, damage)
+            self._next += 1
 
     def _check_behind(self, queue_offset: int) -> None:
         """Check that the files hold nothing from the offset on."""
@@ -73,7 +116,7 @@ class QueueCheck:
     def _end(self) -> int:
         return self._segments.end // ENTRY_BYTES
 
-    def _check_before(self, stop: int) -> int:
+    def _check_before(self, stop: int, damages: Damages) -> int:
         """Check the entries below `stop`, whose records must be older than the log.
 
         Returns:
@@ -84,7 +127,10 @@ class QueueCheck:
             entry = self._entry(offset)
             if entry.size == BLANK_ENTRY_SIZE and entry.physical_offset == 0:
                 continue
-            if not (entry.size > 0 and last < entry.physical_offset < self._log_first):
+            damage = damages.damaged_at(entry.physical_offset) if entry.size > 0 else None
+            if damage is not None:
+                self._find_damaged(offset, damage)
+            elif not (entry.size > 0 and last < entry.physical_offset < self._log_first):
                 if stop < self._end:
                     self._find(offset, f"the entry {tuple(entry)} names no record of the queue")
                 return offset
@@ -106,12 +152,19 @@ class QueueCheck:
         self._buffer, self._buffer_at = b"", queue_offset
         if not self._segments.first <= position < self._segments.end:
             return
-        data = self._disk.read(
-            self._segments.name(position),
-            position % self._segments.file_bytes,
-            _READ_ENTRIES * ENTRY_BYTES,
-        )
+        try:
+            data = self._disk.read(
+                self._segments.name(position),
+                position % self._segments.file_bytes,
+                _READ_ENTRIES * ENTRY_BYTES,
+            )
+        except OSError:
+            return  # missing, or not readable: as if it had no entries
         self._buffer = data[: len(data) - len(data) % ENTRY_BYTES]
+
+    def _find_damaged(self, queue_offset: int, damage: LogPiece) -> None:
+        text = f"the message cannot be read: the log is damaged at byte {damage.position}"
+        self._find(queue_offset, text)
 
     def _find(self, queue_offset: int, problem: str) -> None:
         if len(self._findings) >= _FINDINGS_MAX:

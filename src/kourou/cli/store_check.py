@@ -1,0 +1,64 @@
+"""`kourou store check`: whether every file of a store is as it must be."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.exits import FAILED
+from kourou.cli.options import AsJson
+from kourou.cli.store_place import Live, LogProgress, StorePath, store_at
+from kourou.store.check import CheckReport, check_store
+
+FINDINGS_SHOWN_MAX: Final = 50
+"""Findings that people are shown; JSON has them all."""
+
+CHECK_HELP: Final = """\
+Verify every file of the store in PATH, without changing any.
+
+Each record of the commit log with its checksum, each consume queue entry against the record that it
+names, the index, the checkpoint and the config files. A store that crashed is in order as soon as
+the broker has recovered it: start the broker once before. With --live the store may be in use: then
+only what was durable when the command began is verified.
+
+\b
+Examples:
+  kourou store check ~/.kourou/store
+  kourou store check ~/.kourou/store --live         while a broker uses it
+  kourou store check /data/store --json
+
+Exit codes: 0 in order, 1 something found, 2 no store there, 3 a broker uses it, or not readable.
+"""
+
+
+def check(path: StorePath, *, live: Live = False, as_json: AsJson = False) -> None:
+    """Check the store and print what was found."""
+    with store_at(path, lock=not live) as disk, LogProgress("verified") as progress:
+        report = check_store(disk, progress=progress, live=live)
+    if as_json:
+        output.print_json({"store": str(path), "ok": not report.findings, **asdict(report)})
+    else:
+        _print(report, path)
+    if report.findings:
+        raise typer.Exit(FAILED)
+
+
+def _print(report: CheckReport, path: Path) -> None:
+    """Print the findings, and the sum of what was read."""
+    shown = report.findings[:FINDINGS_SHOWN_MAX]
+    if shown:
+        output.print_table(
+            ("FILE", "BYTE", "PROBLEM"), [(f.file, f.offset, f.problem) for f in shown]
+        )
+    if len(shown) < len(report.findings):
+        output.print_line(f"... and {len(report.findings) - len(shown):,} more: --json has all")
+    found = len(report.findings)
+    verdict = output.counted(found, "problem") if found else "in order"
+    output.print_line(
+        f"{path}: {verdict}; {output.counted(report.records, 'message')} in "
+        f"{output.counted(report.bytes, 'byte')}, {output.counted(report.queues, 'queue')}"
+    )

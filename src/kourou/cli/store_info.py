@@ -1,0 +1,158 @@
+"""`kourou store info`: what a store holds, told from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.options import AsJson
+from kourou.cli.store_place import StorePath, instant, store_at
+from kourou.disk import OsDisk
+from kourou.errors import StoreLockedError
+from kourou.store.info import QueueInfo, StoreInfo, store_info
+from kourou.store.paths import LOCK
+
+INFO_HELP: Final = """\
+Tell what the store in PATH holds: its sizes, its topics and who wrote it last.
+
+It reads the ends of the log and of each queue, in any store: in use, damaged, or one of RocketMQ.
+Nothing is changed or checked; `kourou store check` does that.
+
+\b
+Examples:
+  kourou store info ~/.kourou/store
+  kourou store info ~/.kourou/store --queues        each queue, not each topic
+  kourou store info /data/store --json
+"""
+
+
+def info(
+    path: StorePath,
+    *,
+    queues: Annotated[bool, typer.Option("--queues", help="Each queue, not each topic.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what the store holds."""
+    with store_at(path, lock=False) as disk:
+        found = store_info(disk)
+        in_use = _is_in_use(disk)
+        taken = taken_bytes(path.expanduser())
+        free = disk.free_bytes()
+    if as_json:
+        output.print_json(_json(path, found, in_use=in_use, taken_bytes=taken, free_bytes=free))
+        return
+    rows = [
+        ("Store", str(path)),
+        ("State", state_text(found, in_use=in_use)),
+        ("Space", f"{taken:,} bytes taken, {free:,} free"),
+        ("Log", f"bytes {found.log_first:,} to {found.log_end:,}"),
+        ("Log files", f"{found.log_files:,} of {found.sizes.segment_bytes:,} bytes"),
+        ("Queue files", f"{found.sizes.queue_bytes:,} bytes each"),
+        ("First message", instant(found.first_at_ms) or "-"),
+        ("Last message", instant(found.last_at_ms) or "-"),
+    ]
+    for name, value in rows:
+        output.print_line(f"{name:<13}  {value}")
+    if not found.queues:
+        return
+    output.print_line("")
+    if queues:
+        columns = ("TOPIC", "QUEUE", "FIRST", "NEXT", "MESSAGES", "FILES", "KIND")
+        output.print_table(columns, [_queue_row(queue) for queue in found.queues])
+    else:
+        output.print_table(("TOPIC", "QUEUES", "MESSAGES", "FILES"), _topic_rows(found))
+
+
+def state_text(found: StoreInfo, *, in_use: bool) -> str:
+    """Return in words who had the store open last, and how that ended."""
+    if in_use:
+        return "in use by a broker that runs"
+    run = found.last_run
+    who = "Kourou" if run.was_kourou else "RocketMQ"
+    if run.was_clean:
+        return f"closed cleanly, by {who}" if found.log_files else "never used"
+    synced = " after a sync that failed" if run.was_kourou and run.is_cache_suspect else ""
+    return f"not closed cleanly, by {who}{synced}: the next start recovers it"
+
+
+def _is_in_use(disk: OsDisk) -> bool:
+    if not disk.exists(LOCK):
+        return False
+    try:
+        disk.lock(LOCK)()
+    except StoreLockedError:
+        return True
+    except OSError:
+        return False  # not ours to lock: somebody else's store, looked at
+    return False
+
+
+def taken_bytes(path: Path) -> int:
+    """Return what the directory's files take on the device; they are sparse."""
+    total = 0
+    for file in path.rglob("*"):
+        try:
+            total += file.lstat().st_blocks * 512
+        except OSError:
+            continue  # removed meanwhile
+    return total
+
+
+def _queue_row(queue: QueueInfo) -> tuple[object, ...]:
+    messages = queue.max_offset - queue.min_offset
+    return (
+        queue.topic,
+        queue.queue_id,
+        queue.min_offset,
+        queue.max_offset,
+        messages,
+        queue.files,
+        queue.kind,
+    )
+
+
+def _topic_rows(found: StoreInfo) -> Iterator[tuple[object, ...]]:
+    for topic, group in groupby(found.queues, key=lambda queue: queue.topic):
+        queues = list(group)
+        messages = sum(queue.max_offset - queue.min_offset for queue in queues)
+        yield topic, len(queues), messages, sum(queue.files for queue in queues)
+
+
+def _json(
+    path: Path, found: StoreInfo, *, in_use: bool, taken_bytes: int, free_bytes: int
+) -> dict[str, object]:
+    run = found.last_run
+    return {
+        "store": str(path),
+        "in_use": in_use,
+        "closed_cleanly": run.was_clean and not in_use,
+        "last_writer": "kourou" if run.was_kourou else "rocketmq",
+        "sync_failed": run.was_kourou and run.is_cache_suspect,
+        "taken_bytes": taken_bytes,
+        "free_bytes": free_bytes,
+        "segment_bytes": found.sizes.segment_bytes,
+        "queue_file_bytes": found.sizes.queue_bytes,
+        "log": {
+            "first": found.log_first,
+            "end": found.log_end,
+            "files": found.log_files,
+            "first_store_at_ms": found.first_at_ms,
+            "last_store_at_ms": found.last_at_ms,
+        },
+        "queues": [
+            {
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "min_offset": queue.min_offset,
+                "max_offset": queue.max_offset,
+                "kind": queue.kind,
+                "files": queue.files,
+            }
+            for queue in found.queues
+        ],
+    }
