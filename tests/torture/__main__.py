@@ -17,12 +17,14 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.torture import power, torn
+from tests.torture import config_files, flips, power, torn
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
 
 FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "power": power.run,
     "torn": torn.run,
+    "flips": flips.run,
+    "config": config_files.run,
 }
 
 

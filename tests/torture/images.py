@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kourou.testing.broker_parts import ColdDisk
 from kourou.testing.disk import SimDisk
 
 
@@ -39,9 +40,9 @@ def image_of(disk: SimDisk, *, without: tuple[str, ...] = ("lock",)) -> dict[str
     return files
 
 
-def disk_of(image: Image, seed: int = 0) -> SimDisk:
-    """Return a disk with these files, all durable."""
-    disk = SimDisk(seed)
+def disk_of(image: Image, *, is_cold: bool = False) -> SimDisk:
+    """Return a disk with these files, all durable; of a cold one each read has to wait."""
+    disk = ColdDisk() if is_cold else SimDisk()
     directories = {""}
     for name, file in image.items():
         directory = name.rpartition("/")[0]

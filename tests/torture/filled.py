@@ -1,0 +1,181 @@
+"""A store with some of everything, what is in it by the test's own ledger, and what a broker gives.
+
+It was filled through a broker in virtual time: messages of several topics, keys, tags, delayed ones
+(delivered and waiting), committed offsets, all saved several times so that each config file has a
+backup that is older. One image was closed cleanly, one was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+from kourou.model.message import MessageExt
+from kourou.protocol.codes import ResponseCode
+from kourou.remoting.network import format_address
+from kourou.store.config import StoreConfig
+from kourou.testing.clock import EPOCH_MS
+from kourou.testing.disk import SimDisk
+from kourou.testing.flusher import SimFlusher
+from kourou.testing.loop import run_virtual
+from kourou.testing.runtime import sim_runtime
+from tests.torture.asking import Asking, Held
+from tests.torture.images import File, image_of
+
+KIB: Final = 1024
+CONFIG: Final = BrokerConfig(
+    port=10_911,
+    max_message_size_bytes=8 * KIB,
+    pending_connection_bytes_max=1024 * KIB,
+    consumer_offset_interval_ms=1_000,
+    delay_offset_interval_ms=1_000,
+    store=StoreConfig(
+        commitlog_segment_bytes=32 * KIB,
+        consumequeue_file_bytes=20 * 50,
+        queue_sync_interval_ms=5_000,
+        free_bytes_min=1,
+    ),
+)
+QUEUES: Final = (("orders", 0), ("orders", 1), ("orders", 2), ("bills", 0), ("late", 0))
+GROUPS: Final = ("billing", "shipping")
+ROUNDS: Final = 6
+PER_ROUND: Final = 25
+ROUND_S: Final = 90
+FILLED_S: Final = ROUNDS * ROUND_S
+WAITING_S: Final = 610
+"""After so long all that waits was delivered: level 14, 10 minutes."""
+
+Place = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the test sent, and so must get back."""
+
+    body: bytes
+    key: str
+    tag: str
+
+    def is_of(self, message: MessageExt) -> bool:
+        """Tell whether the broker gave just this message."""
+        return (message.body, message.keys, message.tags) == (self.body, [self.key], self.tag)
+
+
+@dataclass
+class Filled:
+    """The store's files, and what is in them.
+
+    Attributes:
+        closed: the files after a clean stop.
+        killed: the files after a kill with all written and synced, moments before.
+        messages: by topic, queue and offset, all but the delayed ones.
+        delayed: those, by key; some have arrived, others are not due yet.
+        committed: by group, topic and queue: every offset that was ever committed, oldest first.
+    """
+
+    closed: Mapping[str, File] = field(default_factory=dict)
+    killed: Mapping[str, File] = field(default_factory=dict)
+    messages: dict[Place, Told] = field(default_factory=dict)
+    delayed: dict[str, Told] = field(default_factory=dict)
+    committed: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def served(
+    disk: SimDisk, later_s: int = FILLED_S, *, ends: bool = True
+) -> AsyncIterator[Asking]:
+    """Start a broker on the disk, in virtual time; stop it at the end, or kill it."""
+    runtime = sim_runtime(later_s, epoch_ms=EPOCH_MS + later_s * 1000)
+    broker = Broker(CONFIG, disk, runtime, SimFlusher)
+    address = await broker.start()
+    try:
+        async with Asking(format_address(address), runtime) as asking:
+            yield asking
+    finally:
+        if ends:
+            await broker.stop()
+        else:
+            broker.abandon()
+            await asyncio.sleep(0)
+
+
+@contextmanager
+def warnings() -> Iterator[list[str]]:
+    """Collect the texts of warnings and errors of the block, in place of showing them."""
+    texts: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+
+    logger, handler = logging.getLogger("kourou"), Collector(logging.WARNING)
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield texts
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+
+
+@cache
+def filled() -> Filled:
+    """Return the store, which is the same each time."""
+    disk, told = SimDisk(1), Filled()
+
+    async def main() -> None:
+        dice = Random(1)
+        for number in range(ROUNDS):
+            is_last = number == ROUNDS - 1
+            async with served(disk, number * ROUND_S, ends=not is_last) as asking:
+                await _fill(asking, told, dice, number)
+                await asyncio.sleep(20)  # delayed messages arrive, all is saved
+                if is_last:
+                    told.killed = image_of(disk)
+        async with served(disk):
+            await asyncio.sleep(2)
+        told.closed = image_of(disk)
+
+    with warnings():
+        run_virtual(main())
+    return told
+
+
+async def _fill(asking: Asking, told: Filled, dice: Random, round_number: int) -> None:
+    for number in range(PER_ROUND):
+        # Each queue in the first round: so that topics are in the backup of their file too.
+        is_new = not round_number and number < len(QUEUES)
+        topic, queue_id = QUEUES[number if is_new else dice.randrange(len(QUEUES))]
+        key, tag = f"key-{round_number}-{number}", dice.choice(("red", "green"))
+        body = key.encode() + b"." + dice.randbytes(dice.choice((20, 300, 900)))
+        properties = {"KEYS": key, "TAGS": tag}
+        if topic == "late":
+            properties["DELAY"] = dice.choice(("1", "14"))
+        answer = await asking.send(topic, queue_id, body, properties)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        if topic == "late":
+            told.delayed[key] = Told(body, key, tag)
+        else:
+            offset = int(answer.ext_fields["queueOffset"])
+            told.messages[topic, queue_id, offset] = Told(body, key, tag)
+    await asking.send(f"extra-{round_number}", 0, b"the topic is new in its file")
+    for group in GROUPS:
+        for topic, queue_id in QUEUES:
+            ends = [place[2] + 1 for place in told.messages if place[:2] == (topic, queue_id)]
+            if ends:
+                offset = dice.randint(0, max(ends))
+                await asking.commit(group, topic, queue_id, offset)
+                told.committed.setdefault((group, topic, queue_id), []).append(offset)
+
+
+async def read_all(asking: Asking) -> dict[tuple[str, int], Held]:
+    """Return what the broker gives of each queue."""
+    return {queue: await asking.read(*queue) for queue in QUEUES}

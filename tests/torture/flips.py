@@ -1,0 +1,177 @@
+"""One bit flipped anywhere in a store: what was sent is served as it was, or refused by name.
+
+    log                      only the messages whose record has the bit may be refused
+    queues, index,           all is served: these files are made again from the log
+    checkpoint, abort
+    config                   the last good file is used, and said so
+
+Half of the stores were closed, the others killed; of half of the disks nothing is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Final
+
+from kourou.protocol.message_layout import MAGIC_BLANK, read_record
+from kourou.store.formats import RECORD_START
+from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
+from tests.torture.filled import CONFIG, filled
+from tests.torture.images import File, disk_of
+from tests.torture.judged import (
+    CRASHED,
+    DAMAGE,
+    LOST,
+    REFUSED,
+    TABLE,
+    UNSAID,
+    WRONG,
+    Seen,
+    judge_messages,
+    judge_tables,
+    look,
+)
+
+FAULT: Final = "bit flip"
+KINDS: Final = ("log", "log", "queues", "queues", "index", "checkpoint", "config", "config")
+DIRECTORIES: Final = {
+    "log": "commitlog/",
+    "queues": "consumequeue/",
+    "index": "index/",
+    "config": "config/",
+}
+SEGMENT_BYTES: Final = CONFIG.store.commitlog_segment_bytes
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Which bit of which file of which store."""
+
+    is_closed: bool
+    is_cold: bool
+    kind: str
+    name: str
+    at: int
+    bit: int
+
+    @property
+    def until_due(self) -> bool:
+        """Whether delayed messages may be touched, so that all must be seen to arrive."""
+        return self.kind == "log" or "SCHEDULE" in self.name or "delay" in self.name
+
+    def __str__(self) -> str:
+        store = "closed" if self.is_closed else "killed"
+        disk = ", cold" if self.is_cold else ""
+        return f"{store}{disk}, bit {self.bit} of byte {self.at} of {self.name}"
+
+
+def flip_of(seed: int) -> Flip:
+    """Return the flip of a seed."""
+    dice = Random(seed)
+    is_closed, is_cold = dice.random() < 0.5, dice.random() < 0.5
+    image = filled().closed if is_closed else filled().killed
+    kind = dice.choice([kind for kind in KINDS if _names(image, kind)])
+    names = _names(image, kind)
+    name = dice.choices(names, [len(image[name].data) for name in names])[0]
+    return Flip(
+        is_closed, is_cold, kind, name, dice.randrange(len(image[name].data)), dice.randrange(8)
+    )
+
+
+def _names(image: Mapping[str, File], kind: str) -> list[str]:
+    """Return the files of a kind that have something in them."""
+    start = DIRECTORIES.get(kind, kind)
+    return sorted(name for name in image if name.startswith(start) and image[name].data)
+
+
+@cache
+def records(*, is_closed: bool) -> list[tuple[int, int, str]]:
+    """Return where each record and blank of the log begins and ends, and its message's key."""
+    image = filled().closed if is_closed else filled().killed
+    found = []
+    for name in _names(image, "log"):
+        start, data, at = int(name.rpartition("/")[2]), image[name].data, 0
+        while at + RECORD_START.size <= len(data):
+            size, magic = RECORD_START.unpack_from(data, at)
+            key = ""
+            if magic != MAGIC_BLANK:
+                header = read_record(data, at, check_crc=False)
+                first = header.properties_start
+                properties = data[first : first + header.properties_size].decode()
+                pairs = [pair.split("\x01") for pair in properties.split("\x02") if pair]
+                key = dict(pairs).get("KEYS", "")
+            found.append((start + at, start + at + size, key))
+            at += size
+    return found
+
+
+def flip(seed: int) -> Outcome:
+    """Return what came of one flip."""
+    outcome, made = Outcome(), flip_of(seed)
+    image = filled().closed if made.is_closed else filled().killed
+    file = image[made.name]
+    flipped = file.data[made.at] ^ (1 << made.bit)
+    damaged = {**image, made.name: file.replaced(made.at, bytes([flipped]))}
+    outcome.counts["places"] += 1
+    outcome.counts[f"places in {made.kind}"] += 1
+
+    def fail(name: str, text: str) -> None:
+        outcome.failures.append((name, f"seed {seed}: {made}: {text}"))
+
+    try:
+        seen = look(disk_of(damaged, is_cold=made.is_cold), until_due=made.until_due)
+    except Exception as error:  # noqa: BLE001 - a finding, whatever it is
+        fail(CRASHED, f"{type(error).__name__}: {error}")
+        return outcome
+    keys, is_last = _damaged_keys(made)
+    if seen.refusal:
+        outcome.counts["refused starts"] += 1
+        if made.kind != "log" or not is_last or made.name not in seen.refusal:
+            fail(REFUSED, seen.refusal)
+        return outcome
+    for name, text in (
+        *judge_messages(seen, keys, is_closed=made.is_closed, until_due=made.until_due),
+        *_judge_rest(made, seen, keys),
+    ):
+        fail(name, text)
+    return outcome
+
+
+def _judge_rest(made: Flip, seen: Seen, keys: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the tables, with what was said, and with the files in the end."""
+    image = filled().closed if made.is_closed else filled().killed
+    for name, text in judge_tables(seen, image, made.name):
+        if not (made.until_due and "delay" in text):  # deliveries moved it on
+            yield name, text
+    given = {m.keys[0] for held in seen.held.values() for m in held.messages.values() if m.keys}
+    if keys - given and not seen.says(made.name):
+        yield UNSAID, f"{sorted(keys - given)} are not served"
+    if made.kind != "log":
+        yield from (
+            (DAMAGE, text)
+            for file, text in seen.findings
+            if made.kind != "config" or not file.startswith("config/")
+        )
+    elif keys and made.name not in dict(seen.findings):
+        yield UNSAID, "store check finds nothing"
+
+
+def _damaged_keys(made: Flip) -> tuple[set[str], bool]:
+    """Return the keys of the messages whose record has the bit, and whether it is the last one."""
+    if made.kind != "log":
+        return set(), False
+    position = int(made.name.rpartition("/")[2]) + made.at
+    all_records = records(is_closed=made.is_closed)
+    hit = [record for record in all_records if record[0] <= position < record[1]]
+    return {key for _, _, key in hit if key}, hit == all_records[-1:]
+
+
+def run(size: Size) -> list[Figure]:
+    """Return the figures of as many flips as `size` says."""
+    seeds = range(size.seed, size.seed + size.places)
+    outcome = run_cases(flip, seeds, size, "bit flips")
+    names = (WRONG, LOST, UNSAID, REFUSED, TABLE, DAMAGE, CRASHED)
+    return [counted(FAULT, name, outcome, "places") for name in names]

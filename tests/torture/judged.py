@@ -1,0 +1,175 @@
+"""What a broker makes of a damaged store, and whether it may.
+
+`look` starts a broker on the disk and takes down all that it gives: every message of every queue,
+every table, what it logs, what a check of the files finds after it was stopped. `judge_messages`
+and `judge_tables` compare that with the test's ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from kourou.errors import KourouError
+from kourou.model.message import MessageExt
+from kourou.protocol import fastjson
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import request
+from kourou.store.check import check_store
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from tests.torture.asking import Asking, Held
+from tests.torture.filled import QUEUES, WAITING_S, Told, filled, served, warnings
+from tests.torture.images import File, disk_of
+
+WRONG: Final = "wrong bytes served"
+LOST: Final = "whole messages not served"
+REFUSED: Final = "starts refused"
+UNSAID: Final = "damage not said by name"
+TABLE: Final = "config that is neither the last nor, with a word, the one before"
+DAMAGE: Final = "findings of store check once it was served"
+CRASHED: Final = "errors of any other kind"
+
+TABLES: Final = {
+    "config/topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
+    "config/consumerOffset.json": RequestCode.GET_ALL_CONSUMER_OFFSET,
+    "config/delayOffset.json": RequestCode.GET_ALL_DELAY_OFFSET,
+    "config/subscriptionGroup.json": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+}
+_VERSION_KEYS: Final = ("dataVersion", "kourouSeal", "pullOffsetTable")
+DELAYED: Final = ("late", 0)
+
+
+@dataclass
+class Seen:
+    """What a broker gave.
+
+    Attributes:
+        refusal: why it did not start; empty if it did.
+        held: what it gave of each queue.
+        tables: the file of each, to what the broker says of it.
+        warnings: what it logged.
+        findings: of the check after its stop: file, offset and problem.
+    """
+
+    refusal: str = ""
+    held: dict[tuple[str, int], Held] = field(default_factory=dict)
+    tables: dict[str, object] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    findings: list[tuple[str, str]] = field(default_factory=list)
+
+    def says(self, name: str) -> bool:
+        """Tell whether a log entry or an answer names the file."""
+        texts = [*self.warnings, self.refusal]
+        texts += [text for held in self.held.values() for text in held.refused.values()]
+        return any(name in text for text in texts)
+
+
+def look(disk: SimDisk, *, until_due: bool = False) -> Seen:
+    """Start a broker on the disk, read all, stop it, and check the files.
+
+    Args:
+        disk: is changed as a broker changes it.
+        until_due: whether to wait first until all delayed messages are due.
+    """
+    seen = Seen()
+
+    async def main() -> None:
+        try:
+            async with served(disk) as asking:
+                if until_due:
+                    await asyncio.sleep(WAITING_S)
+                for queue in QUEUES:
+                    seen.held[queue] = await asking.read(*queue)
+                for name, code in TABLES.items():
+                    seen.tables[name] = await _table(asking, code)
+        except (KourouError, OSError) as error:
+            seen.refusal = f"{type(error).__name__}: {error}"
+
+    with warnings() as texts:
+        run_virtual(main())
+        seen.warnings = texts
+        if not seen.refusal:
+            report = check_store(disk)
+            seen.findings = [(f.file, f"{f.file} at {f.offset}: {f.problem}")
+                             for f in report.findings]  # fmt: skip
+    return seen
+
+
+async def _table(asking: Asking, code: int) -> object:
+    answer = await asking.ask(request(code))
+    if answer.code != ResponseCode.SUCCESS:
+        return f"code {answer.code}: {answer.remark}"
+    return _plain(fastjson.loads(answer.body, bare_keys_bytes_max=1 << 20))
+
+
+def _plain(value: Any) -> Any:
+    """Return a table without what each save and each pull changes."""
+    if isinstance(value, dict):
+        return {name: _plain(held) for name, held in value.items() if name not in _VERSION_KEYS}
+    return value
+
+
+@cache
+def undamaged(name: str | None = None, *, is_closed: bool) -> Seen:
+    """Return what a broker gives of the whole store, or with the file's backup in its place."""
+    image = dict(filled().closed if is_closed else filled().killed)
+    if name is not None and f"{name}.bak" in image:
+        image[name] = image[f"{name}.bak"]
+        del image[f"{name}.bak"]
+    return look(disk_of(image))
+
+
+def judge_tables(seen: Seen, image: Mapping[str, File], name: str) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the tables after the file `name` was damaged."""
+    is_closed = "abort" not in image
+    for table, held in seen.tables.items():
+        if held == undamaged(is_closed=is_closed).tables[table]:
+            continue
+        main = name.removesuffix(".bak")
+        if main == table and held == undamaged(main, is_closed=is_closed).tables[table]:
+            if not seen.says(main):
+                yield UNSAID, f"{table} is the one before, and nothing says so"
+            continue
+        yield TABLE, f"{table} says other things"
+
+
+def judge_messages(
+    seen: Seen, damaged_keys: Collection[str], *, is_closed: bool, until_due: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the messages; those of `damaged_keys` may be missing."""
+    for (topic, queue_id), held in seen.held.items():
+        for offset, text in held.malformed.items():
+            yield WRONG, f"{topic}/{queue_id} at {offset}: {text}"
+        for offset, message in held.messages.items():
+            expected = _expected(topic, queue_id, offset, message)
+            if expected is None or not expected.is_of(message):
+                yield WRONG, f"{topic}/{queue_id} at {offset}: {message.body[:40]!r}"
+            elif message.properties != _properties(message, is_closed=is_closed):
+                yield WRONG, f"{topic}/{queue_id} at {offset}: {message.properties}"
+    for (topic, queue_id, offset), told in filled().messages.items():
+        held = seen.held[topic, queue_id]
+        is_there = offset in held.messages or offset in held.malformed
+        if not is_there and told.key not in damaged_keys:
+            yield LOST, f"{topic}/{queue_id} at {offset}: {held.refused.get(offset, 'not there')}"
+    if until_due:
+        arrived = {key for message in seen.held[DELAYED].messages.values() for key in message.keys}
+        for key in filled().delayed.keys() - arrived - set(damaged_keys):
+            yield LOST, f"{key} never arrived, {seen.held[DELAYED].refused}"
+
+
+def _expected(topic: str, queue_id: int, offset: int, message: MessageExt) -> Told | None:
+    if (topic, queue_id) == DELAYED:
+        return filled().delayed.get("".join(message.keys))
+    return filled().messages.get((topic, queue_id, offset))
+
+
+def _properties(message: MessageExt, *, is_closed: bool) -> dict[str, str]:
+    """Return the message's properties as the undamaged store has them; delayed ones are new."""
+    queue = message.topic, message.queue_id
+    if queue == DELAYED:
+        return message.properties
+    return undamaged(is_closed=is_closed).held[queue].messages[message.queue_offset].properties
