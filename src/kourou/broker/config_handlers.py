@@ -31,7 +31,6 @@ _FIXED: Final = {
     "enablePopBufferMerge": "false",
     "enablePropertyFilter": "false",
     "enableSlaveActingMaster": "false",
-    "messageIndexEnable": "false",
     "recallMessageEnable": "false",
     "rejectTransactionMessage": "true",
     "slaveReadEnable": "false",

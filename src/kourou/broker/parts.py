@@ -16,6 +16,7 @@ from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.flusher import Flusher
 from kourou.broker.group_commit import GroupCommit
+from kourou.broker.index_following import IndexFollowing
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
@@ -48,6 +49,7 @@ class Parts:
         retention: removes what is too old.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due.
+        index: keeps the key index close behind the log.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Parts:
         self.live.on_changed.append(self._on_config_changed)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
+        self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
 
     def _make_pulls(self) -> PullHandler:
         return PullHandler(
@@ -128,3 +131,4 @@ class Parts:
         """Tell those who wait for messages which ones consumers can see from now on."""
         self.pulls.on_arrivals(arrivals)
         self.delay.on_arrivals(arrivals)
+        self.index.notify()

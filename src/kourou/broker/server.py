@@ -202,6 +202,7 @@ class _Running:
         config, topics = self._parts.config, self._parts.tables.topics
         address = await self._ports.start()
         self._parts.delay.start()
+        self._parts.index.start()
         self._start_loops()
         registration = Registration(
             config, topics, self._parts.pool, address, self._parts.runtime.offload
@@ -265,6 +266,7 @@ class _Running:
         self._ports.go_away()
         await self._parts.pool.close()
         await self._parts.delay.stop()
+        await self._parts.index.stop()
         self._parts.pulls.close()
         await self._parts.commit.close()
         await self._ports.stop()
@@ -281,6 +283,7 @@ class _Running:
             self._registration.abandon()
         self._parts.pulls.close()
         self._parts.delay.abandon()
+        self._parts.index.abandon()
         self._parts.later.abandon()
         self._parts.commit.abandon()
         self._ports.abort()
