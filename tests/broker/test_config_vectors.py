@@ -29,6 +29,8 @@ OTHER_DEFAULTS = {
     "flushDiskType": "an acknowledged message is on disk",
     "listenPort": "Java's start-up sets 10911 too",
     "mappedFileSizeCommitLog": "the dev profile; prod has Java's 1 GiB",
+    "maxHashSlotNum": "the dev profile; prod has Java's 5,000,000",
+    "maxIndexNum": "the dev profile; prod has Java's 20,000,000",
 }
 """Options whose default is not that of Java's classes, and why."""
 

@@ -55,7 +55,11 @@ class Profile(Enum):
 
 PROFILES: Final[dict[Profile, dict[str, object]]] = {
     Profile.DEV: {},
-    Profile.PROD: {"commitlog_segment_bytes": _GIB},
+    Profile.PROD: {
+        "commitlog_segment_bytes": _GIB,
+        "index_slots": 5_000_000,
+        "index_entries": 20_000_000,
+    },
 }
 """What a profile sets, below every other source. DEV is the defaults of the config itself."""
 

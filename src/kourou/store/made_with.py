@@ -13,6 +13,7 @@ import msgspec
 from kourou.disk import Disk
 from kourou.errors import StoreError
 from kourou.store.config_file import ConfigFile
+from kourou.store.index_sizes import index_sizes
 from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
     COMMITLOG,
@@ -40,7 +41,7 @@ def sizes_made_with(disk: Disk) -> dict[str, int]:
         }
     except (StoreError, OSError):
         return {}
-    return {name: size for name, size in found.items() if size}
+    return {name: size for name, size in found.items() if size} | index_sizes(disk)
 
 
 def _recorded(disk: Disk) -> dict[str, int]:
@@ -48,7 +49,10 @@ def _recorded(disk: Disk) -> dict[str, int]:
     if data is None:
         return {}
     state = _decode(data)
-    return {name: getattr(state, name) for name in SIZE_FIELDS}
+    sizes = {name: getattr(state, name) for name in SIZE_FIELDS}
+    if state.index_slots:
+        return sizes | {"index_slots": state.index_slots, "index_entries": state.index_entries}
+    return sizes | index_sizes(disk)
 
 
 def _decode(data: bytes) -> StoreState:
