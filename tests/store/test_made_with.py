@@ -33,7 +33,8 @@ def test_a_store_of_ours_says_its_sizes(*, is_clean: bool) -> None:
     else:
         store.abandon()
 
-    assert sizes_made_with(disk) == SIZES
+    index_sizes = {"index_slots": config.index_slots, "index_entries": config.index_entries}
+    assert sizes_made_with(disk) == SIZES | index_sizes
 
 
 def test_a_store_of_javas_has_files_of_its_sizes() -> None:

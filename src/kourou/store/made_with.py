@@ -38,10 +38,11 @@ def sizes_made_with(disk: Disk) -> dict[str, int]:
             "batch_queue_file_bytes": _first_size(
                 disk, _queue_directories(disk, BATCH_CONSUMEQUEUE)
             ),
+            **index_sizes(disk),
         }
     except (StoreError, OSError):
         return {}
-    return {name: size for name, size in found.items() if size} | index_sizes(disk)
+    return {name: size for name, size in found.items() if size}
 
 
 def _recorded(disk: Disk) -> dict[str, int]:
