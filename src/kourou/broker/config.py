@@ -122,6 +122,10 @@ class BrokerConfig:
         default=32, metadata={"key": "maxTransferCountOnMessageInMemory", "live": True}
     )
     """Most messages of one pull's answer."""
+    skip_damaged_records: bool = field(default=False, metadata={"live": True})
+    """Whether consumers go on behind a record that is damaged on the disk, and delayed messages
+    behind one of their level. If not, they wait there until the record is restored, the offset
+    is moved, or this is switched on. RocketMQ has no such key."""
 
     channel_expired_timeout_ms: int = field(
         default=120 * _SECOND_MS, metadata={"key": "channelExpiredTimeout"}
