@@ -42,6 +42,12 @@ class JavaServer:
     broker_addr: str
     processes: list[subprocess.Popen[bytes]]
 
+    def kill(self) -> None:
+        """End the broker at once, as kill -9 does; `stop` ends the rest."""
+        broker = self.processes[-1]
+        broker.kill()
+        broker.wait()
+
     def stop(self) -> None:
         """End both and wait; twice as long as Java takes, then without asking."""
         for process in reversed(self.processes):
@@ -61,15 +67,16 @@ def start_java(
     heap: str = "512m",
     store: Path | None = None,
     options: str = "",
+    namesrv_options: str = "",
 ) -> JavaServer:
     """Start a Java name server and broker below `home`; return when both answer.
 
     Its store is `store`, by default a new one; the segment size is that of our `dev` profile.
-    `options` are more lines of broker.conf.
+    `options` are more lines of broker.conf, `namesrv_options` of namesrv.conf.
     """
     namesrv_port, broker_port = free_port(), free_broker_port()
     home.mkdir(parents=True, exist_ok=True)
-    (home / "namesrv.conf").write_text(f"listenPort={namesrv_port}\n")
+    (home / "namesrv.conf").write_text(f"listenPort={namesrv_port}\n{namesrv_options}")
     (home / "broker.conf").write_text(
         "brokerClusterName=DefaultCluster\nbrokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
         f"listenPort={broker_port}\nnamesrvAddr=127.0.0.1:{namesrv_port}\n"

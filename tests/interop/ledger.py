@@ -1,0 +1,121 @@
+"""What brokers acknowledged for one topic, and whether the store still has it, wherever it went.
+
+Kept by the tests, not by a broker: each receipt names the message's place, and `check` reads every
+queue of whoever serves the store now. Not acknowledged messages may be there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from kourou import Message, MessageExt, MessageQueue, Producer, PullConsumer
+from kourou.errors import NoRouteError, RemoteError, TransportError
+
+ROUTE_SECONDS = 30
+SENDERS = 8
+DYING_TIMEOUT_MS = 3_000
+"""A broker that answers no more is waited for so long."""
+
+
+class Ledger:
+    """All that was sent to a topic.
+
+    Attributes:
+        topic: its name.
+        acknowledged: key by place, which is (queue id, queue offset).
+        ids: the unique id of each acknowledged message, by key.
+        sent: keys of all messages that were tried.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: dict[tuple[int, int], str] = {}
+        self.ids: dict[str, str] = {}
+        self.sent: set[str] = set()
+        self._numbers = itertools.count()
+
+    async def send(self, namesrv_addr: str, who: str, count: int) -> None:
+        """Send `count` messages by several senders; all must be acknowledged."""
+        async with Producer("interop-ledger", namesrv_addr) as producer:
+            await asyncio.gather(*(self._send(producer, who) for _ in range(count)))
+
+    async def send_until(
+        self, namesrv_addr: str, who: str, count: int, end: Callable[[], object]
+    ) -> None:
+        """Send on and on; end the broker with `end` once `count` messages are acknowledged."""
+        goal, ended = len(self.acknowledged) + count, asyncio.Event()
+
+        async def keep_sending(producer: Producer) -> None:
+            while not ended.is_set():
+                try:
+                    await self._send(producer, who, DYING_TIMEOUT_MS)
+                except (TransportError, RemoteError):
+                    assert ended.is_set(), "the broker ended before its time"
+                if not ended.is_set() and len(self.acknowledged) >= goal:
+                    ended.set()
+                    await asyncio.to_thread(end)
+
+        async with Producer("interop-ledger", namesrv_addr) as producer:
+            await asyncio.gather(*(keep_sending(producer) for _ in range(SENDERS)))
+
+    async def check(self, namesrv_addr: str) -> None:
+        """Read all queues: every acknowledged message is at its place, and nothing else is new."""
+        found = {
+            (message.queue_id, message.queue_offset): message
+            for message in await read_all(namesrv_addr, self.topic)
+        }
+        for place, key in self.acknowledged.items():
+            assert place in found, f"{key} was acknowledged at {place}, and is lost"
+            assert found[place].keys == [key], f"{place} has {found[place].keys}, not {key}"
+        for place, message in found.items():
+            (key,) = message.keys
+            assert key in self.sent, f"{place} has {key}, which nobody sent"
+            assert message.body == _body(key), f"{key} at {place} has another body"
+            self.acknowledged[place] = key  # what was seen must stay
+
+    async def _send(self, producer: Producer, who: str, timeout_ms: int = 15_000) -> None:
+        key = f"{who}-{next(self._numbers)}"
+        self.sent.add(key)
+        receipt = await producer.send(
+            Message(self.topic, _body(key), tags=who, keys=[key]), timeout_ms=timeout_ms
+        )
+        place = receipt.queue.queue_id, receipt.queue_offset
+        assert place not in self.acknowledged, f"{place} was given twice"
+        self.acknowledged[place] = key
+        self.ids[key] = receipt.msg_id
+
+
+async def read_all(namesrv_addr: str, topic: str) -> list[MessageExt]:
+    """Return all messages of a topic that are stored, queue by queue."""
+    async with PullConsumer("interop-reader", namesrv_addr) as consumer:
+        queues = await _queues(consumer, topic)
+        parts = await asyncio.gather(*(_read_queue(consumer, queue) for queue in queues))
+    return [message for part in parts for message in part]
+
+
+async def _queues(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
+    """Return the topic's queues; Java's broker listens before it tells its name server of them."""
+    async with asyncio.timeout(ROUTE_SECONDS):
+        while True:
+            try:
+                return await consumer.fetch_subscribe_message_queues(topic)
+            except NoRouteError:
+                await asyncio.sleep(0.1)
+
+
+async def _read_queue(consumer: PullConsumer, queue: MessageQueue) -> list[MessageExt]:
+    offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+    messages: list[MessageExt] = []
+    while offset < end:
+        result = await consumer.pull(queue, offset)
+        assert result.next_offset > offset, f"{queue} at {offset}: {result.status}"
+        assert [m.queue_offset for m in result.messages] == list(range(offset, result.next_offset))
+        messages += result.messages
+        offset = result.next_offset
+    return messages
+
+
+def _body(key: str) -> bytes:
+    return f"{key}:".encode() * (1 + sum(key.encode()) % 50)

@@ -1,0 +1,86 @@
+"""A store goes to and fro between Kourou and the Java broker, and every visit sees all before it.
+
+Who leaves it may stop, or be killed amid sends; what was acknowledged is at its place ever after,
+whoever serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import Serving, run_command
+from tests.interop.ledger import Ledger
+from tests.interop.peer import JavaServer, start_java
+
+TOPIC = "Relay"
+COUNT = 200
+
+
+@contextmanager
+def java_on(jars: str, home: Path, store: Path, options: str = "") -> Iterator[JavaServer]:
+    """Serve the store by Java's broker."""
+    java = start_java(jars, home, store=store, options=options)
+    try:
+        yield java
+    finally:
+        java.stop()
+
+
+def visit_kourou(ledger: Ledger, store: Path, *, is_killed: bool) -> None:
+    """Look for all messages, send more, and leave the store."""
+    with Serving.start(store) as serving:
+
+        async def visit() -> None:
+            if ledger.acknowledged:
+                await ledger.check(serving.namesrv)
+            if is_killed:
+                end = serving.process.kill
+                await ledger.send_until(serving.namesrv, "kourou", COUNT, end)
+            else:
+                await ledger.send(serving.namesrv, "kourou", COUNT)
+
+        asyncio.run(visit())
+        outcome = serving.stop()
+    assert is_killed or outcome.code == 0, outcome.err
+    assert "config_file.restored" not in outcome.err
+
+
+def visit_java(ledger: Ledger, jars: str, home: Path, store: Path, *, is_killed: bool) -> None:
+    """Do the same by Java."""
+    with java_on(jars, home, store) as java:
+
+        async def visit() -> None:
+            if ledger.acknowledged:
+                await ledger.check(java.namesrv_addr)
+            if is_killed:
+                await ledger.send_until(java.namesrv_addr, "java", COUNT, java.kill)
+            else:
+                await ledger.send(java.namesrv_addr, "java", COUNT)
+
+        asyncio.run(visit())
+
+
+@pytest.mark.parametrize(
+    ("first", "killed"),
+    [("kourou", ""), ("kourou", "java"), ("java", "kourou"), ("java", "kourou and java")],
+    ids=lambda value: value or "none",
+)
+def test_a_store_goes_to_and_fro_and_loses_nothing(
+    jars: str, tmp_path: Path, first: str, killed: str
+) -> None:
+    kourou_killed, java_killed = "kourou" in killed, "java" in killed
+    store, ledger = tmp_path / "store", Ledger(TOPIC)
+    if first == "kourou":
+        visit_kourou(ledger, store, is_killed=kourou_killed)
+    visit_java(ledger, jars, tmp_path / "java", store, is_killed=java_killed)
+    visit_kourou(ledger, store, is_killed=kourou_killed)
+    visit_java(ledger, jars, tmp_path / "java", store, is_killed=java_killed)
+    visit_kourou(ledger, store, is_killed=False)
+
+    checked = run_command("store", "check", str(store))
+    assert checked.code == 0, checked.out + checked.err
