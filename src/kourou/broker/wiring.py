@@ -40,7 +40,9 @@ def make_handlers(parts: Parts) -> Handlers:
             resident_bytes=parts.config.store.resident_bytes,
         ),
         queries=QueryHandlers(parts.store, parts.runtime.offload, parts.later),
-        messages=MessageQueryHandler(tables.topics, parts.store, parts.runtime.offload, parts.later),
+        messages=MessageQueryHandler(
+            tables.topics, parts.store, parts.runtime.offload, parts.later
+        ),
         topics=_admin_topics(parts),
         admin=make_admin_handlers(parts),
     )
