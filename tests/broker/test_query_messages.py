@@ -1,29 +1,30 @@
-"""A message is found by its unique id without an index; keys and tags are not, and say so."""
+"""Messages are found by key, unique id and tag, and nothing else is, in the span that is named."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kourou.broker.query_messages import MessageQueryHandler
-from kourou.broker.unique_id_search import Span, UniqueIdSearch, spans_of
+from kourou.broker.index_following import IndexFollowing
+from kourou.broker.query_messages import MESSAGES_MAX, SEARCHES_MAX, MessageQueryHandler
 from kourou.model import properties as names
 from kourou.model.msgid import UniqueIds
 from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import QueryMessageRequestHeader
 from kourou.protocol.message_layout import decode_messages
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.store.config import StoreConfig
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 
 LONG_MAX = 2**63 - 1
-DAY_MS = 24 * 60 * 60 * 1000
 
 
 def handler(parts: BrokerParts) -> MessageQueryHandler:
-    offload = parts.runtime.offload
-    return MessageQueryHandler(parts.topics, parts.store, parts.clock, offload, parts.later)
+    return MessageQueryHandler(parts.topics, parts.store, parts.runtime.offload, parts.later)
 
 
 async def query(parts: BrokerParts, key: str, **fields: Any) -> RemotingCommand:
@@ -32,143 +33,180 @@ async def query(parts: BrokerParts, key: str, **fields: Any) -> RemotingCommand:
         "max_num": 32,
         "begin_timestamp": 0,
         "end_timestamp": LONG_MAX,
-        "is_unique_key": True,
     } | fields
     header = QueryMessageRequestHeader(key=key, **said)
     return await parts.ask(handler(parts).on_query_message, header)
 
 
-async def send(parts: BrokerParts, unique_id: str, body: bytes, queue_id: int = 0) -> None:
-    draft = parts.draft(body, queue_id=queue_id, properties={names.UNIQ_KEY: unique_id})
-    await parts.store_messages([draft])
+async def found(parts: BrokerParts, key: str, **fields: Any) -> list[bytes]:
+    answer = await query(parts, key, **fields)
+    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND), answer.remark
+    return [message.body for message in decode_messages(answer.body or b"")]
 
 
-def ids() -> UniqueIds:
-    return UniqueIds("10.0.0.7", 4711, 99)
+async def send(parts: BrokerParts, body: bytes, queue_id: int = 0, **properties: str) -> None:
+    await parts.store_messages([parts.draft(body, queue_id=queue_id, properties=properties)])
 
 
-def test_a_message_is_found_by_its_unique_id_among_others() -> None:
+async def in_a_while(search: Callable[..., Any], *arguments: Any) -> Any:
+    """Run as a thread that is slow would."""
+    await asyncio.sleep(1)
+    return search(*arguments)
+
+
+async def follow(parts: BrokerParts) -> None:
+    """Let the index come up to the log."""
+    following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+    following.start()
+    while parts.store.index_lag_bytes:  # noqa: ASYNC110 - in virtual time
+        await asyncio.sleep(0.1)
+    await following.stop()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_followed: bool) -> None:
     async def test(parts: BrokerParts) -> None:
-        made = ids()
-        sent = [made.next(parts.clock.now_ms()) for _ in range(8)]
+        ids = UniqueIds("10.0.0.7", 4711, 99)
+        sent = [ids.next(parts.clock.now_ms()) for _ in range(6)]
         for number, unique_id in enumerate(sent):
-            await send(parts, unique_id, b"body %d" % number, number % 4)
+            properties = {
+                names.UNIQ_KEY: unique_id,
+                names.KEYS: f"k-{number} all größe-{number}",
+                names.TAGS: f"tag-{number % 2}",
+            }
+            await send(parts, b"%d" % number, number % 4, **properties)
+        if is_followed:
+            await follow(parts)
 
-        answer = await query(parts, sent[5])
+        assert await found(parts, "k-3") == [b"3"]
+        assert await found(parts, "größe-4") == [b"4"]
+        assert await found(parts, sent[5]) == [b"5"]
+        assert await found(parts, sent[5], is_unique_key=True) == [b"5"]
+        assert await found(parts, sent[5], index_type="U") == [b"5"]
+        assert await found(parts, "all") == [b"%d" % number for number in range(6)]
+        assert await found(parts, "tag-1", index_type="T") == [b"1", b"3", b"5"]
+        for key, kind in (
+            ("tag-1", "K"), ("k-3", "T"), ("k-3", "U"), ("T#tag-1", "K"), ("", "K"), ("", "T"),
+        ):  # fmt: skip
+            assert await found(parts, key, index_type=kind) == [], (key, kind)
 
-        assert answer.code == 0
-        [found] = decode_messages(answer.body)
-        assert (found.body, found.properties[names.UNIQ_KEY]) == (b"body 5", sent[5])
-        assert answer.ext_fields == {
-            "indexLastUpdateTimestamp": "0",
-            "indexLastUpdatePhyoffset": "0",
-        }
-        assert (await query(parts, sent[5], is_unique_key=None, index_type="U")).code == 0
+    run_with_parts(test)
+
+
+def test_of_many_the_newest_come_in_the_order_of_the_log() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for number in range(100):
+            if number == 60:
+                await follow(parts)
+            await send(parts, b"%d" % number, KEYS="k")
+        last = [b"%d" % number for number in range(100)]
+        assert await found(parts, "k", max_num=7) == last[-7:]
+        assert await found(parts, "k", max_num=50) == last[-50:]
+        assert await found(parts, "k", max_num=1000) == last[-MESSAGES_MAX:]
+        assert await found(parts, "k", max_num=0) == []
 
     run_with_parts(test)
 
 
 def test_a_send_that_was_tried_again_is_found_as_often_as_it_is_stored() -> None:
     async def test(parts: BrokerParts) -> None:
-        unique_id = ids().next(parts.clock.now_ms())
         for queue_id in (0, 3):
-            await send(parts, unique_id, b"twice", queue_id)
-        found = decode_messages((await query(parts, unique_id)).body)
-        assert [message.queue_id for message in found] == [0, 3]
+            await send(parts, b"twice", queue_id, UNIQ_KEY="id-1")
+        await follow(parts)
+        assert await found(parts, "id-1", is_unique_key=True, max_num=1) == [b"twice"] * 2
 
     run_with_parts(test)
 
 
-def test_a_message_whose_id_tells_a_wrong_time_is_found_in_the_span_that_is_named() -> None:
+def test_the_span_is_one_of_store_times_to_the_millisecond() -> None:
     async def test(parts: BrokerParts) -> None:
-        unique_id = ids().next(parts.clock.now_ms() - 2 * DAY_MS)
-        await send(parts, unique_id, b"late")
-        assert (await query(parts, unique_id)).code == 0
-        after_ms = parts.clock.now_ms() + 1
-        assert (await query(parts, unique_id, begin_timestamp=after_ms)).code == 22
-        assert (await query(parts, unique_id, end_timestamp=after_ms - DAY_MS)).code == 22
+        at_ms = []
+        for number in range(5):
+            at_ms.append(parts.clock.now_ms())
+            await send(parts, b"%d" % number, KEYS="k")
+            await asyncio.sleep(0.4)
+        for _ in range(2):
+            for first in range(5):
+                for last in range(first, 5):
+                    bodies = await found(
+                        parts, "k", begin_timestamp=at_ms[first], end_timestamp=at_ms[last]
+                    )
+                    assert bodies == [b"%d" % number for number in range(first, last + 1)]
+            assert await found(parts, "k", begin_timestamp=at_ms[4] + 300) == []
+            assert await found(parts, "k", end_timestamp=at_ms[0] - 1) == []
+            await follow(parts)
 
     run_with_parts(test)
 
 
-def test_an_id_that_stands_elsewhere_in_a_message_is_not_its_id() -> None:
+def test_the_answer_tells_how_far_the_index_is() -> None:
     async def test(parts: BrokerParts) -> None:
-        unique_id = ids().next(parts.clock.now_ms())
-        await send(parts, ids().next(0), b"it was " + unique_id.encode())
-        await parts.store_messages([parts.draft(properties={"note": unique_id})])
-        assert (await query(parts, unique_id)).code == 22
+        await send(parts, b"1", KEYS="k")
+        at_ms = parts.clock.now_ms()
+        await follow(parts)
+        await asyncio.sleep(5)
+        await send(parts, b"2", KEYS="other")
+        answer = await query(parts, "k")
+        assert at_ms - 1000 < int(answer.ext_fields["indexLastUpdateTimestamp"]) <= at_ms
+        assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
+
+    run_with_parts(test)
+
+
+def test_a_key_that_stands_elsewhere_in_a_message_is_not_its_key() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, b"o-1", note="o-1", MYKEYS="o-1", KEYS="o-11 xo-1")
+        await parts.store_messages([parts.draft(topic="T2", properties={"KEYS": "o-1"})])
+        assert await found(parts, "o-1") == []
+        await follow(parts)
+        assert await found(parts, "o-1") == []
 
     run_with_parts(test)
 
 
 @pytest.mark.parametrize(
-    ("key", "fields", "text"),
+    ("fields", "text"),
     [
-        ("o-17", {"is_unique_key": None}, "no index yet"),
-        ("TagA", {"is_unique_key": False, "index_type": "T"}, "no index yet"),
-        ("o-17", {}, "is no unique id"),
-        ("0A00000712670000006300000000002A", {"topic": "NoSuchTopic"}, "does not exist"),
-        ("0A00000712670000006300000000002A", {}, "can not find message"),
+        ({"topic": "NoSuchTopic"}, "does not exist"),
+        ({}, "can not find message"),
+        ({"is_unique_key": True}, "can not find message"),
     ],
 )
-def test_what_is_not_found_is_answered_as_by_java(
-    key: str, fields: dict[str, Any], text: str
-) -> None:
+def test_what_is_not_found_is_answered_as_by_java(fields: dict[str, Any], text: str) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
-        answer = await query(parts, key, **fields)
-        assert answer.code == 22
+        answer = await query(parts, "o-17", **fields)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
         assert text in (answer.remark or "")
         assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
 
     run_with_parts(test)
 
 
-def test_a_search_reads_no_more_than_it_may() -> None:
+def test_a_broker_without_an_index_says_so() -> None:
+    store = StoreConfig(
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_file_bytes=20 * 1000,
+        message_index_enable=False,
+    )
+
     async def test(parts: BrokerParts) -> None:
-        made = ids()
-        sent = [made.next(parts.clock.now_ms()) for _ in range(3)]
-        # Each chunk has one of these.
-        for unique_id in sent:
-            await send(parts, unique_id, b"x" * 200_000)
-        now_ms = parts.clock.now_ms()
-        spans = [Span(0, now_ms), Span(0, now_ms)]
-        for bytes_max, count in ((1, 1), (1 << 24, 1)):
-            search = UniqueIdSearch(parts.store, "T", 4, sent[0], bytes_max)
-            assert len(search.run(spans)) == count
-        for bytes_max, count in ((0, 0), (1 << 24, 1)):
-            search = UniqueIdSearch(parts.store, "T", 4, sent[2], bytes_max)
-            assert len(search.run(spans)) == count
+        await send(parts, b"1", KEYS="k")
+        answer = await query(parts, "k")
+        assert (answer.code, parts.store.index) == (ResponseCode.QUERY_NOT_FOUND, None)
+        assert "messageIndexEnable is false" in (answer.remark or "")
+
+    run_with_parts(test, config=small_config(store=store))
+
+
+def test_more_searches_at_once_than_may_be_are_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, b"1", KEYS="k")
+        slow = MessageQueryHandler(parts.topics, parts.store, in_a_while, parts.later)
+        serve = slow.on_query_message
+        header = QueryMessageRequestHeader("T", "k", 32, 0, LONG_MAX)
+        answers = await asyncio.gather(*(parts.ask(serve, header) for _ in range(SEARCHES_MAX + 2)))
+        codes = sorted(answer.code for answer in answers)
+        assert codes == [0] * SEARCHES_MAX + [ResponseCode.SYSTEM_BUSY] * 2
 
     run_with_parts(test)
-
-
-def ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def test_spans_around_the_time_in_the_id_are_searched_before_all_that_was_asked() -> None:
-    now_ms = ms("2026-11-21T07:00:00+00:00")
-    month_ms = ms("2026-11-20T12:00:00+00:00") - ms("2026-11-01T00:00:00+00:00")
-    asked = Span(0, LONG_MAX)
-    zone = timezone(timedelta(hours=8))
-
-    in_utc, in_zone, everything = spans_of(month_ms, now_ms, asked, zone)
-
-    assert in_utc.begin_ms < ms("2026-11-20T12:00:00+00:00") < in_utc.end_ms
-    assert in_zone.begin_ms < ms("2026-11-20T12:00:00+08:00") < in_zone.end_ms
-    assert everything == asked
-
-
-def test_an_id_of_a_day_to_come_is_of_the_month_before() -> None:
-    now_ms = ms("2026-01-02T00:00:00+00:00")
-    month_ms = 20 * DAY_MS
-    first, _ = spans_of(month_ms, now_ms, Span(0, LONG_MAX), UTC)
-    assert first.begin_ms < ms("2025-12-21T00:00:00+00:00") < first.end_ms
-
-
-def test_nothing_outside_the_span_that_was_asked_is_searched() -> None:
-    now_ms = ms("2026-11-21T07:00:00+00:00")
-    asked = Span(now_ms - 1000, now_ms)
-    assert spans_of(0, now_ms, asked, UTC) == [asked]
-    assert spans_of(0, now_ms, Span(5, 4), UTC) == []
