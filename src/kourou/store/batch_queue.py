@@ -91,17 +91,23 @@ class BatchQueue(ConsumeQueue):
 
     # Finding an entry ----------------------------------------------------------------------------
 
-    def index_of(self, queue_offset: int) -> int:
+    def index_of(self, queue_offset: int, read: Callable[[int, int], bytes] | None = None) -> int:
         """Return the number of the entry that has the offset, or is the first one behind it.
 
-        May wait for the device.
+        With `read`, entries are read by that instead of by the queue, which may wait.
         """
+        read = read or self.read
+        first, end = self.first, self.end
+
+        def entry_at(index: int) -> BatchEntry | None:
+            return next(batch_entries(read(index, 1)), None) if first <= index < end else None
+
         for index in (self._last_found, self._last_found + 1):
-            entry = self._at(index)
+            entry = entry_at(index)
             if entry is not None and entry.queue_offset <= queue_offset < entry.end:
                 self._last_found = index
                 return index
-        index = _first_behind(self._at, self.first, self.end, queue_offset)
+        index = _first_behind(entry_at, first, end, queue_offset)
         self._last_found = index
         return index
 

@@ -126,7 +126,7 @@ def get_resident(reading: QueueReading, asked: Asked) -> Found | None:
         return None
     if body is None or queue is None:
         return None
-    if plan.wanted and _first_wrong(reading.check(queue), body, plan.wanted) is not None:
+    if plan.wanted and first_wrong(reading.check(queue), body, plan.wanted) is not None:
         return None
     return Found(plan, body)
 
@@ -184,7 +184,7 @@ class _CheckedGet:
             if body is None:
                 # Its segment was removed meanwhile: the reader goes on behind it.
                 return self._answer(plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING), b"")
-            wrong = _first_wrong(self._check, body, plan.wanted)
+            wrong = first_wrong(self._check, body, plan.wanted)
             if wrong is None and (plan.count or plan.suspect is None):
                 return self._answer(plan, body)
             damage = self._look(plan, wrong)
@@ -193,7 +193,7 @@ class _CheckedGet:
             if wrong is not None and wrong[0] > 0:
                 return self._answer(*_cut(plan, body, wrong[0]))
             if not self._skip_damaged:
-                raise _damaged(damage)
+                raise damaged_error(damage)
             self._skipped.append(damage)
             offset = damage.queue_offset + 1
         return self._answer(self._nothing(offset), b"")
@@ -292,7 +292,7 @@ def _laid_over(data: bytes, queue_offset: int, found: Mapping[int, QueueEntry]) 
     return bytes(patched)
 
 
-def _first_wrong(
+def first_wrong(
     check: RecordCheck, body: bytes, wanted: Sequence[Wanted]
 ) -> tuple[int, str] | None:
     """Return the number of the first record that is not the one wanted, and why."""
@@ -319,7 +319,8 @@ def _cut(plan: GetPlan, body: bytes, count: int) -> tuple[GetPlan, bytes]:
     return cut, body[: sum(one.size for one in kept)]
 
 
-def _damaged(damage: Damage) -> DamagedRecordError:
+def damaged_error(damage: Damage) -> DamagedRecordError:
+    """Return what a reader is told of a damaged message."""
     return DamagedRecordError(
         damage.file, damage.file_offset, damage.reason,
         topic=damage.topic, queue_id=damage.queue_id, queue_offset=damage.queue_offset,

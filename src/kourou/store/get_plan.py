@@ -97,6 +97,25 @@ class LogView(NamedTuple):
         )
 
 
+def plan_nowhere() -> GetPlan:
+    """Return what a reader of a queue gets that does not exist."""
+    return GetPlan(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0)
+
+
+def plan_outside(queue: ConsumeQueue, offset: int) -> GetPlan | None:
+    """Return what a reader gets whose offset is none of the queue's; None if it is one."""
+    low, high = queue.min_offset, queue.max_offset
+    if low <= offset < high:
+        return None
+    if high == 0:
+        return GetPlan(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [], 0)
+    if offset < low:
+        return GetPlan(GetStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
+    if offset == high:
+        return GetPlan(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [], 0)
+    return GetPlan(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
+
+
 def plan_get(
     queue: ConsumeQueue | None,
     view: LogView,
@@ -126,16 +145,11 @@ def plan_get(
         removed: offsets whose records are known to be gone, whatever their entries look like.
     """
     if queue is None:
-        return GetPlan(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0)
+        return plan_nowhere()
+    nothing = plan_outside(queue, offset)
+    if nothing is not None:
+        return nothing
     low, high = queue.min_offset, queue.max_offset
-    if high == 0:
-        return GetPlan(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [], 0)
-    if offset < low:
-        return GetPlan(GetStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
-    if offset == high:
-        return GetPlan(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [], 0)
-    if offset > high:
-        return GetPlan(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
     max_messages, max_bytes = limits
     read = read or queue.read
     per_file = queue.segments.file_bytes // ENTRY_BYTES

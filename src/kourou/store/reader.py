@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kourou.store.batch_get import get_batches, get_batches_resident, plan_batches
+from kourou.store.batch_queue import BatchQueue
 from kourou.store.checked_get import Asked, Found, QueueReading, get_checked, get_resident
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
@@ -64,7 +66,10 @@ class StoreReader:
 
         All that was not written by this process is compared; see `kourou.store.checked_get`.
         """
-        return get_resident(self._reading(topic, queue_id), asked)
+        reading = self._reading(topic, queue_id)
+        if isinstance(reading.queue, BatchQueue):
+            return get_batches_resident(reading, reading.queue, asked)
+        return get_resident(reading, asked)
 
     def get(self, topic: str, queue_id: int, asked: Asked, *, skip_damaged: bool = False) -> Found:
         """Return what a reader of the queue gets, compared; may wait for the device.
@@ -77,7 +82,10 @@ class StoreReader:
             CorruptRecordError: the queue's file is missing or cut short.
             OSError: the device fails.
         """
-        return get_checked(self._reading(topic, queue_id), asked, skip_damaged=skip_damaged)
+        reading = self._reading(topic, queue_id)
+        if isinstance(reading.queue, BatchQueue):
+            return get_batches(reading, reading.queue, asked, skip_damaged=skip_damaged)
+        return get_checked(reading, asked, skip_damaged=skip_damaged)
 
     def _reading(self, topic: str, queue_id: int) -> QueueReading:
         return QueueReading(
@@ -107,6 +115,8 @@ class StoreReader:
         )
         queue = self._queues.get(topic, queue_id)
         limits = (max_messages, max_bytes)
+        if isinstance(queue, BatchQueue):
+            return plan_batches(queue, view, self._config, offset, limits, accepts=accepts)
         return plan_get(queue, view, self._config, offset, limits, accepts=accepts)
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]], *, may_block: bool) -> bytes | None:
@@ -139,6 +149,8 @@ class StoreReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
+        if isinstance(queue, BatchQueue):
+            return None  # it is searched for
         data = queue.read_resident(offset, 1)
         if data is None or len(data) != ENTRY_BYTES:
             return None

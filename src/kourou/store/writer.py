@@ -72,6 +72,13 @@ class StoreWriter(StoreReader):
         """Records below are on the device: they survive a power cut."""
         return self._log.synced_position
 
+    def keep_batches(self, topic: str, *, is_on: bool = True) -> None:
+        """Give the topic batch queues, once it has a message; or with `is_on` False usual ones.
+
+        Queues that are there stay what they are; a start finds the topic's in `config/topics.json`.
+        """
+        self._queues.keep_batches(topic, is_on=is_on)
+
     def append(self, draft: RecordDraft, now_ms: int) -> Appended:
         """Give the message its place in the log and in its queue, in memory.
 

@@ -1,0 +1,107 @@
+"""Java's batch queues: read as Java reads them, and made again from the log byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kourou.protocol.message_layout import decode_messages
+from kourou.store.check import check_store
+from kourou.store.message_store import MessageStore
+from kourou.testing.disk import SimDisk
+from tests.store.golden import Golden, draft_of, load
+
+TOPIC = "StoreBatchCq"
+FILE = f"batchconsumequeue/{TOPIC}/0/00000000000000000000"
+
+
+@pytest.fixture
+def golden() -> Golden:
+    return load("clean")
+
+
+@pytest.fixture
+def said(golden: Golden) -> dict[str, Any]:
+    said: dict[str, Any] = golden.manifest["queues"][TOPIC]["0"]
+    return said
+
+
+@pytest.fixture
+def store(golden: Golden) -> Iterator[MessageStore]:
+    store = MessageStore.open(golden.disk, golden.config, 0, pid=1)
+    yield store
+    store.close(0)
+    assert check_store(golden.disk).findings == []
+
+
+def test_a_queue_has_the_same_offsets_and_entries(
+    store: MessageStore, said: dict[str, Any]
+) -> None:
+    bounds = (store.min_offset(TOPIC, 0), store.max_offset(TOPIC, 0))
+    assert bounds == (said["min_offset"], said["max_offset"])
+    assert store.next_queue_offset(TOPIC, 0) == said["max_offset"]
+    for base, position, size, code, count in said["units"]:
+        for offset in range(base, base + count):
+            assert store.entry(TOPIC, 0, offset) == (position, size, code)
+    assert store.entry(TOPIC, 0, said["max_offset"]) is None
+
+
+def test_a_read_has_the_same_outcome(store: MessageStore, said: dict[str, Any]) -> None:
+    get = said["get_message"]
+    plan = store.plan_get(TOPIC, 0, get["offset"], get["max_messages"], 1 << 20, None)
+
+    assert (plan.status.name, plan.next_offset) == (get["status"], get["next_begin_offset"])
+    assert (plan.min_offset, plan.max_offset) == (get["min_offset"], get["max_offset"])
+    assert [position for position, _ in plan.ranges] == get["physical_offsets"]
+    assert plan.count == get["max_offset"]
+
+
+def test_every_message_of_every_batch_is_there(store: MessageStore) -> None:
+    plan = store.plan_get(TOPIC, 0, 0, 32, 1 << 20, None)
+    data = store.read_ranges(plan.ranges, may_block=True)
+
+    assert data is not None
+    assert [message.queue_offset for message in decode_messages(data)] == list(range(20))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_queue_made_again_from_the_log_is_what_java_wrote(
+    golden: Golden, *, is_clean: bool
+) -> None:
+    disk = golden.disk
+    for file in golden.files:
+        if file.startswith(("consumequeue/", "batchconsumequeue/")):
+            disk.unlink(file)
+    if not is_clean:
+        disk.write("abort", 0, [b"1234"])
+
+    store = MessageStore.open(disk, golden.config, 0, pid=1)
+    store.close(0)
+
+    assert disk.read(FILE, 0, 4601) == golden.files[FILE]
+    assert check_store(disk).findings == []
+
+
+def test_the_same_batches_make_the_same_files(golden: Golden) -> None:
+    log_bytes = golden.log_bytes()
+    disk = SimDisk()
+    store = MessageStore.open(disk, golden.config, 0, pid=1)
+    store.keep_batches(TOPIC)
+    for said in golden.manifest["records"]:
+        at, size = said["physical_offset"], said["size"]
+        store.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])
+    store.close(0)
+
+    segments = [name for name in golden.files if name.startswith("commitlog/")]
+    for file in (FILE, *segments[: len(disk.list("commitlog"))]):
+        assert disk.read(file, 0, len(golden.files[file]) + 1) == golden.files[file]
+    assert check_store(disk).findings == []
+
+
+def test_another_size_of_batch_files_is_refused(golden: Golden) -> None:
+    config = replace(golden.config, batch_queue_file_bytes=9200)
+    with pytest.raises(Exception, match="4600 bytes, and the store is asked to open with"):
+        MessageStore.open(golden.disk, config, 0, pid=1)
