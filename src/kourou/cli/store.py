@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kourou.cli import store_check, store_dump, store_info
+from kourou.cli import store_check, store_dump, store_info, store_mend
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -25,4 +25,10 @@ app.command(help=store_info.INFO_HELP, short_help="Tell what it holds, and who w
 app.command(help=store_check.CHECK_HELP, short_help="Verify every file.")(store_check.check)
 app.command(help=store_dump.DUMP_HELP, short_help="Print what a file holds, row by row.")(
     store_dump.dump
+)
+app.command(
+    help=store_mend.REBUILD_HELP, short_help="Make its queues and index again from the log."
+)(store_mend.rebuild)
+app.command(help=store_mend.TRUNCATE_HELP, short_help="Cut its log from a place on.")(
+    store_mend.truncate
 )
