@@ -285,36 +285,59 @@ def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
 
 
 @pytest.mark.parametrize("disk_class", [SimDisk, ColdDisk])
-def test_a_record_that_the_disk_has_spoilt_does_not_hold_up_its_level(
-    disk_class: type[SimDisk],
+def test_a_record_that_the_disk_has_spoilt_holds_up_its_level_until_it_may_be_skipped(
+    disk_class: type[SimDisk], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         disk = disk_class()
         parts = BrokerParts(disk)
         parts.delay.start()
-        for body in (b"spoilt", b"late"):
+        for body in (b"early", b"spoilt", b"late"):
             await parts.store_messages([parts.draft(body, delay_level=1)])
         log = f"commitlog/{0:020d}"
-        content = disk.read(log, 0, 1000)
+        content = disk.read(log, 0, 2000)
         disk.write(log, content.index(b"spoilt"), [b"XXXXXX"])
-        await asyncio.sleep(1.1)
-        assert bodies(parts) == [b"late"]
+        await asyncio.sleep(60)
+        assert bodies(parts) == [b"early"]
+        assert "delay_level.blocked n=1 queue_offset=1" in caplog.text
+
+        parts.live.update({"skipDamagedRecords": "true"}, 0)
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"early", b"late"]
+        assert "message 1 of queue 0 of topic SCHEDULE_TOPIC_XXXX is damaged" in caplog.text
         await parts.stop()
 
     run_virtual(main())
+    assert sum("record.damaged" in one.message for one in caplog.records) == 1
+
+
+def test_a_due_time_that_rotted_on_the_disk_is_taken_from_the_record() -> None:
+    async def first(parts: BrokerParts) -> None:
+        for body in (b"one", b"two"):
+            await parts.store_messages([parts.draft(body, delay_level=5)])
+
+    async def second(parts: BrokerParts) -> None:
+        await asyncio.sleep(61)
+        assert bodies(parts) == [b"one", b"two"]
+
+    disk = run(first)
+    name = f"consumequeue/{SCHEDULE_TOPIC}/4/{0:020d}"
+    disk.write(name, 12, [b"\x10"])  # the first one's is in the far future
+    run(second, disk)
 
 
 def test_a_level_that_waits_for_a_lost_queue_says_so_and_goes_on_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(parts: BrokerParts) -> None:
-        entry = parts.store.entry
-        parts.store.entry = lambda *_: None  # type: ignore[method-assign]
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        parts.store.flush(parts.clock.now_ms())
+        name = f"consumequeue/{SCHEDULE_TOPIC}/0/{0:020d}"
+        parts.disk.rename(name, f"{name}.lost")
         await asyncio.sleep(2)
-        assert "delay_level.entry_missing n=1 queue_offset=0" in caplog.text
-        parts.store.entry = entry  # type: ignore[method-assign]
-        await asyncio.sleep(LOOK_AGAIN_MS / 1000)
+        assert "delay_level.blocked n=1 queue_offset=0" in caplog.text
+        parts.disk.rename(f"{name}.lost", name)
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
         assert bodies(parts) == [b"late"]
 
     run(test)
@@ -324,7 +347,7 @@ def test_a_read_that_fails_is_tried_again() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.99)
-        parts.disk.fail_after(0, OSError(5, "Input/output error"), ["read"])
+        parts.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
         await asyncio.sleep(1)
         assert bodies(parts) == []
         await asyncio.sleep(FAILED_RETRY_MS / 1000)

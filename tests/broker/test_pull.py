@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_layout import decode_messages
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
@@ -164,6 +165,17 @@ def test_an_offset_is_committed_once_and_only_when_asked() -> None:
     run_with_parts(test)
 
 
+def run_cold(test: Callable[[BrokerParts], Coroutine[Any, Any, None]]) -> None:
+    """Run `test` with a broker whose disk must be waited for, and do not check the store."""
+
+    async def main() -> None:
+        parts = BrokerParts(ColdDisk())
+        await test(parts)
+        await parts.stop()
+
+    run_virtual(main())
+
+
 def test_messages_that_are_not_in_memory_are_read_off_the_loop() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
@@ -185,16 +197,66 @@ def test_a_read_that_fails_is_told_to_its_client_only() -> None:
         unlucky, lucky = FakePeer(1), FakePeer(2)
 
         parts.pull(unlucky)
-        parts.disk.fail_after(0, OSError(5, "Input/output error"), ["read"])
+        parts.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
         await asyncio.sleep(0)
         parts.pull(lucky)
         await parts.later.close()
 
         assert unlucky.sent[0].code == 1
-        assert "Input/output error" in (unlucky.sent[0].remark or "")
+        assert "Remote I/O error" in (unlucky.sent[0].remark or "")
         assert outcome(lucky.sent[0])[0] == 0
 
     run_with_parts(test, ColdDisk())
+
+
+def spoil(parts: BrokerParts, body: bytes) -> None:
+    """Change a body on the disk, behind the back of the store."""
+    log = f"commitlog/{0:020d}"
+    at = parts.disk.read(log, 0, 10_000).index(body)
+    parts.disk.write(log, at, [b"X"])
+
+
+def test_a_damaged_message_is_refused_by_name_after_those_before_it_were_handed_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(body) for body in (b"one", b"two", b"three")])
+        spoil(parts, b"two")
+        peer = FakePeer()
+
+        for offset in (0, 1, 1, 2):
+            parts.pull(peer, queue_offset=offset)
+            await parts.later.close()
+
+        assert outcome(peer.sent[0]) == (0, "FOUND", "1")
+        for refusal in peer.sent[1:3]:
+            assert refusal.code == 1
+            assert refusal.remark is not None
+            assert "message 1 of queue 0 of topic T is damaged" in refusal.remark
+            assert "commitlog/00000000000000000000 at byte " in refusal.remark
+            assert "skipDamagedRecords=true" in refusal.remark
+        assert bodies(peer.sent[3]) == [b"three"]
+        assert (parts.reads.damaged_count, parts.reads.skipped_count) == (1, 0)
+
+    run_cold(test)
+    assert sum("record.damaged" in one.message for one in caplog.records) == 1
+
+
+def test_a_damaged_message_is_passed_over_when_an_operator_says_so() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(body) for body in (b"one", b"two", b"three")])
+        spoil(parts, b"one")
+        parts.live.update({"skipDamagedRecords": "true"}, 0)
+        peer = FakePeer()
+
+        parts.pull(peer)
+        await parts.later.close()
+
+        assert bodies(peer.sent[0]) == [b"two", b"three"]
+        assert outcome(peer.sent[0]) == (0, "FOUND", "3")
+        assert (parts.reads.damaged_count, parts.reads.skipped_count) == (1, 1)
+
+    run_cold(test)
 
 
 # Refusals, in the order of the checks

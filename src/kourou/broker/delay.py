@@ -11,8 +11,12 @@ crash messages may be delivered twice, and none is lost.
     found at the head of a level                what happens
     due later than its level allows: the clock  it waits as long as its level says, from now on
     was set back since it was stored
-    record gone or unreadable, or it does not   logged and passed over
-    say where it goes
+    it does not say where it goes, or its       logged and passed over
+    segment was removed
+    its record is damaged                       the level waits, and says so; passed over only
+                                                with `skip_damaged_records`
+    its entry was in the file at the start      compared with its record, which also tells when
+                                                it is due
     the store refuses for now                   tried again, after 1 to 10 s
 
 Source: ScheduleMessageService.java, apache/rocketmq 5.5.0. Java looks every 100 ms; here a timer is
@@ -24,12 +28,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.config_saver import ConfigSaver, Encode, SavedFile
+from kourou.broker.delay_level import DelayLevel
 from kourou.broker.due_record import due_draft
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.long_polling import Arrived
@@ -47,8 +52,9 @@ from kourou.protocol.bodies import (
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
-from kourou.store.message_store import MessageStore
+from kourou.store.formats import QueueEntry
+from kourou.store.message_store import Asked, Found, MessageStore
+from kourou.store.record_check import Wanted
 
 log = logging.getLogger(__name__)
 
@@ -68,35 +74,6 @@ FAILED_RETRY_MS: Final = 10_000
 _STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
 
 
-@dataclass(slots=True)
-class _Level:
-    """One delay level.
-
-    Attributes:
-        queue_offset: the first message that was not delivered yet.
-        look_at_ms: when to look at it, in the loop's time.
-        is_empty: the last look found no message at all.
-        is_busy: messages of it are being delivered.
-        ahead_until_ms: when those are due whose own time is too far ahead, in the loop's time;
-            None when none was found.
-        ahead_end: the queue offset below which such messages have waited long enough.
-    """
-
-    number: int
-    delay_ms: int
-    queue_offset: int
-    look_at_ms: int = 0
-    is_empty: bool = True
-    is_busy: bool = False
-    ahead_until_ms: int | None = None
-    ahead_end: int = 0
-
-    @property
-    def queue_id(self) -> int:
-        """Its queue of SCHEDULE_TOPIC_XXXX."""
-        return self.number - 1
-
-
 class DelayDelivery:
     """Delivers the delayed messages of one store.
 
@@ -112,6 +89,7 @@ class DelayDelivery:
         file: SavedFile,
         stats: BrokerStats,
         offload: Offload,
+        reads: CheckedReads,
         clock: Clock,
         delay_levels_ms: Sequence[int],
     ) -> None:
@@ -122,7 +100,8 @@ class DelayDelivery:
             commit: stores them again when they are due.
             file: read now; written by `persist`.
             stats: counts what is delivered.
-            offload: takes disk reads and the write of the file off the loop.
+            offload: takes the write of the file off the loop.
+            reads: reads the messages when they are due.
             clock: tells which messages are due.
             delay_levels_ms: how long each level waits, level 1 first.
 
@@ -132,12 +111,12 @@ class DelayDelivery:
         self._store = store
         self._commit = commit
         self._stats = stats
-        self._offload = offload
+        self._reads = reads
         self._clock = clock
         self._saver = ConfigSaver(file, self._take, offload, covered_by=store)
         self._version, self.offsets = _load(file)
         self._levels = [
-            _Level(number, delay_ms, self.offsets.get(number, 0))
+            DelayLevel(number, delay_ms, self.offsets.get(number, 0))
             for number, delay_ms in enumerate(delay_levels_ms, 1)
         ]
         self._running: set[asyncio.Task[None]] = set()
@@ -217,7 +196,7 @@ class DelayDelivery:
                 self._look(level, steady)
         self._set_timer()
 
-    def _look(self, level: _Level, steady: int) -> None:
+    def _look(self, level: DelayLevel, steady: int) -> None:
         level.look_at_ms = steady + FAILED_RETRY_MS
         try:
             due, wait_ms = self._due(level)
@@ -227,83 +206,102 @@ class DelayDelivery:
         # Looks that are only made to be sure fall together, so that an idle broker sleeps.
         level.look_at_ms = min(steady + wait_ms, (steady // LOOK_AGAIN_MS + 1) * LOOK_AGAIN_MS)
         if due:
-            level.is_busy = True
-            task = asyncio.get_running_loop().create_task(self._deliver(level, due))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._begin(level, self._deliver(level, due))
 
-    def _due(self, level: _Level) -> tuple[list[QueueEntry], int]:
-        """Return the entries of the level that are due, and in how many ms to look again."""
-        now_ms = self._clock.now_ms()
-        due: list[QueueEntry] = []
-        size = 0
-        while len(due) < BATCH_MESSAGES_MAX and size < BATCH_BYTES_MAX:
-            queue_offset = level.queue_offset + len(due)
-            entry = self._store.entry(SCHEDULE_TOPIC, level.queue_id, queue_offset)
-            level.is_empty = entry is None and not due
-            if entry is None:
-                if level.is_empty and self._clamp(level):
-                    return [], 0
-                if queue_offset < self._store.max_offset(SCHEDULE_TOPIC, level.queue_id):
-                    # Never passed over: the entry, or its file, may be made again by a restart.
-                    log.error(
-                        "delay_level.entry_missing n=%d queue_offset=%d remedy=%r",
-                        level.number, queue_offset, "a restart makes the level's queue anew",
-                    )  # fmt: skip
-                break
-            wait_ms = self._wait_ms(level, queue_offset, entry.tags_code - now_ms)
-            if wait_ms > 0:
-                return due, min(LOOK_AGAIN_MS, wait_ms)
-            due.append(entry)
-            size += entry.size
-        return due, LOOK_AGAIN_MS
+    def _begin(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
+        """Let the work run; nobody else looks at the level meanwhile."""
+        level.is_busy = True
+        task = asyncio.get_running_loop().create_task(self._finish(level, work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
-    def _wait_ms(self, level: _Level, queue_offset: int, told_ms: int) -> int:
-        """Return how long the message has to wait yet; `told_ms` by its own account."""
-        if told_ms <= level.delay_ms:
-            level.ahead_until_ms = None
-            return told_ms
-        if queue_offset < level.ahead_end:
-            return 0
-        steady = steady_ms()
-        if level.ahead_until_ms is None:
-            level.ahead_until_ms = steady + level.delay_ms
-        if steady < level.ahead_until_ms:
-            return level.ahead_until_ms - steady
-        # All that came while the first of them waited go with it: else each would wait in turn.
-        level.ahead_until_ms = None
-        level.ahead_end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
-        return 0
-
-    # Delivery
-
-    async def _deliver(self, level: _Level, due: Sequence[QueueEntry]) -> None:
-        """Store the messages again, and note how far that went."""
+    async def _finish(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
+        """Wait for the work, and look at the level again when that says."""
         wait_ms = FAILED_RETRY_MS
         try:
-            wait_ms = await self._deliver_batch(level, due)
+            wait_ms = await work
         except Exception:  # a level that fails must not end delivery for good
             log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
         level.is_busy = False
         level.look_at_ms = steady_ms() + wait_ms
         self._set_timer()
 
-    async def _deliver_batch(self, level: _Level, due: Sequence[QueueEntry]) -> int:
-        """Store the messages again and return in how many ms to look at the level again."""
-        drafts = [await self._draft(level, entry) for entry in due]
+    def _due(self, level: DelayLevel) -> tuple[list[QueueEntry], int]:
+        """Return the entries of the level that are due, and in how many ms to look again."""
+        entries: Sequence[QueueEntry] | None = level.known()
+        if not entries:
+            entries = self._store.own_entries(
+                SCHEDULE_TOPIC, level.queue_id, level.queue_offset, BATCH_MESSAGES_MAX
+            )
+        if entries is None:
+            self._begin(level, self._read_ahead(level))
+            return [], LOOK_AGAIN_MS
+        level.is_empty = not entries
+        if level.is_empty and self._clamp(level):
+            return [], 0
+        now_ms, steady = self._clock.now_ms(), steady_ms()
+        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        due: list[QueueEntry] = []
+        size = 0
+        for queue_offset, entry in enumerate(entries, level.queue_offset):
+            wait_ms = level.wait_ms(queue_offset, entry.tags_code - now_ms, end, steady)
+            if wait_ms > 0:
+                return due, min(LOOK_AGAIN_MS, wait_ms)
+            due.append(entry)
+            size += entry.size
+            if len(due) == BATCH_MESSAGES_MAX or size >= BATCH_BYTES_MAX:
+                break
+        return due, LOOK_AGAIN_MS
+
+    async def _read_ahead(self, level: DelayLevel) -> int:
+        """Read entries that may have rotted, with their records; return when to look again."""
+        found = await self._read(level, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX)
+        if found is not None:
+            level.read_from = level.queue_offset
+            level.read_ahead = [QueueEntry._make(one[1:]) for one in _run(found.plan.wanted)]
+        return 0 if found is not None else FAILED_RETRY_MS
+
+    async def _read(self, level: DelayLevel, count: int, size: int) -> Found | None:
+        """Read messages from the level's offset on; None if the first is damaged.
+
+        What is passed over before them counts as delivered.
+        """
+        first = level.queue_offset
+        try:
+            asked = Asked(first, count, size, None)
+            found = await self._reads.read(SCHEDULE_TOPIC, level.queue_id, asked)
+        except CorruptRecordError as error:
+            log.error(  # noqa: TRY400 - the place says it all
+                "delay_level.blocked n=%d queue_offset=%d reason=%s", level.number, first, error
+            )
+            return None
+        begin = found.plan.wanted[0].queue_offset if found.plan.count else found.plan.next_offset
+        if begin > first:
+            self._passed_over(level, f"nothing can be read of {first} to {begin - 1}")
+            self._advance(level, begin)
+        return found
+
+    # Delivery
+
+    async def _deliver(self, level: DelayLevel, due: Sequence[QueueEntry]) -> int:
+        """Store the messages again, note how far that went, and return when to look again."""
+        found = await self._read(level, len(due), sum(entry.size for entry in due))
+        if found is None:
+            return FAILED_RETRY_MS
         now_ms = self._clock.now_ms()
-        puts: list[asyncio.Future[PutResult] | None] = []
-        for draft in drafts:
+        puts: list[tuple[int, asyncio.Future[PutResult] | None]] = []
+        for wanted, record in zip(found.plan.wanted, found.records(), strict=True):
+            draft = self._draft(level, record)
             put = self._put(draft, now_ms) if draft is not None else None
-            puts.append(put)
+            puts.append((wanted.queue_offset, put))
             if put is not None and put.done() and not _is_settled(put.result()):
                 break  # those behind it would be stored out of order, and twice
-        for put in puts:
+        for queue_offset, put in puts:
             result = await put if put is not None else None
             if result is not None and not _is_settled(result):
                 log.warning(
                     "delay_level.put_refused n=%d queue_offset=%d status=%s reason=%s",
-                    level.number, level.queue_offset, result.status.name, result.reason,
+                    level.number, queue_offset, result.status.name, result.reason,
                 )  # fmt: skip
                 is_busy = result.status is PutStatus.BUSY
                 return BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS
@@ -312,7 +310,7 @@ class DelayDelivery:
             if result is not None and result.appended:
                 took_ms = self._clock.now_ms() - now_ms
                 self._stats.on_delivered(level.number, result.appended[0], took_ms)
-            self._advance(level)
+            self._advance(level, queue_offset + 1)
         return 0
 
     def _put(self, draft: RecordDraft, now_ms: int) -> asyncio.Future[PutResult]:
@@ -325,36 +323,22 @@ class DelayDelivery:
         self._commit.put([draft], now_ms, done)
         return future
 
-    async def _draft(self, level: _Level, entry: QueueEntry) -> RecordDraft | None:
+    def _draft(self, level: DelayLevel, record: bytes) -> RecordDraft | None:
         """Return the message as it is to be stored again, None if it cannot be delivered."""
         try:
-            record = await self._read(entry)
-            if record is not None:
-                return due_draft(record)
-            self._passed_over(level, f"no record at byte {entry.physical_offset} of the log")
-        except (CorruptRecordError, MalformedMessageError) as error:
+            return due_draft(record)
+        except MalformedMessageError as error:
             self._passed_over(level, str(error))
         return None
 
-    async def _read(self, entry: QueueEntry) -> bytes | None:
-        """Return the entry's record, None if it is gone; off the loop if it is not in memory."""
-        if entry.size == BLANK_ENTRY_SIZE:
-            return None
-        where = [(entry.physical_offset, entry.size)]
-        record = self._store.read_ranges(where, may_block=False)
-        if record is None:
-            record = await self._offload(self._store.read_ranges, where, may_block=True)
-        return record
-
-    def _passed_over(self, level: _Level, reason: str) -> None:
+    def _passed_over(self, level: DelayLevel, reason: str) -> None:
         log.error("delay_level.passed_over n=%d reason=%s", level.number, reason)
 
-    def _advance(self, level: _Level) -> None:
-        level.queue_offset += 1
-        self.offsets[level.number] = level.queue_offset
+    def _advance(self, level: DelayLevel, queue_offset: int) -> None:
+        level.queue_offset = self.offsets[level.number] = queue_offset
         self._saver.changed()
 
-    def _clamp(self, level: _Level) -> bool:
+    def _clamp(self, level: DelayLevel) -> bool:
         """Bring the progress into the bounds of the queue, and return whether it was not."""
         first = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
         end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
@@ -391,6 +375,14 @@ def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
 def _load(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
     text = file.load()
     return (DataVersion(), {}) if text is None else parse_delay_offsets(text)
+
+
+def _run(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+    """Return those of the first that follow one another without a hole."""
+    for index, one in enumerate(wanted):
+        if one.queue_offset != wanted[0].queue_offset + index:
+            return wanted[:index]
+    return wanted
 
 
 def _is_settled(result: PutResult) -> bool:

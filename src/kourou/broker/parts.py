@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
@@ -47,6 +48,7 @@ class Parts:
         commit: the way into the log.
         queue_deletion: the way out of the queues.
         retention: removes what is too old.
+        reads: reads queues for the two below.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due.
         index: keeps the key index close behind the log.
@@ -96,6 +98,7 @@ class Parts:
             clock=runtime.clock,
         )
         self.live.on_changed.append(self._on_config_changed)
+        self.reads: Final = CheckedReads(store, self.live, runtime.offload)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
         self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
@@ -106,9 +109,9 @@ class Parts:
             checks=PullChecks(self.live, self.tables.topics, self.tables.groups, self.clients),
             offsets=self.tables.offsets,
             store=self.store,
+            reads=self.reads,
             later=self.later,
             stats=self.stats,
-            offload=self.runtime.offload,
         )
 
     def _make_delay(self, disk: Disk) -> DelayDelivery:
@@ -118,6 +121,7 @@ class Parts:
             file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets),
             stats=self.stats,
             offload=self.runtime.offload,
+            reads=self.reads,
             clock=self.runtime.clock,
             delay_levels_ms=self.config.delay_levels_ms,
         )

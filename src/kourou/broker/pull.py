@@ -2,10 +2,13 @@
 
 Who may pull what is decided in `pull_checks.py`.
 
-What is found is sent as the ranges of stored bytes that it is, no object made of a message. A range
-that is not in memory is read off the loop. A request that finds nothing new is held when it asks
-for that: it then costs an entry in a table (`long_polling.py`), until a message arrives, its time
-is over, or its connection closes; and is then served again, not held again.
+What is found is sent as the ranges of stored bytes that it is, no object made of a message. What
+is not in memory is read off the loop, queue entries too. A message whose record is damaged is
+refused with 1, by name; consumers ask again after a while, and lose nothing meanwhile.
+
+A request that finds nothing new is held when it asks for that: it then costs an entry in a table
+(`long_polling.py`), until a message arrives, its time is over, or its connection closes; and is
+then served again, not held again.
 
 The first pull of a group after its offset was reset (`admin_offsets.py`) is answered 21 with the
 offset to go on at, whatever it asked for; one that is held then is answered at once.
@@ -21,22 +24,23 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from kourou.broker.checked_reads import REMEDY, CheckedReads
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.long_polling import Arrived, Held, LongPolling
 from kourou.broker.pull_checks import Pull, PullChecks
 from kourou.broker.stats import BrokerStats
+from kourou.errors import DamagedRecordError
 from kourou.filter.tags import matches_code
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
 from kourou.remoting.later import LaterReplies
-from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import GetPlan, GetStatus, MessageStore
+from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +61,17 @@ class PullHandler:
         checks: PullChecks,
         offsets: ConsumerOffsets,
         store: MessageStore,
+        reads: CheckedReads,
         later: LaterReplies,
         stats: BrokerStats,
-        offload: Offload,
     ) -> None:
         self._config = config
         self._checks = checks
         self._offsets = offsets
         self._store = store
+        self._reads = reads
         self._later = later
         self._stats = stats
-        self._offload = offload
         self._held: LongPolling[Pull] = LongPolling(held_max=config.now.held_pulls_max)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -115,17 +119,41 @@ class PullHandler:
         if reset_to is not None:
             # What the pull commits is of before the reset, and does not count.
             return self._answer_reset(pull, reset_to)
-        plan = self._plan(pull)
         if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(*key, header.commit_offset)
-        self._offsets.note_pulled(*key, plan.next_offset)
-        if plan.status is GetStatus.FOUND:
-            return self._read(pull, plan)
+        asked = self._asked(pull)
+        found = self._reads.at_once(header.topic, header.queue_id, asked)
+        if found is None:
+            self._later.answer(pull.request, partial(self._read_later, pull, asked))
+            return None
+        self._offsets.note_pulled(*key, found.plan.next_offset)
+        if found.plan.status is GetStatus.FOUND:
+            self._count(header, found)
+            return _answer(pull, found.plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
-        code = _code(plan.status, header.queue_offset)
+        code = _code(found.plan.status, header.queue_offset)
         if code is ResponseCode.PULL_NOT_FOUND and is_first and self._hold(pull):
             return None
-        return _answer(pull, plan, code)
+        return _answer(pull, found.plan, code)
+
+    async def _read_later(self, pull: Pull, asked: Asked) -> RemotingCommand:
+        """Answer with what must be read from the disk, or looked into."""
+        header, began_ms = pull.header, steady_ms()
+        try:
+            found = await self._reads.read(header.topic, header.queue_id, asked)
+        except DamagedRecordError as error:
+            command = pull.request.command
+            return response(command, ResponseCode.SYSTEM_ERROR, f"{error}; {REMEDY}")
+        plan = found.plan
+        self._offsets.note_pulled(
+            header.consumer_group, header.topic, header.queue_id, plan.next_offset
+        )
+        if plan.status is GetStatus.FOUND:
+            self._count(header, found, steady_ms() - began_ms, is_cold=True)
+            return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
+        self._stats.on_miss()
+        # Not held: the client asks again, and what it asks for is in memory then.
+        return _answer(pull, plan, _code(plan.status, header.queue_offset))
 
     def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
         """Tell the client to go on at the offset that an operator set for its group."""
@@ -135,11 +163,9 @@ class PullHandler:
         plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
         return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
 
-    def _plan(self, pull: Pull) -> GetPlan:
+    def _asked(self, pull: Pull) -> Asked:
         header, subscription = pull.header, pull.subscription
-        return self._store.plan_get(
-            header.topic,
-            header.queue_id,
+        return Asked(
             header.queue_offset,
             # One message at least, as Java does, so that a group that asks for none moves on.
             max(1, min(header.max_msg_nums, self._config.now.pull_messages_max)),
@@ -147,47 +173,17 @@ class PullHandler:
             partial(matches_code, subscription) if subscription.code_set else None,
         )
 
-    def _read(self, pull: Pull, plan: GetPlan) -> RemotingCommand | None:
-        """Answer with the bytes of the plan, at once if they are in memory."""
-        body = self._store.read_ranges(plan.ranges, may_block=False)
-        if body is not None:
-            self._count(pull.header, plan.count, len(body))
-            return _answer(pull, plan, ResponseCode.SUCCESS, body)
-        began_ms = steady_ms()
-
-        async def read_from_disk() -> RemotingCommand:
-            body = await self._offload(self._store.read_ranges, plan.ranges, may_block=True)
-            if body is None:
-                self._stats.on_miss()
-                return self._answer_removed(pull, plan)
-            self._count(pull.header, plan.count, len(body), steady_ms() - began_ms, is_cold=True)
-            return _answer(pull, plan, ResponseCode.SUCCESS, body)
-
-        self._later.answer(pull.request, read_from_disk)
-        return None
-
-    def _answer_removed(self, pull: Pull, plan: GetPlan) -> RemotingCommand:
-        """Answer where a segment of the plan was removed since it was made.
-
-        What is left of the plan comes with the next pull. If the store does not know of the
-        removal, the client goes on behind the plan, or it would ask for ever.
-        """
-        is_known = self._plan(pull).ranges != plan.ranges
-        next_offset = pull.header.queue_offset if is_known else plan.next_offset
-        gone = plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING, next_offset=next_offset)
-        return _answer(pull, gone, ResponseCode.PULL_RETRY_IMMEDIATELY)
-
     def _count(
         self,
         header: PullMessageRequestHeader,
-        count: int,
-        size_bytes: int,
+        found: Found,
         took_ms: int = 0,
         *,
         is_cold: bool = False,
     ) -> None:
         """Count messages that are handed out; what is in memory takes no time worth a clock."""
         where = (header.consumer_group, header.topic, header.queue_id)
+        count, size_bytes = found.plan.count, len(found.body)
         self._stats.on_get(*where, count, size_bytes, took_ms)
         if is_cold:
             self._stats.on_cold_get(*where, count, size_bytes)

@@ -174,6 +174,7 @@ class _CheckedGet:
         self._found: dict[int, QueueEntry] = {}
         self._removed: set[int] = set()
         self._skipped: list[Damage] = []
+        self._unreadable: dict[int, str] = {}  # physical offset -> what the device said
 
     def run(self) -> Found:
         """Read until there is something to hand out, or to tell."""
@@ -245,7 +246,8 @@ class _CheckedGet:
             if position <= wanted.physical_offset < position + size:
                 try:
                     data = self._log.read(wanted.physical_offset, wanted.size)
-                except OSError:
+                except OSError as error:
+                    self._unreadable[wanted.physical_offset] = f"it cannot be read: {error}"
                     data = b""
                 parts.append(data.ljust(wanted.size, b"\0"))
         return b"".join(parts)
@@ -253,7 +255,8 @@ class _CheckedGet:
     def _look(self, plan: GetPlan, wrong: tuple[int, str] | None) -> Damage | None:
         """Look for the first message that cannot be handed out; return why it is not there."""
         if wrong is not None:
-            at, reason = plan.wanted[wrong[0]].queue_offset, wrong[1]
+            at, position, *_ = plan.wanted[wrong[0]]
+            reason = self._unreadable.get(position, wrong[1])
         else:
             assert plan.suspect is not None
             at, reason = plan.suspect, "its queue entry names no place in the log"

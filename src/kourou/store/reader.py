@@ -156,6 +156,24 @@ class StoreReader:
             return None
         return QueueEntry._make(ENTRY.unpack(data))
 
+    def own_entries(
+        self, topic: str, queue_id: int, offset: int, count: int
+    ) -> Sequence[QueueEntry] | None:
+        """Return entries that this process made and that are in memory, at most `count`.
+
+        None where `get` must look: they may have rotted, or might have to be waited for. Without
+        a message at the offset there are none.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return ()
+        if offset < queue.unchecked_below:
+            return None
+        data = queue.read_resident(offset, count)
+        if not data or len(data) % ENTRY_BYTES:
+            return None
+        return [QueueEntry._make(fields) for fields in ENTRY.iter_unpack(data)]
+
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
     ) -> int:

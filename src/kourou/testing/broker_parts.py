@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from kourou.broker.admin_handlers import make_admin_handlers
+from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
 from kourou.broker.clients import Clients, Member, Peer
 from kourou.broker.config import BrokerConfig
@@ -182,14 +183,15 @@ class BrokerParts:
 
     def _make_what_reads_the_log(self) -> None:
         config, runtime = self.config, self.runtime
+        self.reads = CheckedReads(self.store, self.live, runtime.offload)
         self.pulls = PullHandler(
             self.live,
             checks=PullChecks(self.live, self.topics, self.groups, self.clients),
             offsets=self.offsets,
             store=self.store,
+            reads=self.reads,
             later=self.later,
             stats=self.stats,
-            offload=runtime.offload,
         )
         self.send_backs = SendBackHandler(
             config=self.live,
@@ -210,6 +212,7 @@ class BrokerParts:
             file=ConfigFile(self.disk, DELAY_FILE, parse_delay_offsets),
             stats=self.stats,
             offload=runtime.offload,
+            reads=self.reads,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
         )

@@ -1,0 +1,124 @@
+"""One flipped bit anywhere in log or queues: each message is exactly right, or refused by name."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+
+import pytest
+
+from kourou.errors import CorruptRecordError, DamagedRecordError
+from kourou.filter.tags import matches_code, parse_tags
+from kourou.protocol.message_layout import decode_message
+from kourou.store.formats import ENTRY, QueueEntry
+from kourou.store.message_store import Asked, GetStatus, MessageStore
+from kourou.testing.disk import SimDisk
+from tests.store.rig import CONFIG, Rig, draft
+
+FLIPS = 200
+QUEUES = [("T", 0), ("T", 1), ("Other", 0), ("SCHEDULE_TOPIC_XXXX", 2)]
+CONFIG_OF_A_FILE = replace(CONFIG, consumequeue_file_bytes=20 * 16)
+QUEUE_FILE = "consumequeue/T/0/00000000000000000000"
+LOG_FILE = "commitlog/00000000000000000000"
+
+Messages = dict[tuple[str, int, int], bytes]
+
+
+def filled(count: int = 60) -> tuple[SimDisk, Messages]:
+    """Return a store that was stopped, and each of its records by topic, queue and offset."""
+    rig = Rig(config=CONFIG_OF_A_FILE)
+    for number in range(count):
+        topic, queue_id = QUEUES[number % len(QUEUES)]
+        body = b"%d" % number * (number % 40 + 1)
+        properties = {"TAGS": "ab"[number % 2], "DELAY": "3", "KEYS": f"k{number}"}
+        rig.now_ms += 1
+        rig.store.append(
+            draft(body, topic=topic, queue_id=queue_id, properties=properties), rig.now_ms
+        )
+        rig.commit()
+    messages = read_all(rig.store)[0]
+    rig.store.close(rig.now_ms)
+    return rig.disk, messages
+
+
+def opened(disk: SimDisk) -> MessageStore:
+    return MessageStore.open(disk, CONFIG_OF_A_FILE, 2_000_000, pid=1)
+
+
+def read_all(store: MessageStore) -> tuple[Messages, list[DamagedRecordError]]:
+    """Read each queue from its begin to its end as a consumer does; damaged messages are noted."""
+    messages: Messages = {}
+    damaged = []
+    for topic, queue_ids in store.queues().items():
+        for queue_id in queue_ids:
+            offset = store.min_offset(topic, queue_id)
+            while offset < store.max_offset(topic, queue_id):
+                asked = Asked(offset, 8, 1 << 20, None)
+                try:
+                    found = store.get_resident(topic, queue_id, asked)
+                    found = found or store.get(topic, queue_id, asked)
+                except DamagedRecordError as error:
+                    damaged.append(error)
+                    assert (error.topic, error.queue_id) == (topic, queue_id)
+                    assert error.queue_offset == offset
+                    offset += 1
+                    continue
+                store.mend(found.mended)
+                assert found.plan.next_offset > offset
+                for record in found.records():
+                    own = decode_message(record).queue_offset
+                    assert offset <= own < found.plan.next_offset
+                    messages[topic, queue_id, own] = record
+                offset = found.plan.next_offset
+    return messages, damaged
+
+
+def flip(disk: SimDisk, name: str, bit: int) -> None:
+    """Change one bit of a file, behind the back of whoever has it open."""
+    byte = disk.read(name, bit // 8, 1)
+    disk.write(name, bit // 8, [bytes((byte[0] ^ (1 << bit % 8),))])
+    disk.sync(name)
+
+
+def used_bits(disk: SimDisk, directory: str) -> list[tuple[str, int]]:
+    """Return each file below the directory, and how many of its bits are used."""
+    found = []
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        if disk.list(path):
+            found += used_bits(disk, path)
+        else:
+            found.append((path, len(disk.read(path, 0, disk.size(path)).rstrip(b"\0")) * 8))
+    return [one for one in found if one[1]]
+
+
+@pytest.mark.parametrize("directory", ["commitlog", "consumequeue"])
+def test_with_any_bit_flipped_all_messages_are_right_or_refused_by_name(directory: str) -> None:
+    dice = random.Random(directory)
+    disk, messages = filled()
+    files = used_bits(disk, directory)
+    damages = refusals = 0
+    for _ in range(FLIPS):
+        one = copy.deepcopy(disk)
+        name, bits = dice.choice(files)
+        bit = dice.randrange(bits)
+        flip(one, name, bit)
+        where = f"{name} bit {bit}"
+        try:
+            store = opened(one)
+        except CorruptRecordError as error:
+            assert error.file == name, where
+            refusals += 1
+            continue
+        found, damaged = read_all(store)
+        refused = {(error.topic, error.queue_id, error.queue_offset) for error in damaged}
+        assert found.keys() | refused == messages.keys(), where
+        assert all(messages[place] == record for place, record in found.items()), where
+        assert len(refused) <= 1, where
+        if directory == "consumequeue":
+            assert not refused, where
+        damages += len(refused)
+        store.abandon()
+    if directory == "commitlog":
+        assert damages > FLIPS / 2, f"{damages} damaged, {refusals} not opened"
