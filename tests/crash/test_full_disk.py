@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +50,8 @@ class SmallDisk:
         self.store = root / "store"
         (root.parent / "broker.conf").write_text(SETTINGS)
 
-    def fill(self) -> None:
+    def fill(self, *, but_for: int = 0) -> None:
+        """Let nothing more fit, or only so many bytes where that can be done."""
         (self.root / "full").touch()
 
     def empty(self) -> None:
@@ -65,7 +68,8 @@ class SmallDisk:
         return Serving(process, json.loads(line))
 
     def _start(self) -> subprocess.Popen[str]:
-        options = ("--port", "0", "--namesrv-port", "0", "--log-level", "error", "--ready-json")
+        ports = ("--port", "0", "--namesrv-port", "0", "--console-port", "0")
+        options = (*ports, "--log-level", "error", "--ready-json")
         config = str(self.root.parent / "broker.conf")
         return subprocess.Popen(
             [*self.command, "serve", "--store", str(self.store), "--config", config, *options],
@@ -76,14 +80,15 @@ class SmallDisk:
 
 
 class MountedDisk(SmallDisk):
-    """A file system of 8 MiB, filled by a file that takes all of it."""
+    """A file system of 64 MiB, filled by a file that takes all of it."""
 
     command = (sys.executable, "-m", "kourou.cli.main")
 
-    def fill(self) -> None:
+    def fill(self, *, but_for: int = 0) -> None:
         with contextlib.suppress(OSError), (self.root / "ballast").open("wb", 0) as ballast:
             while ballast.write(bytes(4 * KIB)):
                 pass
+            ballast.truncate(max(0, ballast.tell() - but_for))
 
     def empty(self) -> None:
         (self.root / "ballast").unlink()
@@ -93,7 +98,7 @@ def mounted(path: Path) -> bool:
     """Mount a small file system at `path`; return whether that was allowed."""
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)],
+            ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)],
             capture_output=True,
             check=False,
         )
@@ -183,6 +188,104 @@ def test_sends_are_refused_until_there_is_room_and_reads_go_on(disk: SmallDisk) 
         disk.empty()
         send(serving, range(50, 100), acknowledged)
         assert stored(serving) == acknowledged
+        assert serving.stop().code == 0
+    assert_in_order(disk.store)
+
+
+def send_until_refused(serving: Serving, places: Places) -> str:
+    """Send messages of 60 KiB until the disk holds no more, and return why it does not."""
+
+    async def main() -> str:
+        config = ProducerConfig(send_timeout_ms=300)
+        async with Producer("writers", serving.namesrv, config=config) as producer:
+            for number in range(2_000, 4_000):
+                key = f"key-{number}"
+                message = Message(TOPIC, bytes(60 * KIB), keys=[key])
+                try:
+                    receipt = await producer.send(message)
+                except ServiceNotAvailableError as error:
+                    return error.remark
+                places[key] = (receipt.queue.queue_id, receipt.queue_offset)
+        raise AssertionError("it never was full")
+
+    return asyncio.run(main())
+
+
+def readiness(serving: Serving) -> tuple[int, str]:
+    """Return what /readyz answers."""
+    address = str(serving.ready["console"]).removeprefix("http://")
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_disk_that_messages_fill_is_told_by_health_and_resumes_within_five_seconds(
+    disk: SmallDisk,
+) -> None:
+    with disk.start() as serving:
+        acknowledged: Places = {}
+        send(serving, range(10), acknowledged)
+        assert readiness(serving)[0] == 200
+        disk.fill(but_for=8 * KIB * KIB)
+        reason = send_until_refused(serving, acknowledged)
+        assert f"{disk.store} has " in reason
+        assert "bytes free, writes need 1" in reason
+        code, text = readiness(serving)
+        assert code == 503
+        assert str(disk.store) in text
+        told = run_command("health", "-n", serving.namesrv)
+        assert told.code == 1
+        assert "takes no messages" in told.out
+        assert stored(serving) == acknowledged
+
+        disk.empty()
+        room_since_s = time.perf_counter()
+        while readiness(serving)[0] != 200:
+            assert time.perf_counter() - room_since_s < 5
+        send(serving, range(50, 60), acknowledged)
+        assert time.perf_counter() - room_since_s < 5
+        assert run_command("health", "-n", serving.namesrv).code == 0
+        assert stored(serving) == acknowledged
+        assert serving.stop().code == 0
+    assert_in_order(disk.store)
+
+
+@pytest.mark.parametrize(
+    ("sign", "reason"), [("unsynced", "a sync failed"), ("unwritten", "a write failed")]
+)
+def test_a_failing_disk_makes_it_read_only_until_it_is_started_again(
+    sign: str, reason: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "disk"
+    root.mkdir()
+    disk = SmallDisk(root)
+    with disk.start() as serving:
+        acknowledged: Places = {}
+        send(serving, range(20), acknowledged)
+        (root / sign).touch()
+        with pytest.raises(ServiceNotAvailableError, match=reason):
+            send(serving, range(100, 101), {}, timeout_ms=300)
+        code, text = readiness(serving)
+        assert code == 503
+        assert f"{disk.store} is read-only: {reason}" in text
+        assert "repair the disk and start again; reads go on" in text
+
+        (root / sign).unlink()
+        good_since_s = time.perf_counter()
+        while time.perf_counter() - good_since_s < 1.2:  # flushes and syncs must change nothing
+            assert reason in refused(serving, {})
+        assert run_command("health", "-n", serving.namesrv).code == 1
+        assert acknowledged.items() <= stored(serving).items()
+        serving.stop()
+
+    with disk.start() as serving:
+        assert readiness(serving)[0] == 200
+        assert acknowledged.items() <= stored(serving).items()
+        send(serving, range(200, 210), acknowledged)
         assert serving.stop().code == 0
     assert_in_order(disk.store)
 
