@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -48,10 +48,14 @@ async def send(parts: BrokerParts, body: bytes, queue_id: int = 0, **properties:
     await parts.store_messages([parts.draft(body, queue_id=queue_id, properties=properties)])
 
 
-async def in_a_while(search: Callable[..., Any], *arguments: Any) -> Any:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def in_a_while(search: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> R:
     """Run as a thread that is slow would."""
     await asyncio.sleep(1)
-    return search(*arguments)
+    return search(*arguments, **named)
 
 
 async def follow(parts: BrokerParts) -> None:
