@@ -154,7 +154,7 @@ def get_batches(
         plan = _plan(reading, queue, asked, offset)
         body = _read(reading, plan)
         if body is None:
-            return Found(plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING), b"", (), skipped)
+            continue  # a segment was removed since the plan was made, and the log knows
         wrong = first_wrong(reading.check(queue), body, plan.wanted)
         if wrong is not None and wrong[0] > 0:
             cut = _plan(reading, queue, asked, offset, None, plan.wanted[wrong[0]].queue_offset)

@@ -161,6 +161,7 @@ class _CheckedGet:
     def __init__(
         self, reading: QueueReading, queue: ConsumeQueue, asked: Asked, *, skip_damaged: bool
     ) -> None:
+        self._reading = reading
         self._log = reading.log
         self._queue = queue
         self._view = reading.view()
@@ -180,11 +181,11 @@ class _CheckedGet:
         """Read until there is something to hand out, or to tell."""
         offset = self._asked.offset
         for _ in range(_ROUNDS_MAX):
+            self._view = self._reading.view()
             plan = self._plan(offset)
             body = self._read(plan) if plan.count else b""
             if body is None:
-                # Its segment was removed meanwhile: the reader goes on behind it.
-                return self._answer(plan._replace(status=GetStatus.MESSAGE_WAS_REMOVING), b"")
+                continue  # a segment was removed since the plan was made, and the log knows
             wrong = first_wrong(self._check, body, plan.wanted)
             if wrong is None and (plan.count or plan.suspect is None):
                 return self._answer(plan, body)
