@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from kourou import Message, MessageExt, MessageQueue, Producer, PullConsumer
-from kourou.errors import NoRouteError, RemoteError, TransportError
+from kourou import AdminClient, Message, MessageExt, MessageQueue, Producer, PullConsumer
+from kourou.errors import NoRouteError, QueryNotFoundError, RemoteError, TransportError
 
 ROUTE_SECONDS = 30
 SENDERS = 8
@@ -74,6 +74,20 @@ class Ledger:
             assert key in self.sent, f"{place} has {key}, which nobody sent"
             assert message.body == _body(key), f"{key} at {place} has another body"
             self.acknowledged[place] = key  # what was seen must stay
+
+    async def find(self, namesrv_addr: str, keys: Iterable[str]) -> list[str]:
+        """Return those of `keys` whose messages the index does not find by key and unique id."""
+        missing = []
+        async with AdminClient(namesrv_addr) as admin:
+            for key in keys:
+                try:
+                    by_key = await admin.messages_by_key(self.topic, key)
+                    by_id = await admin.messages_by_unique_key(self.topic, self.ids[key])
+                except QueryNotFoundError:
+                    missing.append(key)
+                else:
+                    assert {message.body for message in by_key + by_id} == {_body(key)}
+        return missing
 
     async def _send(self, producer: Producer, who: str, timeout_ms: int = 15_000) -> None:
         key = f"{who}-{next(self._numbers)}"

@@ -71,7 +71,7 @@ def start_java(
 ) -> JavaServer:
     """Start a Java name server and broker below `home`; return when both answer.
 
-    Its store is `store`, by default a new one; the segment size is that of our `dev` profile.
+    Its store is `store`, by default a new one; the file sizes are those of our `dev` profile.
     `options` are more lines of broker.conf, `namesrv_options` of namesrv.conf.
     """
     namesrv_port, broker_port = free_port(), free_broker_port()
@@ -82,6 +82,7 @@ def start_java(
         f"listenPort={broker_port}\nnamesrvAddr=127.0.0.1:{namesrv_port}\n"
         f"storePathRootDir={store or home / 'store'}\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
+        "maxHashSlotNum=250000\nmaxIndexNum=1000000\n"
         f"{options}"
     )
     server = JavaServer(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", [])
