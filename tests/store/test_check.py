@@ -59,7 +59,7 @@ def test_a_check_changes_nothing() -> None:
     disk.on_operation = lambda operation, _: seen.add(operation)
     check_store(disk)
 
-    assert seen <= {"exists", "size", "read", "list"}
+    assert seen <= {"exists", "size", "read", "list", "next_data"}
 
 
 def test_a_check_tells_how_far_it_is() -> None:

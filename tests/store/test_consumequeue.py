@@ -140,7 +140,7 @@ def test_the_end_is_found_by_halving(count: int) -> None:
     assert reloaded(disk).max_offset == count
 
 
-def test_an_end_after_a_crash_is_the_end_of_whole_entries_in_order() -> None:
+def test_an_end_after_a_crash_is_behind_the_last_entry_below_a_position() -> None:
     disk = SimDisk()
     queue = new_queue(disk)
     put(queue, 14)
@@ -150,12 +150,24 @@ def test_an_end_after_a_crash_is_the_end_of_whole_entries_in_order() -> None:
     assert queue.find_end_before(10_000) == 14
     assert queue.find_end_before(900) == 9
     assert queue.find_end_before(300) == 3
-    disk.write(name, 2 * ENTRY_BYTES, [bytes(ENTRY_BYTES)])
-    assert queue.find_end_before(10_000) == 10
-    disk.write(name, 0, [ENTRY.pack(900, 100, 7)])
-    assert queue.find_end_before(10_000) == 9  # the next one lies before it
+    disk.write(name, 7 * ENTRY_BYTES, [ENTRY.pack(900, 100, 7)])
+    assert queue.find_end_before(10_000) == 14  # what lies behind, and before what is there
     disk.write(name, 0, [bytes(FILE_BYTES)])
     assert queue.find_end_before(10_000) == 8
+
+
+@pytest.mark.parametrize("count", [14, 16, 500])
+def test_a_damaged_entry_does_not_count_as_the_end(count: int) -> None:
+    disk = SimDisk()
+    queue = SimpleQueue(disk, "T", 3, 1000 * ENTRY_BYTES)
+    put(queue, count)
+    queue.flush()
+    name = queue.segments.name(0)
+    for index in range(count - 1):
+        good = disk.read(name, index * ENTRY_BYTES, ENTRY_BYTES)
+        disk.write(name, index * ENTRY_BYTES, [b"\xff" * ENTRY_BYTES])
+        assert queue.find_end_before(1 << 40) == queue.find_end() == count
+        disk.write(name, index * ENTRY_BYTES, [good])
 
 
 def test_readers_on_other_threads_see_whole_entries_while_the_queue_grows() -> None:

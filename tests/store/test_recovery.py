@@ -172,26 +172,23 @@ def test_a_segment_whose_creation_was_cut_short_is_extended(rig: Rig) -> None:
     assert len(rig.bodies()) == 3
 
 
-def test_damage_below_the_checkpoint_is_refused_and_nothing_is_cut(rig: Rig) -> None:
+def test_a_log_that_lost_its_durable_end_is_refused_and_nothing_is_cut(rig: Rig) -> None:
     bodies = fill(rig)
     rig.tick()
     rig.put(b"moves the checkpoint")
     rig.tick()
     rig.store.abandon()
-    place = rig.store.written_position - rig.store.written_position % SEGMENT_BYTES - SEGMENT_BYTES
-    name = f"commitlog/{place:020d}"
-    at = SEGMENT_BYTES // 2
-    good = rig.disk.read(name, at, 10)
-    rig.disk.write(name, at, [b"damaged!!!"])
-    moved = load_checkpoint(rig.disk)._replace(queues_offset=rig.store.written_position)
-    save_checkpoint(rig.disk, moved)
-    with pytest.raises(CorruptRecordError, match="durable") as caught:
+    end = rig.store.written_position
+    save_checkpoint(rig.disk, load_checkpoint(rig.disk)._replace(synced_position=end + 1))
+    log_before = [rig.disk.read(f"commitlog/{n}", 0, 4096) for n in rig.disk.list("commitlog")]
+    with pytest.raises(CorruptRecordError, match=f"durable to byte {end + 1}") as caught:
         rig.open()
-    assert "checkpoint" in caught.value.reason
 
-    rig.disk.write(name, at, [good])
-    with pytest.raises(CorruptRecordError):  # the checkpoint names no record: still refused
-        rig.open()
+    assert caught.value.file == f"commitlog/{rig.disk.list('commitlog')[-1]}"
+    assert caught.value.offset == end % SEGMENT_BYTES
+    assert "kourou store truncate" in caught.value.reason
+    log_after = [rig.disk.read(f"commitlog/{n}", 0, 4096) for n in rig.disk.list("commitlog")]
+    assert log_after == log_before
     rig.disk.unlink("checkpoint")
     rig.open()
     assert rig.bodies() == [*bodies, b"moves the checkpoint"]

@@ -12,6 +12,7 @@ from kourou.model.topic import RETRY_OR_DLQ_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, 
 from kourou.store.batch_queue import BatchQueue
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
+from kourou.store.damage import DamagedSpan
 from kourou.store.dispatch import Appended
 from kourou.store.paths import BATCH_CONSUMEQUEUE, CONSUMEQUEUE, is_safe_topic
 from kourou.store.queue_kinds import batch_topics
@@ -185,6 +186,11 @@ class ConsumeQueueTable:
         """As `put`, at an offset that may leave a gap, for which blanks stand."""
         queue.fill_to(queue_offset)
         self.put(queue, record)
+
+    def fill_damaged(self, queue: ConsumeQueue, queue_offset: int, span: DamagedSpan) -> None:
+        """Let the queue go on at the offset; entries before it that lack point at the damage."""
+        queue.fill_to(queue_offset, span.position, span.size)
+        self._with_tail[queue] = None
 
     def flush_long(self) -> None:
         """Write the tails that got longer than the config allows.

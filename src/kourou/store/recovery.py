@@ -3,17 +3,24 @@
     found                          meaning                     done
     no `abort`                     the last stop was clean     scan from the last record that a
                                                                queue names
-    `abort`                        killed, or power was lost   scan from the last segment that
-                                                               begins below the checkpoint
-    bytes that are no record       an append was cut short     zeroed, later segments removed
-    ... below the checkpoint       they were durable once      refused: nothing is changed
+    `abort`                        killed, or power was lost   scan from the checkpoint's record
+    ... with a failed sync, or     the cache may show what     the segments scanned are forgotten
+    after Java                     the device never got        by the cache first
+    no record, below what is       damage                      stepped over and told; its queue
+    known durable                                              entries point at it
+    ... none up to the durable     the log lost its end        refused: nothing is changed
+    end either
+    no record, from there on       an append was cut short     the log ends: zeroed, and later
+                                                               segments removed
     record without queue entry     the entry was in memory     the entry is made
     queue entry beyond the log     its record was lost         zeroed
     queue lacks what lies before   its files were lost         scan again from the log's start
     the scan
 
-What the scan reads is what the device holds: the segments are synced and then forgotten by the
-cache first, since after a failed sync the cache may show records that the device never got.
+Known durable is what lies below the checkpoint's synced position and its record, and after a clean
+stop all that the log had. What a kill leaves above is synced before anything is built on it.
+
+Where the scan begins is `scan_start`'s to say, which entries are made `replay`'s.
 
 Source: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally,
 apache/rocketmq 5.5.0, and where this differs: the checkpoint is trusted, the log above it is not.
@@ -22,40 +29,32 @@ apache/rocketmq 5.5.0, and where this differs: the checkpoint is trusted, the lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
-from kourou.model.sysflag import INNER_BATCH
-from kourou.protocol.message_layout import RecordHeader
-from kourou.store.abort_file import LastRun
+from kourou.store.abort_file import LastRun, note_failed_sync
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.damage import DamagedSpan
-from kourou.store.dispatch import (
-    Appended,
-    is_visible,
-    light_queues,
-    message_count,
-    queue_tags_code,
-)
+from kourou.store.dispatch import Appended, is_visible
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
-from kourou.store.formats import Checkpoint
+from kourou.store.formats import Checkpoint, QueueEntry
 from kourou.store.log_scan import LogScan, used_bytes
 from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
+from kourou.store.replay import Replay
+from kourou.store.scan_start import clean_start, last_entry, unclean_start
 from kourou.store.store_state import StoreState
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Told (bytes scanned, bytes to scan) now and then."""
-
-_TIMESTAMP_SLACK_MS = 3_000
-_PROGRESS_RECORDS = 4096
-_GAP_ENTRIES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +116,17 @@ class Recovery:
         self._progress = progress
         self._last_run = last_run
         self._was_clean = last_run.was_clean
-        self._touched: set[ConsumeQueue] = set()
-        self._lacking: list[ConsumeQueue] = []  # have not what lies before the scan
         self._start_position = 0
-        self._is_full_scan = False
+        self._durable_end = 0
         self._behind_gap: list[int] = []
-        self._records = 0
-        self._redispatched = 0
-        self._last: Appended | None = None
-        self._last_store_at_ms = 0
+        self._replay = self._new_replay()
 
     def run(self) -> RecoveryReport:
         """Recover the log and the queues.
 
         Raises:
             StoreConfigError: the store was made with other file sizes.
-            CorruptRecordError: records that were durable cannot be read. The log is unchanged.
+            CorruptRecordError: the log lost an end that was durable. It is unchanged.
             OSError: a file cannot be read or written.
         """
         are_queues_whole = self._load()
@@ -141,25 +135,26 @@ class Recovery:
             log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
             scan = self._scan_from(self._segments.first)
         self._refuse_loss(scan)
+        self._report_damage(scan)
         truncated_bytes = self._cut_log(scan.position)
         self._log.start_at(scan.position)
         self._finish_queues(scan)
         return RecoveryReport(
             self._last_run,
-            self._records,
+            self._replay.records,
             truncated_bytes,
-            self._redispatched,
+            self._replay.entries,
             scan.position,
-            self._last,
-            self._last_store_at_ms,
+            self._replay.last,
+            self._replay.last_store_at_ms,
             self._start_position,
-            (),
+            tuple(scan.damaged),
         )
 
     def _load(self) -> bool:
         """Take up the files; tell whether the queues' are as they must be."""
         self._behind_gap = self._segments.load()
-        durable = self._segments.end if self._was_clean else self._checkpoint.queues_offset
+        durable = self._segments.end if self._was_clean else self._known_durable()
         are_recorded = self._state is not None
         check_log_sizes(
             self._disk, self._segments, are_recorded=are_recorded, durable_below=durable
@@ -188,152 +183,69 @@ class Recovery:
                 self._queues.forget(topic)
                 self._queues.remove_files(topic)
 
-    # Where the scan begins ---------------------------------------------------------------------
+    # What is known durable, and where the scan begins -------------------------------------------
+
+    def _known_durable(self) -> int:
+        """Return where the log ended at least, when that was last noted durably."""
+        checkpoint = self._checkpoint
+        closed = self._state.closed if self._state is not None and self._was_clean else None
+        return max(
+            checkpoint.queues_offset + 1 if checkpoint.queues_offset > 0 else 0,
+            checkpoint.synced_position,
+            closed.log_end if closed is not None else 0,
+        )
 
     def _start(self) -> int:
-        return self._clean_start() if self._was_clean else self._unclean_start()
+        where = (self._disk, self._segments, self._checkpoint)
+        if not self._was_clean:
+            return unclean_start(*where, was_kourou=self._last_run.was_kourou)
+        last = last_entry(self._queues)
+        return clean_start(*where, last, was_kourou=self._last_run.was_kourou)
 
-    def _clean_start(self) -> int:
-        """Return the place of the last record that a queue names."""
-        start = self._segments.first
-        for queue in self._queues:
-            queue.restart_at(queue.find_end())
-            last = queue.entry(queue.max_offset - 1)
-            if last is not None:
-                start = max(start, last.physical_offset)
-        return start if start < self._segments.end else self._segments.first
-
-    def _unclean_start(self) -> int:
-        """Return the start of the last segment whose first record is below the checkpoint."""
-        for start in reversed(self._segments.starts()):
-            if 0 < self._checkpoint.queues_offset < start:
-                continue
-            for header, _ in LogScan(self._disk, self._segments, start):
-                if self._is_below_checkpoint(header):
-                    return start
-                break
-        return self._segments.first
-
-    def _is_below_checkpoint(self, header: RecordHeader) -> bool:
-        checkpoint = self._checkpoint
-        if checkpoint.queues_offset > 0:
-            return header.physical_offset <= checkpoint.queues_offset
-        # Older than 5.5: times only, which Java takes three seconds back.
-        at_ms = min(checkpoint.log_at_ms, checkpoint.queues_at_ms) - _TIMESTAMP_SLACK_MS
-        return header.store_at_ms <= max(at_ms, 0)
+    @property
+    def _is_full_scan(self) -> bool:
+        return self._start_position == self._segments.first
 
     # The scan ----------------------------------------------------------------------------------
 
     def _scan_from(self, start: int) -> LogScan:
         """Scan to the last whole record; where a queue lacks what lies before, scan everything."""
+        self._durable_end = max(self._durable_end, self._known_durable())
         scan = self._scan(start)
-        if not self._lacking:
+        if not self._replay.lacking:
             return scan
-        for queue in self._lacking:
+        for queue in self._replay.lacking:
             log.warning("consumequeue.entries_missed directory=%s", queue.segments.directory)
         return self._scan(self._segments.first)
 
     def _scan(self, start: int) -> LogScan:
         self._start_position = start
-        self._is_full_scan = start == self._segments.first
-        self._touched.clear()
-        self._lacking.clear()
-        self._records = self._redispatched = 0
+        self._replay = self._new_replay()
         if not self._was_clean:
-            self._read_from_device(start)
-        scan = LogScan(self._disk, self._segments, start)
-        for header, buffer in scan:
-            self._records += 1
-            self._last_store_at_ms = max(self._last_store_at_ms, header.store_at_ms)
-            self._dispatch(header, buffer)
-            if self._lacking:
-                break
-            if self._progress is not None and self._records % _PROGRESS_RECORDS == 0:
-                self._progress(scan.position - start, self._segments.end - start)
+            self._make_durable(start)
+        scan = LogScan(self._disk, self._segments, start, durable_below=self._durable_end)
+        self._replay.run(scan, lambda: self._tell(scan.position))
         return scan
 
-    def _read_from_device(self, start: int) -> None:
+    def _new_replay(self) -> Replay:
+        return Replay(self._queues, self._config, self._deleted_topics, is_full=self._is_full_scan)
+
+    def _tell(self, position: int) -> None:
+        if self._progress is not None:
+            start = self._start_position
+            self._progress(position - start, self._segments.end - start)
+
+    def _make_durable(self, start: int) -> None:
         """See to it that what is read from `start` on would survive a power cut."""
         for at in self._segments.starts():
             if at + self._segments.file_bytes > start:
-                self._disk.sync(self._segments.name(at))
-                self._disk.forget(self._segments.name(at))
-
-    def _dispatch(self, header: RecordHeader, buffer: bytes) -> None:
-        """Make the queue entries of one record."""
-        at, topic = header.physical_offset, header.topic
-        if not is_visible(header.sys_flag) or at < self._deleted_topics.get(topic, 0):
-            return
-        start = header.properties_start
-        properties = buffer[start : start + header.properties_size]
-        code = queue_tags_code(
-            topic.encode(), properties, header.store_at_ms, self._config.delay_levels_ms
-        )
-        record = Appended(
-            at,
-            header.queue_offset,
-            header.total_size,
-            topic,
-            header.queue_id,
-            code,
-            header.store_at_ms,
-            message_count(header.sys_flag, properties),
-        )
-        if header.sys_flag & INNER_BATCH and not self._queues.of_topic(topic):
-            self._queues.keep_batches(topic)
-        self._replay(topic, header.queue_id, header.queue_offset, record)
-        for name, queue_offset in light_queues(properties):
-            self._replay(name, 0, queue_offset, record)
-        self._last = record
-
-    def _replay(self, topic: str, queue_id: int, queue_offset: int, record: Appended) -> None:
-        """Put the entry where its record says, whatever the file holds there."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            if not self._queues.accepts(topic, queue_id):
-                return
-            queue = self._queues.get_or_add(topic, queue_id)
-        is_first = queue not in self._touched
-        if is_first and not self._touch(queue, queue_offset, record.physical_offset):
-            self._lacking.append(queue)
-            return
-        if queue_offset == 0 < queue.max_offset:
-            # Java deleted the topic, which leaves no note, and somebody made it again.
-            self._reset(queue, 0)
-        gap = queue_offset - queue.max_offset
-        if gap < 0 or gap > _GAP_ENTRIES_MAX:
-            log.error(
-                "record.skipped physical_offset=%d queue=%s queue_offset=%d expected=%d",
-                record.physical_offset,
-                queue.segments.directory,
-                queue_offset,
-                queue.max_offset,
-            )
-            return
-        self._queues.put_at(queue, queue_offset, record)
-        self._queues.flush_long()
-        self._redispatched += 1
-
-    def _touch(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
-        """Let the queue go on at the first scanned record's offset.
-
-        Returns:
-            Whether it holds what lies before, or can be without.
-        """
-        self._touched.add(queue)
-        if queue.holds_before(queue_offset, physical_offset):
-            queue.restart_at(queue_offset)
-        elif self._is_full_scan or queue_offset == 0:
-            self._reset(queue, queue_offset)
-        else:
-            return False
-        return True
-
-    def _reset(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Begin the queue anew; what it held before is no more, in the log or for its readers."""
-        queue.restart_at(0)
-        self._queues.cut(queue)
-        queue.start_at(queue_offset)
+                try:
+                    self._disk.sync(self._segments.name(at))
+                except OSError:
+                    note_failed_sync(self._disk)  # the next start must not believe the cache
+                    raise
+                if self._last_run.is_cache_suspect:
+                    self._disk.forget(self._segments.name(at))
 
     # After the scan ----------------------------------------------------------------------------
 
@@ -346,20 +258,24 @@ class Recovery:
 
     def _refuse_loss(self, scan: LogScan) -> None:
         """Refuse to go on where records are missing that were durable: that is no torn append."""
-        closed = self._state.closed if self._state is not None and self._was_clean else None
-        durable_to = max(
-            self._checkpoint.queues_offset + 1 if self._checkpoint.queues_offset > 0 else 0,
-            closed.log_end if closed is not None else 0,
-        )
-        if scan.position >= durable_to:
+        if scan.position >= self._durable_end:
             return
         raise CorruptRecordError(
             self._segments.name(scan.position),
             scan.position % self._segments.file_bytes,
-            f"{scan.problem or 'no record'}, but the log was durable to byte {durable_to}; restore "
-            "the file from a copy, or remove `checkpoint` and config/kourou-store.json* to give "
-            "up what follows",
+            f"{scan.problem or 'no record'}, but the log was durable to byte {self._durable_end}; "
+            "restore the file from a copy, or give up what follows: `kourou store truncate`",
         )
+
+    def _report_damage(self, scan: LogScan) -> None:
+        for span in scan.damaged:
+            log.error(
+                "commitlog.damage_found file=%s byte=%d size=%d reason=%s",
+                self._segments.name(span.position),
+                span.position % self._segments.file_bytes,
+                span.size,
+                span.reason,
+            )
 
     def _cut_log(self, end: int) -> int:
         """Remove what lies behind the last whole record, durably; return how much that was."""
@@ -379,19 +295,61 @@ class Recovery:
 
     def _finish_queues(self, scan: LogScan) -> None:
         """Cut the queues where the log ends, and find where they begin."""
+        replay = self._replay
+        is_as_left = self._was_clean and not scan.problem and replay.records > 0
+        must_cut = not is_as_left or self._is_full_scan or bool(scan.damaged)
+        if must_cut:
+            for queue in self._queues:
+                if queue not in replay.touched:
+                    queue.restart_at(queue.find_end_before(self._start_position))
+        self._keep_damaged_ends(scan)
         self._queues.recovered()
-        is_as_left = self._was_clean and not scan.problem and self._records > 0
-        must_cut = not is_as_left or self._is_full_scan
         for queue in list(self._queues):
-            if queue not in self._touched and must_cut:
-                queue.restart_at(queue.find_end_before(self._start_position))
-            if must_cut:
+            if must_cut and self._has_rest(queue):
                 self._queues.cut(queue)
             if not queue.max_offset:
                 self._queues.remove(queue)
                 continue
             queue.correct_min_offset(self._segments.first)
             queue.next_offset = queue.max_offset
+
+    def _keep_damaged_ends(self, scan: LogScan) -> None:
+        """Give the damaged records that end a queue their entries: no offset is given out twice.
+
+        Which queue that was tells its entry, where that reached the file; else the record itself,
+        if what it says of itself is just what the queue lacks.
+        """
+        if not scan.damaged:
+            return
+        for queue in self._queues:
+            spans: list[DamagedSpan] = []
+            end = queue.end_in_files(partial(_note_span, scan.damaged, spans))
+            if spans:
+                self._queues.fill_damaged(queue, end, spans[0])
+        for span in scan.damaged:
+            header = scan.damaged_headers.get(span.position)
+            if header is None or not is_visible(header.sys_flag):
+                continue
+            named = self._queues.get(header.topic, header.queue_id)
+            if named is not None and named.max_offset == header.queue_offset:
+                self._queues.fill_damaged(named, header.queue_offset + 1, span)
+
+    def _has_rest(self, queue: ConsumeQueue) -> bool:
+        """Tell whether the queue's files hold something behind its last entry."""
+        segments, position = queue.segments, queue.file_end * queue.entry_bytes
+        if not segments.first <= position < segments.end:
+            return False
+        is_last_file = position + segments.file_bytes >= segments.end
+        return not is_last_file or used_bytes(self._disk, segments, position) > 0
+
+
+def _note_span(damaged: Sequence[DamagedSpan], noted: list[DamagedSpan], entry: QueueEntry) -> bool:
+    """Tell whether the entry points at damage, and note at which."""
+    at = bisect_right(damaged, entry.physical_offset, key=lambda span: span.position) - 1
+    if at < 0 or entry.physical_offset >= damaged[at].position + damaged[at].size:
+        return False
+    noted.append(damaged[at])
+    return entry.size > 0
 
 
 def _is_from_before(queue: ConsumeQueue, physical_offset: int) -> bool:
