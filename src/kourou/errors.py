@@ -102,6 +102,20 @@ class CodecMissingError(UsageError):
         self.package = package
 
 
+class PackageMissingError(UsageError):
+    """What was asked for needs a package that is not installed.
+
+    Attributes:
+        package: what is missing.
+        extra: of this package, which brings it.
+    """
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs the package {package}: pip install 'kourou[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
 class DuplicateInProgressError(UsageError):
     """A message arrived again while its first delivery is being handled; it will come again."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kourou.cli import store_check, store_dump, store_info, store_mend
+from kourou.cli import store_check, store_dump, store_info, store_mend, store_transfer
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -31,4 +31,10 @@ app.command(
 )(store_mend.rebuild)
 app.command(help=store_mend.TRUNCATE_HELP, short_help="Cut its log from a place on.")(
     store_mend.truncate
+)
+app.command("export", help=store_transfer.EXPORT_HELP, short_help="Write its messages to a file.")(
+    store_transfer.export_store
+)
+app.command("import", help=store_transfer.IMPORT_HELP, short_help="Append the messages of a file.")(
+    store_transfer.import_store
 )

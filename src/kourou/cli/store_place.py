@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -82,17 +83,26 @@ def _unusable(path: Path, error: OSError) -> StoreUnusableError:
 
 
 class LogProgress:
-    """How much of the log is read, on the terminal of who waits. Call it with bytes: done, all."""
+    """How much of the log is read, on the terminal of who waits. Call it with bytes: done, all.
 
-    def __init__(self, verb: str) -> None:
+    Args:
+        verb: what is done with it, as "verified".
+        is_shown: False where lines of the work go to the same terminal.
+    """
+
+    def __init__(self, verb: str, *, is_shown: bool = True) -> None:
         self._verb = verb
+        # These commands print at their end only, so that a terminal may show both.
+        self._is_shown = is_shown and sys.stderr.isatty()
         self._line: Progress | None = None
         self._shown = 0
 
     def __call__(self, done_bytes: int, total_bytes: int) -> None:
         """Take how far it is."""
         if self._line is None:
-            self._line = Progress(f"MiB of the log {self._verb}", total_bytes // _MIB)
+            self._line = Progress(
+                f"MiB of the log {self._verb}", total_bytes // _MIB, is_shown=self._is_shown
+            )
         done = done_bytes // _MIB
         self._line.advance(max(0, done - self._shown))
         self._shown = done

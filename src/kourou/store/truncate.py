@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from kourou.disk import Disk
 from kourou.store.checkpoint import load_checkpoint
 from kourou.store.dispatch import is_visible
+from kourou.store.formats import Checkpoint
 from kourou.store.log_walk import LogPiece, Piece, Progress, damage_in, walk_log
 from kourou.store.mending import (
     locked,
@@ -119,25 +120,24 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
     """
     with locked(disk):
         note_change(disk, pid)
-        checkpoint = load_checkpoint(disk)
-        last = plan.last_kept
-        kept_at_ms = last.header.store_at_ms if last is not None and last.header is not None else 0
-        lower_checkpoint(
-            disk,
-            checkpoint._replace(
-                log_at_ms=min(checkpoint.log_at_ms, kept_at_ms),
-                queues_at_ms=min(checkpoint.queues_at_ms, kept_at_ms),
-                index_at_ms=min(checkpoint.index_at_ms, kept_at_ms),
-                queues_offset=min(
-                    checkpoint.queues_offset, last.position if last is not None else 0
-                ),
-                synced_position=min(checkpoint.synced_position, plan.position),
-                confirmed_offset=min(checkpoint.confirmed_offset, plan.position),
-            ),
-        )
+        lower_checkpoint(disk, _lowered(load_checkpoint(disk), plan))
         remove_index_from(disk, plan.position)
         _cut(disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position)
     recover_and_close(disk, now_ms, pid=pid)
+
+
+def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
+    """Return the checkpoint with nothing that lies behind the cut."""
+    last = plan.last_kept
+    at_ms = last.header.store_at_ms if last is not None and last.header is not None else 0
+    return checkpoint._replace(
+        log_at_ms=min(checkpoint.log_at_ms, at_ms),
+        queues_at_ms=min(checkpoint.queues_at_ms, at_ms),
+        index_at_ms=min(checkpoint.index_at_ms, at_ms),
+        queues_offset=min(checkpoint.queues_offset, 0 if last is None else last.position),
+        synced_position=min(checkpoint.synced_position, plan.position),
+        confirmed_offset=min(checkpoint.confirmed_offset, plan.position),
+    )
 
 
 def _cut(disk: Disk, files: list[LogFile], segment_bytes: int, position: int) -> None:

@@ -1,0 +1,208 @@
+"""`kourou store export` and `import`: messages out of a store directory, and into one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.exits import FAILED, say
+from kourou.cli.options import AsJson
+from kourou.cli.progress import Progress
+from kourou.cli.start_time import Start, parse_instant, parse_start
+from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at, store_at
+from kourou.cli.store_rows import RowFormat, format_of, read_rows, row_writer
+from kourou.clock import SystemClock
+from kourou.errors import StoreUnusableError, UsageError
+from kourou.store.export import Selection, export_messages
+from kourou.store.import_messages import import_messages
+from kourou.store.log_walk import LogPiece
+
+_MIB: Final = 1024 * 1024
+
+EXPORT_HELP: Final = """\
+Write the messages of the store in PATH to FILE: JSON lines or Parquet, as its ending says.
+
+Each message that readers can see comes with all that is known of it, in the order in which they
+were stored; damaged parts of the log are stepped over, and told. Bodies are inflated. A JSON line
+has `body` where that is text, else `body_base64`. FILE - is stdout. Topics of the system are left
+out unless they are named, or --all is given.
+
+\b
+Examples:
+  kourou store export ~/.kourou/store all.jsonl
+  kourou store export ~/.kourou/store orders.parquet --topic orders --from -2d
+  kourou store export ~/.kourou/store - --topic orders --queue 3 --live | jq .body
+
+Exit codes: 0 exported, 1 the same but for damaged parts, 2 no store there, FILE exists or pyarrow
+is not installed, 3 a broker uses it, or it cannot be read.
+"""
+
+IMPORT_HELP: Final = """\
+Append the messages of FILE to the store in PATH, which no broker uses; a new one is made.
+
+FILE is what `kourou store export` wrote, or JSON lines as `kourou receive` and `kourou message
+print` write them; `topic` and `body` are enough. Topic, queue, id, tag, keys, properties, hosts and
+times stay, but a message is never stored earlier than the store's last. Its offset is the next of
+its queue. Topics that the store does not know are added, with as many queues as their messages
+need. Nothing is told to consumers that are connected elsewhere: it is a store, not a broker.
+
+\b
+Examples:
+  kourou store import ~/.kourou/new-store all.jsonl
+  kourou store import ~/.kourou/store orders.parquet --json
+
+Exit codes: 0 imported, 2 a message that cannot be stored: those before it are, or no FILE, 3 a
+broker uses the store, or it cannot be written.
+"""
+
+_File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
+_Format = Annotated[
+    RowFormat | None, typer.Option("--format", help="Of FILE, where its ending does not tell.")
+]
+
+
+def export_store(
+    path: StorePath,
+    file: _File,
+    *,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Only this one; may be repeated."),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Only this queue of them.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help="Stored then or later.")
+    ] = "earliest",
+    end: Annotated[
+        str, typer.Option("--to", metavar="WHEN", help="Stored then or before.")
+    ] = "now",
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="System topics too.")] = False,
+    row_format: _Format = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
+    live: Live = False,
+) -> None:
+    """Write the messages, and tell how many there were."""
+    check_store_at(path.expanduser())
+    chosen = format_of(file, row_format)
+    begin_ms, end_ms = _span(start, end)
+    wanted = Selection(
+        topics=frozenset(topics or ()),
+        with_system=show_all,
+        queue_id=queue,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+    )
+    if str(file) != "-" and file.exists() and not force:
+        raise UsageError(f"{file} exists: --force replaces it")
+    messages = damaged = 0
+    with (
+        store_at(path, lock=not live) as disk,
+        LogProgress("read", is_shown=str(file) != "-") as progress,
+        _new_file(file) as opened,
+        row_writer(opened, chosen) as writer,
+    ):
+        for found in export_messages(disk, wanted, progress):
+            if isinstance(found, LogPiece):
+                damaged += 1
+                at = f"byte {found.position:,}: {found.size:,} bytes"
+                say(f"warning: the log is damaged at {at}: {found.problem}")
+            else:
+                writer.write(found)
+                messages += 1
+    say(f"{file}: {output.counted(messages, 'message')}")
+    if damaged:
+        raise typer.Exit(FAILED)
+
+
+def import_store(
+    path: StorePath, file: _File, *, row_format: _Format = None, as_json: AsJson = False
+) -> None:
+    """Append the messages, and tell how many there were."""
+    chosen = format_of(file, row_format)
+    try:
+        opened = file.expanduser().open("rb")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+    total = file.expanduser().stat().st_size
+    with (
+        opened,
+        store_at(path, lock=False, may_be_new=True) as disk,
+        Progress(f"MiB of {file.name}", total // _MIB, is_shown=sys.stderr.isatty()) as line,
+    ):
+        rows = read_rows(opened, chosen, _in_mib(line))
+        done = import_messages(disk, rows, SystemClock().now_ms(), pid=os.getpid())
+    if as_json:
+        output.print_json(
+            {
+                "store": str(path),
+                "messages": done.messages,
+                "topics": sorted(done.queues),
+                "new_topics": done.new_topics,
+            }
+        )
+        return
+    new = f"; new: {' '.join(done.new_topics)}" if done.new_topics else ""
+    output.print_line(
+        f"{path}: {output.counted(done.messages, 'message')} of "
+        f"{output.counted(len(done.queues), 'topic')} stored{new}"
+    )
+
+
+def _in_mib(line: Progress) -> Callable[[int], None]:
+    """Return what tells a progress line whole MiB of what is read in bytes."""
+    seen = 0
+
+    def advance(count: int) -> None:
+        nonlocal seen
+        before, seen = seen // _MIB, seen + count
+        line.advance(seen // _MIB - before)
+
+    return advance
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write; it has its name once it is whole.
+
+    Raises:
+        StoreUnusableError: it cannot be written.
+    """
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        return
+    path = path.expanduser()
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(path)
+    except OSError as error:
+        raise StoreUnusableError(str(path), f"{error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _span(start: str, end: str) -> tuple[int, int | None]:
+    """Return the first and the last epoch ms that are wanted.
+
+    Raises:
+        UsageError: one is no time, or the end is before the start.
+    """
+    now_ms = SystemClock().now_ms()
+    begin = parse_start(start, now_ms)
+    if begin is Start.LATEST:
+        raise UsageError("--from latest is the end of what is stored")
+    end_ms = None if end.strip().lower() == "now" else parse_instant(end, now_ms, "--to")
+    begin_ms = 0 if isinstance(begin, Start) else begin
+    if end_ms is not None and end_ms < begin_ms:
+        raise UsageError(f"--to {end} is before --from {start}")
+    return begin_ms, end_ms
