@@ -29,7 +29,9 @@ class QueueStarts(Protocol):
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
-    def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None: ...
 
 
 class OffsetHandlers:
@@ -115,7 +117,9 @@ class OffsetHandlers:
         """Return whether the queue's very first message is there and in memory."""
         if self._store.min_offset(topic, queue_id) > 0:
             return False
-        first = self._store.entry(topic, queue_id, 0)
-        if first is None or not self._resident_bytes:
-            return first is not None
+        if not self._store.max_offset(topic, queue_id) or not self._resident_bytes:
+            return self._store.max_offset(topic, queue_id) > 0
+        first = self._store.entry_if_resident(topic, queue_id, 0)
+        if first is None:
+            return False  # nor is the record, then, and the loop must not wait
         return self._store.written_position - first.physical_offset <= self._resident_bytes

@@ -19,7 +19,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kourou.errors import CorruptRecordError, DamagedRecordError, MalformedMessageError
+from kourou.errors import CorruptRecordError, DamagedRecordError
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
@@ -300,14 +300,7 @@ def first_wrong(
     check: RecordCheck, body: bytes, wanted: Sequence[Wanted]
 ) -> tuple[int, str] | None:
     """Return the number of the first record that is not the one wanted, and why."""
-    at = 0
-    for index, one in enumerate(wanted):
-        try:
-            check.check(body, at, one)
-        except MalformedMessageError as error:
-            return index, str(error)
-        at += one.size
-    return None
+    return check.first_wrong(body, wanted)
 
 
 def _cut(plan: GetPlan, body: bytes, count: int) -> tuple[GetPlan, bytes]:

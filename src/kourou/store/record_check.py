@@ -12,18 +12,23 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kourou.errors import MalformedMessageError
+from kourou.model.properties import TAGS
 from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from kourou.protocol.hashing import crc32
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.hashing import crc32, tags_code
 from kourou.protocol.message_layout import MAGIC_V1
 from kourou.store.dispatch import light_queues, queue_tags_code
-from kourou.store.formats import STORE_TIME, STORE_TIME_AT
 from kourou.store.record_seal import SEAL_BYTES, encode_seal, read_checked
 
 HEAD: Final = struct.Struct(">ii4xi4xqqi")
 """Size, magic, queue id, queue offset, own position, sys flag: with these every record begins."""
 
-_BODY_SIZE_AT: Final = 84  # where both hosts are IPv4
+_FIELDS: Final = struct.Struct(">ii4xi4xqqi44xi").unpack_from
+"""Those, and the body's size, where both hosts are IPv4."""
 _BODY_AT: Final = 88
+_TAG_START: Final = f"{TAGS}\x01".encode()
+_PAIR_END: Final = 2
+_PAIR_END_BYTE: Final = b"\x02"
 _V6_HOSTS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _LIGHT_QUEUE_ID: Final = 0
 LIGHT_TOPIC_PREFIX: Final = "%LMQ%"
@@ -49,12 +54,16 @@ class RecordCheck:
         delay_levels_ms: tells when delayed messages are due.
     """
 
-    __slots__ = ("_delay_levels_ms", "_topic_field", "queue_id", "topic")
+    __slots__ = (
+        "_codes", "_delay_levels_ms", "_is_schedule", "_topic_field", "queue_id", "topic",
+    )  # fmt: skip
 
     def __init__(self, topic: str, queue_id: int, delay_levels_ms: Sequence[int]) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self._delay_levels_ms = delay_levels_ms
+        self._is_schedule = topic == SCHEDULE_TOPIC
+        self._codes: dict[bytes, int] = {}
         name = topic.encode()
         # As a record of the first version has it; longer names take the slow way.
         self._topic_field = bytes((min(len(name), 255),)) + name
@@ -65,29 +74,62 @@ class RecordCheck:
         Raises:
             MalformedMessageError: it is not what was written, or it is another one.
         """
-        if not self._is_wanted_and_sealed(data, at, wanted):
+        if not self._is_wanted_and_sealed(data, at, memoryview(data), wanted):
             self._check_slowly(data, at, wanted)
 
-    def _is_wanted_and_sealed(self, data: bytes, at: int, wanted: Wanted) -> bool:
+    def first_wrong(self, data: bytes, wanted: Sequence[Wanted]) -> tuple[int, str] | None:
+        """Return the number of the first of the records that is not the one wanted, and why.
+
+        The records are one behind the other.
+        """
+        at, view, is_wanted = 0, memoryview(data), self._is_wanted_and_sealed
+        for number, one in enumerate(wanted):
+            if not is_wanted(data, at, view, one):
+                try:
+                    self._check_slowly(data, at, one)
+                except MalformedMessageError as error:
+                    return number, str(error)
+            at += one[2]
+        return None
+
+    def _is_wanted_and_sealed(self, data: bytes, at: int, view: memoryview, wanted: Wanted) -> bool:
         """Tell whether it is for certain, and cheaply: if not, there is nothing wrong as yet."""
         queue_offset, physical_offset, size, code = wanted
-        seal_at = at + size - SEAL_BYTES
-        if seal_at < at + _BODY_AT or at + size > len(data):
+        end = at + size
+        seal_at = end - SEAL_BYTES
+        if seal_at < at + _BODY_AT or end > len(data):
             return False
-        fields = HEAD.unpack_from(data, at)
-        if fields[:5] != (size, MAGIC_V1, self.queue_id, queue_offset, physical_offset):
+        own_size, magic, queue_id, own_offset, own_position, sys_flag, body_size = _FIELDS(data, at)
+        if (
+            own_offset != queue_offset
+            or own_position != physical_offset
+            or own_size != size
+            or magic != MAGIC_V1
+            or queue_id != self.queue_id
+            or sys_flag & _V6_HOSTS
+            or data[seal_at:end] != encode_seal(crc32(view[at:seal_at]))
+        ):
             return False
-        if fields[5] & _V6_HOSTS:
-            return False
-        if data[seal_at : at + size] != encode_seal(crc32(memoryview(data)[at:seal_at])):
-            return False
-        body_size = int.from_bytes(data[at + _BODY_SIZE_AT : at + _BODY_AT], "big")
         topic_at = at + _BODY_AT + body_size
         if not data.startswith(self._topic_field, topic_at):
             return False
-        properties = data[topic_at + len(self._topic_field) + 2 : at + size]
-        store_at_ms = STORE_TIME.unpack_from(data, at + STORE_TIME_AT)[0]
-        return _is_code(code, self.tags_code(self.topic, properties, store_at_ms))
+        if self._is_schedule:
+            return False  # when it is due is not worth a fast way
+        tag_at = data.rfind(_TAG_START, topic_at, seal_at)
+        if tag_at < 0:
+            return code == 0 or code < _EXTENSION_BELOW
+        if data[tag_at - 1] != _PAIR_END and tag_at != topic_at + len(self._topic_field) + 2:
+            return False  # the end of a longer name
+        tag_at += len(_TAG_START)
+        tag = data[tag_at : data.find(_PAIR_END_BYTE, tag_at)]
+        return code == self._code_of(tag) or code < _EXTENSION_BELOW
+
+    def _code_of(self, tag: bytes) -> int:
+        """Return a tag's code; those of one queue repeat."""
+        code = self._codes.get(tag)
+        if code is None:
+            code = self._codes[tag] = tags_code(tag.decode(errors="replace"))
+        return code
 
     def _check_slowly(self, data: bytes, at: int, wanted: Wanted) -> None:
         header = read_checked(data, at)
