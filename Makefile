@@ -5,7 +5,7 @@ READY := .venv/.ready
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo demo-fast test check fuzz soak format bench interop lock clean
+.PHONY: help setup demo demo-fast test check fuzz soak torture format bench interop lock clean
 
 help: ## what can be run here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ fuzz: $(READY) ## random and mutated bytes into every decoder (FUZZ_SECONDS=60, 
 
 soak: $(READY) ## a million mutated frames beside a healthy client (10 minutes)
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
+
+torture: $(READY) ## kills, power losses, torn and flipped bytes, failing calls, a full disk (an hour; TORTURE="--only flips", SEED=1)
+	$(BIN)/python -m tests.torture --seed $(SEED) $(TORTURE)
 
 format: $(READY) ## rewrite the source as the formatter wants it
 	$(BIN)/ruff format .

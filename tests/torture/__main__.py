@@ -17,14 +17,26 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.torture import config_files, flips, power, torn
+from tests.torture import (
+    config_files,
+    flips,
+    kills,
+    power,
+    seam_errors,
+    shim_errors,
+    small_disk,
+    torn,
+)
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
 
 FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
+    "kill": kills.run,
     "power": power.run,
     "torn": torn.run,
     "flips": flips.run,
     "config": config_files.run,
+    "errors": lambda size: seam_errors.run(size) + shim_errors.run(size),
+    "tmpfs": small_disk.run,
 }
 
 

@@ -85,9 +85,9 @@ class Asking:
         )
         return await self.ask(request(RequestCode.PULL_MESSAGE, header))
 
-    async def read(self, topic: str, queue_id: int) -> Held:
-        """Return all that a queue holds, from offset 0 on; what it cannot give is stepped over."""
-        held, at = Held(), 0
+    async def read(self, topic: str, queue_id: int, begin: int = 0) -> Held:
+        """Return all that a queue holds from an offset on; what it cannot give is stepped over."""
+        held, at = Held(), begin
         for _ in range(_STUCK_MAX):
             answer = await self.pull(topic, queue_id, at)
             if answer.code == ResponseCode.SUCCESS:

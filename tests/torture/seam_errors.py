@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from kourou.broker.server import Broker
-from kourou.errors import KourouError
-from kourou.protocol.codes import ResponseCode
 from kourou.remoting.network import format_address
 from kourou.store.check import check_store
 from kourou.testing.clock import EPOCH_MS
@@ -24,86 +21,29 @@ from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
 from tests.torture.asking import Asking
+from tests.torture.failing_calls import (
+    BROKEN,
+    DAMAGE,
+    FALSE,
+    LATE,
+    QUEUES,
+    RETRIED,
+    SENDERS,
+    SILENT,
+    STUCK,
+    Course,
+    Hit,
+    judge,
+    send_on,
+)
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
 from tests.torture.filled import CONFIG, served, warnings
 
 FAULT: Final = "failing call, disk seam"
-FALSE: Final = "false acknowledgements"
-LATE: Final = "not read-only within 100 ms"
-RETRIED: Final = "acknowledged after a failed sync"
-SILENT: Final = "read-only without a reason in health"
-STUCK: Final = "not taking messages again after a full disk"
-DAMAGE: Final = "findings of store check"
-BROKEN: Final = "starts that failed"
-
 ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EINTR)
 CHANGES: Final = ("write", "truncate", "sync", "sync_directory", "rename", "unlink")
-VITAL: Final = ("commitlog", "consumequeue", "checkpoint")
-QUEUES: Final = 3
-SENDERS: Final = 4
-READ_ONLY_WITHIN_S: Final = 0.1
-RESUME_WITHIN_S: Final = 5.0
 AFTERWARDS_S: Final = 6.0
 WAIT_S: Final = 60.0
-
-
-@dataclass
-class Hit:
-    """The call that failed.
-
-    Attributes:
-        operation, name: of the call; empty until it came.
-        at_s: loop time.
-    """
-
-    operation: str = ""
-    name: str = ""
-    at_s: float = 0.0
-
-    @property
-    def is_vital(self) -> bool:
-        """Whether the store cannot go on as if nothing had happened, if that is no full disk."""
-        return self.name.startswith(VITAL) and self.operation in ("write", "sync", "sync_directory")
-
-    @property
-    def is_log_sync(self) -> bool:
-        return self.name.startswith("commitlog") and self.operation.startswith("sync")
-
-
-@dataclass
-class Course:
-    """What was seen: acknowledged bodies by place, when, and when the broker said it is in trouble.
-
-    Attributes:
-        acknowledged_at_s: when the send of each began, and when it was acknowledged.
-        pause_s: of each sender, after an acknowledgement.
-    """
-
-    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    acknowledged_at_s: list[tuple[float, float]] = field(default_factory=list)
-    pause_s: float = 0.002
-    trouble_at_s: float | None = None
-    troubles: list[str] = field(default_factory=list)
-
-
-async def send_on(asking: Asking, course: Course, name: int) -> None:
-    """Send until cancelled, and note what is acknowledged, and where."""
-    loop, number = asyncio.get_running_loop(), 0
-    while True:
-        number += 1
-        body, tried_at_s = f"{name}-{number}-".encode() + bytes(number % 700), loop.time()
-        try:
-            answer = await asking.send("T", name % QUEUES, body)
-        except KourouError:
-            await asyncio.sleep(0.05)
-            continue
-        if answer.code == ResponseCode.SUCCESS:
-            place = int(answer.ext_fields["queueId"]), int(answer.ext_fields["queueOffset"])
-            course.acknowledged[place] = body
-            course.acknowledged_at_s.append((tried_at_s, loop.time()))
-            await asyncio.sleep(course.pause_s)
-        else:
-            await asyncio.sleep(0.05)
 
 
 def fail_call(disk: SimDisk, nth: int, number: int) -> Hit:
@@ -166,7 +106,9 @@ def case(number: int) -> Outcome:
     outcome.counts["calls"] += 1
     outcome.counts["acknowledged messages"] += len(course.acknowledged)
     said = f"{said}, {hit.operation} {hit.name}"
-    outcome.failures += [(name, f"{said}: {text}") for name, text in judge(hit, error, course)]
+    outcome.failures += [
+        (name, f"{said}: {text}") for name, text in judge(hit, error, course, is_harmless=False)
+    ]
     for place, body in course.acknowledged.items():
         if stored.get(place) != body:
             outcome.failures.append((FALSE, f"{said}: {place} was acknowledged"))
@@ -184,31 +126,6 @@ async def _read(disk: SimDisk) -> dict[tuple[int, int], bytes]:
             for offset, message in held.messages.items():
                 stored[queue_id, offset] = message.body
     return stored
-
-
-def judge(hit: Hit, error: int, course: Course) -> list[tuple[str, str]]:
-    """Return what was wrong with how the broker took the failure; times of one clock."""
-    found = []
-    is_full = error == errno.ENOSPC and not hit.operation.startswith("sync")
-    if hit.is_vital and not is_full:
-        if course.trouble_at_s is None:
-            found.append((LATE, "never in trouble"))
-        elif course.trouble_at_s - hit.at_s > READ_ONLY_WITHIN_S:
-            found.append((LATE, f"after {(course.trouble_at_s - hit.at_s) * 1000:.0f} ms"))
-        elif not any("read-only" in text for text in course.troubles):
-            found.append((SILENT, f"{course.troubles}"))
-    late = [
-        at_s
-        for tried_at_s, at_s in course.acknowledged_at_s
-        if at_s > hit.at_s + READ_ONLY_WITHIN_S or tried_at_s > hit.at_s
-    ]
-    if hit.is_log_sync and late:
-        found.append((RETRIED, f"{len(late)} messages"))
-    if is_full:
-        resumed = [at_s for _, at_s in course.acknowledged_at_s if at_s > hit.at_s]
-        if not resumed or resumed[0] > hit.at_s + RESUME_WITHIN_S:
-            found.append((STUCK, f"{course.troubles}"))
-    return found
 
 
 def run(size: Size) -> list[Figure]:

@@ -10,6 +10,7 @@
  *     counted  calls so far
  *     hit_ns   CLOCK_MONOTONIC when it was hit
  *     hit_call which call that was
+ *     path     the file's, below the store
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,6 +30,7 @@
 struct control {
     int32_t calls, nth, error, armed, counted, hit_call;
     int64_t hit_ns;
+    char path[256];
 };
 
 enum { WRITE = 1, SYNC = 2, TRUNCATE = 4, OPEN = 8, RENAME = 16, UNLINK = 32 };
@@ -53,20 +55,24 @@ __attribute__((constructor)) static void start(void)
     close(fd);
 }
 
+static __thread char seen[PATH_MAX];
+
 static int below(const char *path)
 {
+    if (path != seen)
+        snprintf(seen, sizeof seen, "%s", path);
     return !strncmp(path, root, root_size) && (!path[root_size] || path[root_size] == '/');
 }
 
 static int fd_below(int fd)
 {
-    char link[64], path[PATH_MAX];
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t size = readlink(link, path, sizeof path - 1);
+    ssize_t size = readlink(link, seen, sizeof seen - 1);
     if (size <= 0)
         return 0;
-    path[size] = 0;
-    return below(path);
+    seen[size] = 0;
+    return below(seen);
 }
 
 /* Returns whether this call is the one that is hit. */
@@ -80,6 +86,7 @@ static int hits(int call, int is_below)
     clock_gettime(CLOCK_MONOTONIC, &now);
     control->hit_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
     control->hit_call = call;
+    snprintf(control->path, sizeof control->path, "%.255s", seen[root_size] ? seen + root_size + 1 : "");
     __atomic_store_n(&control->armed, 2, __ATOMIC_SEQ_CST);
     return 1;
 }

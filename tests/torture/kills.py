@@ -1,0 +1,146 @@
+"""A real broker is killed with -9 under eight producers, again and again: nothing is lost.
+
+After each kill it is started again, and everything that it ever acknowledged is read back by queue,
+offset and body; now and then it is stopped cleanly instead, and its files are checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from kourou.client.config import ProducerConfig
+from kourou.client.sending.producer import Producer
+from kourou.errors import KourouError
+from kourou.model.message import Message
+from tests.torture.asking import Asking
+from tests.torture.figures import Figure, Outcome, Size, counted
+from tests.torture.filled import warnings
+from tests.torture.real_broker import RealBroker
+
+FAULT: Final = "kill -9"
+LOST: Final = "acknowledged messages lost"
+HOLE: Final = "holes and bytes that nobody sent"
+DAMAGE: Final = "findings of store check"
+PRODUCERS: Final = 8
+TOPIC: Final = "orders"
+PATIENCE_S: Final = 30.0
+READY_WITHIN_S: Final = 2.0
+CHECK_EVERY: Final = 5
+
+
+@dataclass
+class Ledger:
+    """What was sent, and what was promised."""
+
+    sent: set[bytes] = field(default_factory=set)
+    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    is_over: bool = False
+
+    async def send(self, producer: Producer, name: int) -> None:
+        """Send until it is over; a send that fails was promised nothing."""
+        dice, number = Random(name), 0
+        while not self.is_over:
+            number += 1
+            body = b"%d-%d-" % (name, number) + dice.randbytes(dice.choice((10, 300, 3000)))
+            self.sent.add(body)
+            try:
+                receipt = await producer.send(Message(TOPIC, body))
+            except KourouError:
+                await asyncio.sleep(0.05)
+                continue
+            self.acknowledged[receipt.queue.queue_id, receipt.queue_offset] = body
+
+    async def more(self, count: int) -> None:
+        """Return when so many more were acknowledged."""
+        goal = len(self.acknowledged) + count
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.acknowledged) < goal:  # noqa: ASYNC110 - eight senders move it
+                await asyncio.sleep(0.01)
+
+
+async def read_back(ledger: Ledger, address: str, cycle: int, outcome: Outcome) -> None:
+    """Compare all that the broker holds with the ledger, as it was when this began."""
+    promised = dict(ledger.acknowledged)
+    async with Asking(address) as asking:
+        for queue_id in {queue for queue, _ in promised}:
+            held = await asking.read(TOPIC, queue_id)
+            if held.refused or held.malformed:
+                text = f"cycle {cycle}, queue {queue_id}: {held.refused or held.malformed}"
+                outcome.failures.append((HOLE, text))
+            for offset, message in held.messages.items():
+                if message.body not in ledger.sent:
+                    outcome.failures.append((HOLE, f"cycle {cycle}: {queue_id} at {offset}"))
+            for (queue, offset), body in promised.items():
+                if queue != queue_id:
+                    continue
+                found = held.messages.get(offset)
+                if found is None or found.body != body:
+                    outcome.failures.append((LOST, f"cycle {cycle}: {queue} at {offset}"))
+
+
+async def _kill_again_and_again(broker: RealBroker, size: Size) -> tuple[Outcome, list[float]]:
+    ledger, dice, outcome = Ledger(), Random(size.seed), Outcome()
+    ready_s: list[float] = []
+    config = ProducerConfig(send_timeout_ms=10_000)
+    producers = [
+        Producer(f"writers-{name}", broker.serving.namesrv, config=config)
+        for name in range(PRODUCERS)
+    ]
+    for producer in producers:
+        await producer.start()
+    senders = [
+        asyncio.create_task(ledger.send(producer, name)) for name, producer in enumerate(producers)
+    ]
+    for cycle in range(1, size.cycles + 1):
+        await ledger.more(dice.randrange(20, 200))
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        ready_s.append(broker.ready_s)
+        await read_back(ledger, broker.serving.broker, cycle, outcome)
+        if cycle % CHECK_EVERY == 0 or cycle == size.cycles:
+            await _check(broker, f"cycle {cycle}", outcome)
+        if cycle % 20 == 0:
+            size.say(f"{FAULT}: {cycle} of {size.cycles}, {len(ledger.acknowledged):,} messages")
+    ledger.is_over = True
+    await asyncio.gather(*senders)
+    for producer in producers:
+        await producer.close()
+    await read_back(ledger, broker.serving.broker, size.cycles, outcome)
+    outcome.counts["acknowledged messages"] = len(ledger.acknowledged)
+    outcome.counts["cycles"] = size.cycles
+    return outcome, ready_s
+
+
+async def _check(broker: RealBroker, said: str, outcome: Outcome) -> None:
+    """Stop it cleanly, check its files, and start it again."""
+    stopped = await asyncio.to_thread(broker.stop)
+    if stopped.code:
+        outcome.failures.append((DAMAGE, f"{said}: exit code {stopped.code}: {stopped.err}"))
+    findings = await asyncio.to_thread(broker.findings)
+    outcome.failures += [(DAMAGE, f"{said}: {text}") for text in findings]
+    await asyncio.to_thread(broker.start)
+
+
+def run(size: Size) -> list[Figure]:
+    """Return the figures of as many kills as `size` says."""
+    with tempfile.TemporaryDirectory() as made:
+        broker = RealBroker(Path(made))
+        try:
+            with warnings():  # of clients that lose their broker
+                outcome, ready_s = asyncio.run(_kill_again_and_again(broker, size))
+        finally:
+            broker.end()
+    p99_s = statistics.quantiles(ready_s, n=100)[98] if len(ready_s) > 1 else max(ready_s)
+    return [
+        counted(FAULT, LOST, outcome, "acknowledged messages"),
+        counted(FAULT, HOLE, outcome, "cycles"),
+        counted(FAULT, DAMAGE, outcome, "cycles"),
+        Figure(FAULT, "ready again, p99", f"{p99_s:.2f} s", "2 s", held=p99_s <= READY_WITHIN_S),
+        Figure(FAULT, "ready again, median", f"{statistics.median(ready_s):.2f} s", "-", held=True),
+    ]

@@ -1,0 +1,100 @@
+"""A `kourou serve` of its own process on a store of small files, ended and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kourou.disk import OsDisk
+from kourou.store.check import check_store
+from kourou.testing.process import Outcome, Serving
+
+SETTINGS: Final = (
+    "freeBytesMin=1\n"
+    "mappedFileSizeCommitLog=256 KiB\n"
+    "mappedFileSizeConsumeQueue=20000\n"
+    "maxMessageSize=64 KiB\n"
+    "flushConsumerOffsetInterval=200\n"
+    "flushConsumeQueueThoroughInterval=1000\n"
+)
+
+
+class RealBroker:
+    """The store, its settings, and the process that serves it now.
+
+    Attributes:
+        store: the directory.
+        serving: the process.
+        ready_s: how long the last start took until clients could connect.
+    """
+
+    def __init__(
+        self, directory: Path, *, environ: Mapping[str, str] | None = None, name: str = "store"
+    ) -> None:
+        self.store = directory / name
+        self._config = directory / "broker.conf"
+        self._config.write_text(SETTINGS)
+        self._environ = environ
+        self._port = self._namesrv_port = 0
+        self.ready_s = 0.0
+        self.serving = self._start()
+        self._port = _port_of(self.serving.broker)
+        self._namesrv_port = _port_of(self.serving.namesrv)
+
+    def _start(self) -> Serving:
+        began_s = time.perf_counter()
+        serving = Serving.start(
+            self.store,
+            *("--config", str(self._config), "--console-port", "0", "--log-level", "error"),
+            port=self._port,
+            namesrv_port=self._namesrv_port,
+            environ=self._environ,
+        )
+        self.ready_s = time.perf_counter() - began_s
+        return serving
+
+    def start(self) -> None:
+        """Start it again on the same ports; it must have ended."""
+        self.serving = self._start()
+
+    def kill(self) -> None:
+        """End it with -9."""
+        self.serving.stop(signal.SIGKILL)
+
+    def stop(self) -> Outcome:
+        """End it cleanly."""
+        return self.serving.stop()
+
+    def findings(self) -> list[str]:
+        """Return what a check of the files finds; nobody may serve them."""
+        disk = OsDisk(self.store)
+        try:
+            return [f"{f.file} at {f.offset}: {f.problem}" for f in check_store(disk).findings]
+        finally:
+            disk.close()
+
+    def end(self) -> None:
+        """End it whatever it does."""
+        self.serving.process.kill()
+        self.serving.process.communicate()
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+async def troubles(console: str) -> list[str]:
+    """Return what /readyz says is wrong; nothing if all is well."""
+    host, _, port = console.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+        answer = (await reader.read()).decode()
+    finally:
+        writer.close()
+    status, _, _ = answer.partition("\r\n")
+    return [] if " 200 " in status else [answer.partition("\r\n\r\n")[2]]

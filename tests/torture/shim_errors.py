@@ -1,0 +1,194 @@
+"""The n-th call to the system fails under a real broker, by a preloaded C library: n up to 200.
+
+EIO, ENOSPC, EINTR and short writes, in any call that changes a file of the store. After a failure
+that the broker must not survive it is killed and started again; what was acknowledged is read back
+from wherever it was said to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.torture.asking import Asking
+from tests.torture.failing_calls import (
+    BROKEN,
+    DAMAGE,
+    FALSE,
+    LATE,
+    QUEUES,
+    RESUME_WITHIN_S,
+    RETRIED,
+    SENDERS,
+    SILENT,
+    STUCK,
+    Course,
+    Hit,
+    judge,
+    send_on,
+)
+from tests.torture.figures import Figure, Outcome, Size, counted
+from tests.torture.real_broker import RealBroker, troubles
+from tests.torture.shim import ALL, REPEATED, WRITES, Shim, build, compiler
+
+FAULT: Final = "failing call, C shim"
+SHORT: Final = 0
+ERRORS: Final = {errno.EIO: ALL, errno.ENOSPC: ALL, errno.EINTR: REPEATED, SHORT: WRITES}
+HARMLESS: Final = (errno.EINTR, SHORT)
+HIT_WITHIN_S: Final = 20.0
+AFTERWARDS_S: Final = 0.3
+POLL_S: Final = 0.01
+
+
+@dataclass
+class Torture:
+    """One broker, its shim, and the ledger of all that it ever acknowledged.
+
+    Attributes:
+        ledger: the body at each queue and offset.
+        verified: below these offsets all was read back.
+    """
+
+    broker: RealBroker
+    shim: Shim
+    outcome: Outcome = field(default_factory=Outcome)
+    ledger: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    verified: dict[int, int] = field(default_factory=dict)
+    delays_ms: list[float] = field(default_factory=list)
+
+    async def suffer(self, error: int, nth: int) -> None:
+        """Let the nth call fail, and see what the broker does."""
+        course = Course(pause_s=0.0)
+        console = str(self.broker.serving.ready["console"])
+        self.shim.arm(ERRORS[error], nth, error)
+        async with Asking(self.broker.serving.broker) as asking:
+            loop = asyncio.get_running_loop()
+            senders = [
+                loop.create_task(send_on(asking, course, nth * SENDERS + name))
+                for name in range(SENDERS)
+            ]
+            hit = await self._watch(course, console, error)
+            self.shim.disarm()
+            for sender in senders:
+                sender.cancel()
+            await asyncio.gather(*senders, return_exceptions=True)
+        self.outcome.counts["calls" if hit.operation else "calls that never came"] += 1
+        self.ledger.update(course.acknowledged)
+        said = f"{errno.errorcode.get(error, 'short')} in call {nth}, {hit.operation} {hit.name}"
+        found = [] if not hit.operation else list(
+            judge(hit, error, course, is_harmless=error in HARMLESS)
+        )  # fmt: skip
+        self.outcome.failures += [(name, f"{said}: {text}") for name, text in found]
+        if course.trouble_at_s is not None and hit.is_vital:
+            self.delays_ms.append((course.trouble_at_s - hit.at_s) * 1000)
+        if error == errno.EIO or any("read-only" in text for text in course.troubles):
+            await self.restart(said)
+
+    async def _watch(self, course: Course, console: str, error: int) -> Hit:
+        """Return the call that failed, some time after it did, or when it never came."""
+        hit, now = Hit(), asyncio.get_running_loop().time
+        ends_at_s = now() + HIT_WITHIN_S
+        while now() < ends_at_s:
+            await asyncio.sleep(POLL_S)
+            found = self.shim.hit() if not hit.operation else None
+            if found is not None:
+                hit = Hit(*found)
+                course.pause_s = 0.02
+                ends_at_s = now() + RESUME_WITHIN_S + AFTERWARDS_S
+            if hit.operation and course.trouble_at_s is None:
+                course.troubles = await troubles(console)
+                if course.troubles:
+                    course.trouble_at_s = now()
+            if hit.operation and self._is_settled(hit, course, error):
+                await asyncio.sleep(AFTERWARDS_S)
+                break
+        return hit
+
+    def _is_settled(self, hit: Hit, course: Course, error: int) -> bool:
+        """Tell whether it has become read-only, or takes messages again."""
+        if course.trouble_at_s is not None and "read-only" in "".join(course.troubles):
+            return True
+        goes_on = any(began_s > hit.at_s for began_s, _ in course.acknowledged_at_s)
+        is_fatal = hit.is_vital and error == errno.EIO
+        return goes_on and (not is_fatal or asyncio.get_running_loop().time() > hit.at_s + 1)
+
+    async def restart(self, said: str) -> None:
+        """Kill it, start it again, and read back what it had acknowledged."""
+        await asyncio.to_thread(self.broker.kill)
+        try:
+            await asyncio.to_thread(self.broker.start)
+        except AssertionError as error:
+            self.outcome.failures.append((BROKEN, f"{said}: {error}"))
+            raise
+        await self.read_back(said)
+
+    async def read_back(self, said: str) -> None:
+        """Fail for each acknowledged message that is not where it was said to be."""
+        async with Asking(self.broker.serving.broker) as asking:
+            for queue_id in range(QUEUES):
+                begin = self.verified.get(queue_id, 0)
+                held = await asking.read("T", queue_id, begin)
+                for (queue, offset), body in self.ledger.items():
+                    if queue != queue_id or offset < begin:
+                        continue
+                    message = held.messages.get(offset)
+                    if message is None or message.body != body:
+                        self.outcome.failures.append((FALSE, f"{said}: {queue}, {offset}"))
+                self.verified[queue_id] = max(held.messages, default=begin - 1) + 1
+        self.outcome.counts["acknowledged messages"] = len(self.ledger)
+
+    async def close(self, said: str) -> None:
+        """Read all back, stop cleanly, and check the files."""
+        self.verified.clear()
+        await self.read_back(said)
+        await asyncio.to_thread(self.broker.stop)
+        for text in self.broker.findings():
+            self.outcome.failures.append((DAMAGE, f"{said}: {text}"))
+
+
+async def _torture(library: Path, directory: Path, error: int, size: Size) -> Torture:
+    """Let one kind of error happen in every call, on one store."""
+    name = errno.errorcode.get(error, "short")
+    store = directory / name
+    with Shim(library, store, directory / f"{name}.control") as shim:
+        broker = await asyncio.to_thread(
+            lambda: RealBroker(directory, environ=shim.environ, name=name)
+        )
+        torture = Torture(broker, shim)
+        try:
+            for nth in range(1, size.calls + 1, size.stride):
+                await torture.suffer(error, nth)
+                if nth % 20 == 0:
+                    size.say(f"{FAULT}: {name} in call {nth} of {size.calls}")
+            await torture.close(name)
+        except AssertionError as failure:
+            torture.outcome.failures.append((BROKEN, f"{name}: {failure}"))
+        finally:
+            await asyncio.to_thread(broker.end)
+    return torture
+
+
+def run(size: Size) -> list[Figure]:
+    """Return the figures of all calls up to `size.calls`, each with every error."""
+    if compiler() is None:
+        return [Figure(FAULT, "not measured: this machine has no C compiler", "-", "-", held=True)]
+    total, delays_ms = Outcome(), [0.0]
+    with tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        library = build(directory)
+        for error in ERRORS:
+            torture = asyncio.run(_torture(library, directory, error, size))
+            total.add(torture.outcome)
+            delays_ms += torture.delays_ms
+    names = (FALSE, LATE, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
+    missed = total.counts["calls that never came"]
+    return [
+        *(counted(FAULT, name, total, "calls") for name in names),
+        Figure(FAULT, "read-only after, at most", f"{max(delays_ms):.0f} ms", "100 ms",
+               held=max(delays_ms) <= 100),
+        Figure(FAULT, "calls that never came", str(missed), "0", held=not missed),
+    ]  # fmt: skip
