@@ -29,6 +29,7 @@ from kourou.store.index_file import (
     IndexHeader,
     IndexLayout,
     index_file_names,
+    is_empty,
     read_header,
     seconds_since,
 )
@@ -92,19 +93,12 @@ class _Check:
         try:
             header = read_header(self._disk, name, self._layout)
         except CorruptRecordError as error:
-            if not self._is_new(name):
+            if not is_empty(self._disk, name):
                 self._find(name, error.offset, error.reason)
             return
         newest: array[int] = array("i", bytes(SLOT_BYTES * self._layout.slots))
         self._check_entries(name, header, newest)
         self._check_slots(name, header, newest)
-
-    def _is_new(self, name: str) -> bool:
-        """Tell whether the file has no entries, and is whole."""
-        data = self._disk.read(f"{INDEX}/{name}", 0, HEADER_BYTES)
-        count = int.from_bytes(data[-SLOT_BYTES:], signed=True)
-        size = self._disk.size(f"{INDEX}/{name}")
-        return count <= 1 and size == self._layout.file_bytes
 
     def _check_entries(self, name: str, header: IndexHeader, newest: array[int]) -> None:
         file = IndexFile(self._disk, name, self._layout, header)

@@ -29,6 +29,7 @@ from kourou.store.index_file import (
     IndexLayout,
     index_file_name,
     index_file_names,
+    is_empty,
     read_header,
 )
 from kourou.store.index_keys import KeyHashes, is_indexed
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
 """What closing still indexes: less than a second, with messages of 1 KB."""
+_READS_BETWEEN: Final = 4
+"""Chunks of the log that are looked through between two files when the index is opened."""
 _RECORDS_PER_STEP: Final = 400
 """A step takes about a millisecond."""
 
@@ -120,7 +123,8 @@ class KeyIndex:
                 header = read_header(self._disk, name, self._layout)
                 self._check(name, header, files, durable_to_ms, complete_to)
             except CorruptRecordError as error:
-                log.warning("index.rebuilt_from file=%s reason=%s", name, error.reason)
+                if not is_empty(self._disk, name):
+                    log.warning("index.rebuilt_from file=%s reason=%s", name, error.reason)
                 break
             files.append(IndexFile(self._disk, name, self._layout, header))
         self._last_name = names[len(files) - 1] if files else ""
@@ -145,9 +149,29 @@ class KeyIndex:
             raise CorruptRecordError(name, 24, "records before its last may be missing")
         if files and header.begin_offset < files[-1].header.end_offset:
             raise CorruptRecordError(name, 16, "it begins before the file before it ends")
+        if not self._follows(header, files[-1].header if files else None):
+            raise CorruptRecordError(name, 16, "records between it and what is before are missing")
         is_kept = header.end_offset >= self._log.min_position
         if is_kept and record_time(self._log, header.end_offset) != header.end_at_ms:
             raise CorruptRecordError(name, 24, "its last record is not in the log")
+
+    def _follows(self, header: IndexHeader, before: IndexHeader | None) -> bool:
+        """Tell whether no record with a key lies between a file's first and the file before it."""
+        done = -1 if before is None else before.end_offset
+        if done < self._log.min_position and before is not None:
+            return True  # those between may have expired
+        cursor = LogCursor(self._log, max(done, self._log.min_position))
+        until = self._log.written_position
+        for _ in range(_READS_BETWEEN):
+            if cursor.position >= header.begin_offset:
+                return True
+            cursor.read(until, may_block=True)
+            for record in cursor.take(until, _RECORDS_PER_STEP):
+                if record.start >= header.begin_offset:
+                    return True
+                if record.start > done and self._hashes_of(record):
+                    return False
+        return True  # so much without a key is no file that went missing
 
     def _start_behind(self, files: list[IndexFile]) -> None:
         """Go on behind what the files hold."""
@@ -201,9 +225,7 @@ class KeyIndex:
     def _put(self, record: LogRecord) -> bool:
         """Add the record's entries; False if some of them need another file."""
         done, self._keys_done = self._keys_done, 0
-        if not is_indexed(record.sys_flag):
-            return True
-        hashes = self._hashes.of_record(record.topic, record.properties)
+        hashes = self._hashes_of(record)
         if done:
             hashes = hashes[done:]
         if not hashes:
@@ -216,6 +238,11 @@ class KeyIndex:
             self._keys_done = done + count
             return False
         return True
+
+    def _hashes_of(self, record: LogRecord) -> list[int]:
+        if not is_indexed(record.sys_flag):
+            return []
+        return self._hashes.of_record(record.topic, record.properties)
 
     def upkeep(self, until: int, now_ms: int) -> None:
         """Do what the next step cannot do without waiting for the device.

@@ -110,6 +110,7 @@ class ActiveIndexFile(IndexFile):
         """
         slots: array[int] = array(_INT)
         file = cls(disk, name, layout, header, slots)
+        file._used_slots = 0
         while len(slots) < layout.slots:
             file._read_slots(min(_PIECE_PAGES * _PAGE_SLOTS, layout.slots - len(slots)))
         return file
@@ -127,6 +128,7 @@ class ActiveIndexFile(IndexFile):
                     piece[index] = self._counted(value, first + index)
                     self._changed_pages.add(first + index + _HEADER_SLOTS >> _PAGE_BITS)
         self._slots.extend(piece)
+        self._used_slots += number - piece.count(0)
 
     def _counted(self, number: int, slot: int) -> int:
         """Return the newest entry of the slot that the header counts, from an uncounted one on."""

@@ -71,7 +71,7 @@ class IndexHeader(NamedTuple):
     begin_offset: int
     end_offset: int
     used_slots: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's own `count` is of no use here
 
 
 class IndexEntry(NamedTuple):
@@ -139,6 +139,12 @@ def read_header(disk: Disk, name: str, layout: IndexLayout) -> IndexHeader:
             path, 0, f"times {header.begin_at_ms} to {header.end_at_ms} are not its entries'"
         )
     return header
+
+
+def is_empty(disk: Disk, name: str) -> bool:
+    """Tell whether a file was made and never filled, as far as a crash left."""
+    count = disk.read(f"{INDEX}/{name}", HEADER_BYTES - SLOT_BYTES, SLOT_BYTES)
+    return int.from_bytes(count, signed=True) in (0, 1)
 
 
 def read_entry(disk: Disk, name: str, layout: IndexLayout, number: int) -> IndexEntry:

@@ -112,14 +112,14 @@ def _tail_places(query: KeyQuery, log_: CommitLog, start: int, until: int) -> li
     while cursor.position < until_read:
         if not cursor.read(until, may_block=True):
             break
-        for record in cursor.take(until, _RECORDS_AT_ONCE):
-            if (
-                record.topic == topic
-                and query.begin_ms <= record.store_at_ms <= query.end_ms
-                and is_indexed(record.sys_flag)
-                and has_key(record.properties, key, query.kind)
-            ):
-                places.append(record.start)
+        places += [
+            record.start
+            for record in cursor.take(until, _RECORDS_AT_ONCE)
+            if record.topic == topic
+            and query.begin_ms <= record.store_at_ms <= query.end_ms
+            and is_indexed(record.sys_flag)
+            and has_key(record.properties, key, query.kind)
+        ]
     return places
 
 
