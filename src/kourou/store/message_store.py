@@ -68,6 +68,7 @@ class MessageStore(StoreWriter):
         self.index: KeyIndex | None = files.index
         self.expiry = Expiry(files.disk, files.log, files.queues, lambda: self.visible_position)
         self._is_closed = False
+        self._flush_target: Appended | None = None  # its entry is written when the round is over
 
     @classmethod
     def open(
@@ -174,16 +175,18 @@ class MessageStore(StoreWriter):
     def flush(self, now_ms: int) -> bool:
         """Write the queues' tails and the checkpoint, and look at the space left; each second.
 
-        False if many queues are new: call again in some milliseconds for more of them. Raises
+        False if there are many queues: call again in some milliseconds for more of them. Raises
         nothing: what fails here makes the store refuse appends.
         """
         if self._guard.read_only_reason is not None:
             return True
+        if not self._queues.is_flushing:
+            self._flush_target = self._last_visible
         has_rest = False
         if self._flush_queues(self._queues.flush_some):
-            has_rest = self._queues.has_tails
+            has_rest = self._queues.is_flushing
             if not has_rest:
-                self._checkpoint.begin_round(self._last_visible, now_ms)
+                self._checkpoint.begin_round(self._flush_target, now_ms)
             if self.index is not None:
                 self._checkpoint.index_is_durable(self.index.durable_at_ms)
             self._try_write(self._checkpoint.write)
