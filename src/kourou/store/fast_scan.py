@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from kourou.protocol.hashing import crc32
-from kourou.protocol.message_layout import MAGIC_V1
+from kourou.protocol.message_layout import MAGIC_V1, TOPIC_SIZE_V1_MAX
 from kourou.store.formats import BLANK_BYTES
 from kourou.store.record_seal import SEAL_BYTES, encode_seal
 
@@ -76,7 +76,13 @@ def ordinary_records(buffer: bytes, at: int, position: int, segment_end: int) ->
         properties_at = topic_end + 2
         properties = buffer[properties_at:end]
         size_field = buffer[topic_end:properties_at]
-        if properties_at > end or int.from_bytes(size_field, "big") != len(properties):
+        topic = buffer[body_end + 1 : topic_end]
+        if (
+            properties_at > end
+            or int.from_bytes(size_field, "big") != len(properties)
+            or len(topic) > TOPIC_SIZE_V1_MAX
+            or not topic.isascii()  # else it may not be UTF-8
+        ):
             return
         seal_at = end - SEAL_BYTES
         if properties[-SEAL_BYTES:-11] == seal_start:
@@ -92,7 +98,7 @@ def ordinary_records(buffer: bytes, at: int, position: int, segment_end: int) ->
             queue_offset,
             flags,
             store_at_ms,
-            buffer[body_end + 1 : topic_end],
+            topic,
             properties,
         )
         at = end
