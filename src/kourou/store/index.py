@@ -42,7 +42,7 @@ CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
 """What closing still indexes: less than a second, with messages of 1 KB."""
 _READS_BETWEEN: Final = 4
 """Chunks of the log that are looked through between two files when the index is opened."""
-_RECORDS_PER_STEP: Final = 400
+_RECORDS_PER_STEP: Final = 250
 """A step takes about a millisecond."""
 
 

@@ -40,6 +40,7 @@ from kourou.store.paths import INDEX
 TAIL_BYTES_MAX: Final = 256 * 1024
 """Entries that wait in memory, before some must be written."""
 
+_PACK_ENTRY: Final = INDEX_ENTRY.pack
 _INT: Final = "i"
 _PAGE_BITS: Final = 10
 _PAGE_SLOTS: Final = 1 << _PAGE_BITS
@@ -72,6 +73,7 @@ class ActiveIndexFile(IndexFile):
             self._used_slots,
             self._count,
         ) = header
+        self._end_seconds = seconds_since(header.begin_at_ms, header.end_at_ms)
         self._slots = slots
         self._changed_pages: set[int] = set()
         # The number of the first entry in memory, and those. Replaced as a whole, for readers.
@@ -178,20 +180,23 @@ class ActiveIndexFile(IndexFile):
     def put(self, hashes: list[int], physical_offset: int, store_at_ms: int) -> int:
         """Add an entry for each hash of one record, as long as they fit; return how many did."""
         count, slots, slot_number = self._count, self._slots, self.layout.slots
-        tail = self._tail[1]
-        hashes = hashes[: self.layout.entries - count]
-        seconds = seconds_since(self._begin_at_ms, store_at_ms)
+        tail, changed = self._tail[1], self._changed_pages
+        if count + len(hashes) > self.layout.entries:
+            hashes = hashes[: self.layout.entries - count]
+        if store_at_ms != self._end_at_ms or count <= 1:
+            self._end_seconds = seconds_since(self._begin_at_ms, store_at_ms)
+        seconds = self._end_seconds
         for key_hash in hashes:
             slot = key_hash % slot_number
             previous = slots[slot]
-            tail += INDEX_ENTRY.pack(key_hash, physical_offset, seconds, previous)
+            tail += _PACK_ENTRY(key_hash, physical_offset, seconds, previous)
             slots[slot] = count
-            self._changed_pages.add(slot + _HEADER_SLOTS >> _PAGE_BITS)
+            changed.add(slot + _HEADER_SLOTS >> _PAGE_BITS)
             if not previous:
                 self._used_slots += 1
             if count == 1:
                 self._begin_at_ms, self._begin_offset = store_at_ms, physical_offset
-                seconds = 0
+                seconds = self._end_seconds = 0
             count += 1
         if hashes:
             self._count = count

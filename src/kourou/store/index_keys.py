@@ -42,6 +42,7 @@ _HEADS_MAX: Final = 1024
 _UNIQ_KEY: Final = f"{UNIQ_KEY}\x01".encode()
 _KEYS: Final = f"{KEYS}\x01".encode()
 _TAGS: Final = f"{TAGS}\x01".encode()
+_NAMES: Final = tuple((start, len(start)) for start in (_UNIQ_KEY, _KEYS, _TAGS))
 
 
 class KeyKind(Enum):
@@ -161,16 +162,24 @@ class KeyHashes:
         hashes = self._topics.get(topic)
         if hashes is None:
             hashes = self._add(topic)
-        found = []
-        if value := _value(properties, _UNIQ_KEY):
-            found.append(hashes.of_key(value))
-        if value := _value(properties, _KEYS):
-            if b" " in value:
-                found += [hashes.of_key(key) for key in value.split(b" ") if key]
-            else:
-                found.append(hashes.of_key(value))
-        if value := _value(properties, _TAGS):
-            found.append(hashes.of_tags(value))
+        found, of_key = [], hashes.of_key
+        # What `_value` does, without its calls: a third of all that indexing costs.
+        for start, size in _NAMES:
+            at = properties.rfind(start)
+            if at < 0:
+                continue
+            end = properties.find(b"\x02", at)
+            value = properties[at + size : end]
+            if end < 0 or not value or (at and properties[at - 1] != 2):
+                value = _value(properties, start)
+            if start is _TAGS:
+                if value:
+                    tags_hash = hashes.tags.get(value)
+                    found.append(hashes.of_tags(value) if tags_hash is None else tags_hash)
+            elif start is _KEYS and b" " in value:
+                found += [of_key(key) for key in value.split(b" ") if key]
+            elif value:
+                found.append(of_key(value))
         return found
 
     def _add(self, topic: bytes) -> _TopicHashes:

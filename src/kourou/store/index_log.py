@@ -31,7 +31,8 @@ _V6_BYTES: Final = 12
 _V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _HEAD_BYTES_MAX: Final = _HEAD_BYTES + 2 * _V6_BYTES
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
-_OFFSET_AT: Final = 28
+_TAIL_BYTES_MIN: Final = 4
+"""Sizes of topic and properties, and a topic of one byte."""
 
 
 class LogRecord(NamedTuple):
@@ -176,37 +177,52 @@ def _parse(
 
     None if the chunk ends before the record does.
     """
-    size, magic = _SIZES(chunk, at)
-    if magic == MAGIC_BLANK and size == segment_end - at:
-        return LogRecord(chunk_start + at, size, 0, 0, b"", b"")
-    if magic not in (MAGIC_V1, MAGIC_V2) or not _HEAD_BYTES < size <= limit - at:
+    if at + _HEAD_BYTES > len(chunk):
+        size, magic = _SIZES(chunk, at)
+        is_record = magic in (MAGIC_V1, MAGIC_V2) and _HEAD_BYTES < size <= limit - at
+        return None if is_record else _blank(chunk_start + at, size, magic, segment_end - at)
+    size, magic, offset, sys_flag, store_at_ms, body_size = _HEAD(chunk, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return _blank(chunk_start + at, size, magic, segment_end - at)
+    if offset != chunk_start + at or not _HEAD_BYTES < size <= limit - at:
         return _NOTHING
-    if at + size > len(chunk):
+    end = at + size
+    if end > len(chunk):
         return None
-    _, _, offset, sys_flag, store_at_ms, body_size = _HEAD(chunk, at)
     topic_at = at + _HEAD_BYTES + body_size
     if sys_flag & _V6_FLAGS:
-        born = _V6_BYTES if sys_flag & BORN_HOST_V6 else 0
-        store = _V6_BYTES if sys_flag & STORE_HOST_V6 else 0
-        store_at_ms = _MOVED_TIME(chunk, at + 56 + born)[0]
-        body_size = _MOVED_SIZE(chunk, at + 84 + born + store)[0]
-        topic_at = at + _HEAD_BYTES + born + store + body_size
-    if offset != chunk_start + at or not 0 <= topic_at - at - body_size < topic_at - at + 3 <= size:
+        store_at_ms, topic_at = _moved(chunk, at, sys_flag)
+    if not at < topic_at <= end - _TAIL_BYTES_MIN:
         return _NOTHING
     if magic == MAGIC_V1:
         topic_size, topic_at = chunk[topic_at], topic_at + 1
     else:
         topic_size, topic_at = _SIZE16(chunk, topic_at)[0], topic_at + 2
     topic_end = topic_at + topic_size
-    if topic_size <= 0 or topic_end + 2 > at + size:
+    if (
+        topic_size <= 0
+        or topic_end > end - 2
+        or _SIZE16(chunk, topic_end)[0] != end - topic_end - 2
+    ):
         return _NOTHING
-    if _SIZE16(chunk, topic_end)[0] != at + size - topic_end - 2:
-        return _NOTHING
-    return LogRecord(
-        chunk_start + at,
-        size,
-        sys_flag,
-        store_at_ms,
-        chunk[topic_at:topic_end],
-        chunk[topic_end + 2 : at + size],
-    )
+    fields = (offset, size, sys_flag, store_at_ms, chunk[topic_at:topic_end])
+    # Its own constructor takes twice as long, and is called for each message.
+    return tuple.__new__(LogRecord, (*fields, chunk[topic_end + 2 : end]))
+
+
+def _blank(position: int, size: int, magic: int, left: int) -> LogRecord:
+    """Return what ends a segment, if this is it; else damage."""
+    if magic == MAGIC_BLANK and size == left:
+        return LogRecord(position, size, 0, 0, b"", b"")
+    return _NOTHING
+
+
+def _moved(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
+    """Return the store time, and where the topic begins, of a record with an IPv6 host."""
+    born = _V6_BYTES if sys_flag & BORN_HOST_V6 else 0
+    store = _V6_BYTES if sys_flag & STORE_HOST_V6 else 0
+    if at + _HEAD_BYTES_MAX > len(chunk):
+        return 0, 0  # it claims to be smaller than its own head
+    body_size = int(_MOVED_SIZE(chunk, at + 84 + born + store)[0])
+    store_at_ms = int(_MOVED_TIME(chunk, at + 56 + born)[0])
+    return store_at_ms, at + _HEAD_BYTES + born + store + body_size
