@@ -155,7 +155,6 @@ def test_the_codes_are_javas(golden: Golden, name: str) -> None:
         {"perm": -1},
         {"topic_filter_type": "SOME_TAG"},
         {"attributes": "+message.type=MIXED"},
-        {"attributes": "+queue.type=BatchCQ"},
         {"attributes": "+cleanup.policy=COMPACTION"},
     ],
 )

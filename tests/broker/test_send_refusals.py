@@ -17,6 +17,7 @@ from kourou.testing.send_rig import SendRig, message, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
+UNIQUE = "UNIQ_KEY\x01u\x02"
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -77,7 +78,7 @@ def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None
         ("__LITE_TOPIC\x01a\x02", {}, 13),
         ("DELAY\x01soon\x02", {}, 13),
         ("_SYS_MSG_PRIORITY_\x01high\x02", {}, 13),
-        ("", {"topic": "Batched"}, 13),
+        ("INNER_NUM\x012\x02", {}, 13),
         ("", {"topic": "Compacted"}, 13),
         ("", {"topic": "Closed", "queue_id": -1}, 29),
     ],
@@ -87,7 +88,6 @@ def test_what_is_not_served_yet_is_refused_and_never_stored_as_plain(
 ) -> None:
     async def test(bench: SendRig) -> None:
         topics = bench.parts.topics
-        topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
         topics.put(TopicConfig("Compacted", attributes={"cleanup.policy": "COMPACTION"}))
         topics.put(TopicConfig("Closed", 4, 0))
         answer = await bench.send(b"x", properties, **header)
@@ -118,7 +118,11 @@ def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> N
         ([BatchItem(0, b"a", b"TIMER_DELAY_MS\x011\x02")], {}),
         ([BatchItem(0, b"a", b"__LITE_TOPIC\x01l\x02")], {}),
         ([BatchItem(0, b"a", b"")], {"sys_flag": 0x4}),
-        ([BatchItem(0, b"a", b"")], {"topic": "Batched"}),
+        ([BatchItem(0, b"a", b"")], {"topic": "Batched", "sys_flag": 0x1, "properties": UNIQUE}),
+        (
+            [BatchItem(0, b"a", b"")],
+            {"topic": "Batched", "properties": UNIQUE + "DELAY\x013\x02"},
+        ),
     ],
 )
 def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str, Any]) -> None:

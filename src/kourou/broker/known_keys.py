@@ -87,7 +87,7 @@ ROCKETMQ_KEYS: Final = frozenset(
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     longPollingEnable mappedFileSizeCommitLog mappedFileSizeConsumeQueue
     mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
-    maxAsyncPutMessageRequests maxBatchDeleteFilesNum
+    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
     maxChecksumRange maxClientEventCount maxConsumeQueueScan maxErrorRateOfBloomFilter
     maxFilterMessageSize maxHashSlotNum maxHaTransferByteInSecond maxIndexNum
     maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxMessageSize

@@ -34,10 +34,12 @@ from kourou.broker.send_checks import (
     SendChecks,
     check_batch,
     check_batch_topic,
+    check_inner_batch,
     check_served,
     is_dead,
 )
 from kourou.broker.stats import BrokerStats
+from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import Topics
 from kourou.clock import Clock
 from kourou.errors import (
@@ -49,6 +51,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds, encode_offset_msg_id
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -86,6 +89,7 @@ class _Send:
         queue_id: the queue there.
         properties: as stored; a delay adds to them. Of a batch, those of the whole, not stored.
         items: the messages of a batch; empty for a single message.
+        is_inner: the batch is stored as one record.
     """
 
     header: SendHeader
@@ -93,6 +97,7 @@ class _Send:
     queue_id: int
     properties: dict[str, str]
     items: Sequence[BatchItem]
+    is_inner: bool = False
 
 
 class SendHandlers:
@@ -176,6 +181,8 @@ class SendHandlers:
             self._check_size(command.body)
             items = decode_batch(command.body)
             check_batch(header, items)
+            if has_batch_queues(topic) and names.UNIQ_KEY in properties:
+                return self._inner_batch(_Send(header, topic, queue_id, properties, items))
             self._add_unique_key(properties)
             return _Send(header, topic, queue_id, properties, items)
         if is_retry_topic(topic.name):
@@ -192,6 +199,19 @@ class SendHandlers:
         properties |= self._region
         properties[names.CLUSTER] = self._config.now.cluster_name
         return _Send(header, topic, queue_id, properties, ())
+
+    def _inner_batch(self, send: _Send) -> _Send:
+        """Return a batch with an id of its own as the one record that it becomes.
+
+        Raises:
+            MessageIllegalError: it cannot be stored so.
+        """
+        properties = send.properties
+        check_inner_batch(send.header, properties, send.items)
+        properties |= self._region
+        properties[names.CLUSTER] = self._config.now.cluster_name
+        properties[names.INNER_NUM] = str(len(send.items))
+        return replace(send, is_inner=True)
 
     def _make_topic(self, request: Request, send: _Send) -> None:
         """Make the topic, which there may be none of; a message that is refused makes none.
@@ -242,6 +262,7 @@ class SendHandlers:
                     send.queue_id,
                     result.appended[0].queue_offset,
                     unique_key,
+                    unique_key if send.is_inner else None,
                 )
                 answer = self._answer(command, _CODES[result.status], result.reason or None, header)
                 is_synced = waits and result.status is PutStatus.OK
@@ -262,7 +283,7 @@ class SendHandlers:
         draft = partial(
             _draft, header=send.header, born_host=request.remote_address, store_host=store_host
         )
-        if send.items:
+        if send.items and not send.is_inner:
             placement = Placement(send.topic.name, send.queue_id)
             return [
                 draft(placement, flag=item.flag, body=item.body, properties=item.properties)
@@ -274,12 +295,15 @@ class SendHandlers:
         text = encode_properties(send.properties)
         if len(text) > PROPERTIES_SIZE_MAX:
             raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
-        return [draft(placement, flag=send.header.flag, body=request.command.body, properties=text)]
+        single = draft(placement, flag=send.header.flag, body=request.command.body, properties=text)
+        if send.is_inner:
+            single.sys_flag |= INNER_BATCH | NEED_UNWRAP
+        return [single]
 
     def _count(self, result: PutResult, kind: str, took_ms: int) -> None:
         """Count what was stored, where it was stored: all of it lies in one queue."""
         first = result.appended[0]
-        count, size_bytes = 1, first.size
+        count, size_bytes = first.count, first.size
         if len(result.appended) > 1:
             count = len(result.appended)
             size_bytes = sum(appended.size for appended in result.appended)

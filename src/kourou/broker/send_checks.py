@@ -10,8 +10,9 @@ The checks come in Java's order, each with Java's code:
     26  retry topic: its group does not exist
     16  the message is transactional
     1   the message is to be delivered at a time
-    13  the message is light, an inner batch, or for a compacted topic
-    13  a batch that is empty, delayed, transactional, or for a retry topic
+    13  the message is light, claims to be an inner batch, or is for a compacted topic
+    13  a batch that is empty, delayed, transactional, or for a retry topic; one to be stored as one
+        record that is compressed or has too many messages
 
 The three before the last are not built yet. Stored as plain messages, they would be delivered as
 such; that is why they are refused, with the code Java uses when they are switched off.
@@ -41,7 +42,7 @@ from kourou.errors import (
 from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
 from kourou.model.properties import decode_properties
-from kourou.model.sysflag import INNER_BATCH, TRANSACTION_MASK
+from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_MASK
 from kourou.model.topic import (
     NOT_ALLOWED_SEND_TOPICS,
     RETRY_PREFIX,
@@ -52,6 +53,7 @@ from kourou.model.topic import (
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.headers_send import SendHeader
 from kourou.protocol.message_batch import BatchItem
+from kourou.store.dispatch import INNER_MESSAGES_MAX
 
 _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 
@@ -148,7 +150,8 @@ def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, s
     Raises:
         NoPermissionError: it is part of a transaction.
         RemoteSystemError: it is to be delivered at a time, and not by a delay level.
-        MessageIllegalError: it goes to light queues, is an inner batch, or its topic is compacted.
+        MessageIllegalError: it goes to light queues, claims to be an inner batch, or its topic is
+            compacted.
     """
     check_attributes(topic)
     is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
@@ -164,8 +167,8 @@ def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, s
             ResponseCode.SYSTEM_ERROR,
             "accurate timer message is not enabled: use one of the delay levels",
         )
-    if header.sys_flag & INNER_BATCH:
-        raise _illegal("inner batches are not served yet")
+    if header.sys_flag & INNER_BATCH or names.INNER_NUM in properties:
+        raise _illegal("a single message is no inner batch: the broker makes those of batches")
     for name in _LIGHT:
         if name in properties:
             raise _illegal(f"property {name}: light queues are not served yet")
@@ -175,7 +178,7 @@ def check_attributes(topic: TopicConfig) -> None:
     """Refuse a topic whose messages would have to be stored in another way.
 
     Raises:
-        MessageIllegalError: it has batch consume queues, or is compacted.
+        MessageIllegalError: it is compacted.
     """
     for name, served in SERVED_VALUES.items():
         value = topic.attributes.get(name, served)
@@ -187,7 +190,7 @@ def check_batch_topic(topic: TopicConfig) -> None:
     """Refuse a batch for its topic, before its body is looked at.
 
     Raises:
-        MessageIllegalError: it is a retry topic, has batch consume queues, or is compacted.
+        MessageIllegalError: it is a retry topic, or is compacted.
     """
     check_attributes(topic)
     if is_retry_topic(topic.name):
@@ -212,6 +215,23 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem]) -> None:
             raise _illegal("a message of a batch is not delayed and not part of a transaction")
         if any(name in properties for name in _LIGHT):
             raise _illegal("light queues are not served yet")
+
+
+def check_inner_batch(
+    header: SendHeader, properties: dict[str, str], items: Sequence[BatchItem]
+) -> None:
+    """Refuse a batch that could not be stored as one record; after `check_batch`.
+
+    Raises:
+        MessageIllegalError: it is compressed, which nobody could take apart, is delayed, or has
+            more messages than a queue entry can count.
+    """
+    if header.sys_flag & COMPRESSED:
+        raise _illegal("a batch for batch consume queues is not compressed")
+    if delay_level_of(properties) > 0 or has_timer(properties):
+        raise _illegal("a batch is not delayed")
+    if len(items) > INNER_MESSAGES_MAX:
+        raise _illegal(f"a batch of {len(items)} messages, at most {INNER_MESSAGES_MAX}")
 
 
 def _check_name(name: str) -> None:

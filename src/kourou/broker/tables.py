@@ -7,6 +7,7 @@ from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.broker.groups import Groups
+from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics
 from kourou.disk import Disk
@@ -40,6 +41,7 @@ class Tables:
             runtime.offload,
             runtime.clock,
         )
+        store.ask_kinds(lambda name: has_batch_queues(self.topics.get(name)))
         self.groups = Groups(
             ConfigFile(disk, GROUPS_FILE, decode_subscription_group_table),
             runtime.offload,

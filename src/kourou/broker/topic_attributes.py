@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from kourou.errors import RemoteSystemError
+from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 
 QUEUE_TYPE: Final = "queue.type"
 CLEANUP_POLICY: Final = "cleanup.policy"
 
-SERVED_VALUES: Final = {QUEUE_TYPE: "SimpleCQ", CLEANUP_POLICY: "DELETE"}
+BATCH_QUEUES: Final = "BatchCQ"
+"""The value of `queue.type` with which a batch is stored as one record."""
+
+SERVED_VALUES: Final = {CLEANUP_POLICY: "DELETE"}
 """Attributes that decide how a topic is stored, and the one value of each that is served so far."""
 
 _LITE_EXPIRATION_MAX_MIN: Final = 43_200
@@ -50,7 +54,7 @@ def _between(least: int, most: int) -> Callable[[str], bool]:
 
 
 _ATTRIBUTES: Final = {
-    QUEUE_TYPE: _Attribute(_one_of("BatchCQ", "SimpleCQ"), can_change=False),
+    QUEUE_TYPE: _Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), can_change=False),
     CLEANUP_POLICY: _Attribute(_one_of("DELETE", "COMPACTION"), can_change=False),
     "message.type": _Attribute(
         _one_of(
@@ -61,6 +65,11 @@ _ATTRIBUTES: Final = {
     "reserve.time": _Attribute(_between(0, 2**63 - 1), can_change=True),
     "lite.topic.expiration": _Attribute(_between(-1, _LITE_EXPIRATION_MAX_MIN), can_change=True),
 }
+
+
+def has_batch_queues(topic: TopicConfig | None) -> bool:
+    """Tell whether the topic's batches are stored as one record each."""
+    return topic is not None and topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
 
 def change_attributes(

@@ -105,11 +105,12 @@ async def pull(
     )
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     command = request(code, header)
-    return _pull_result(await pool.request(address, command, timeout_s), queue, subscription)
+    answer = await pool.request(address, command, timeout_s)
+    return _pull_result(answer, queue, subscription, offset)
 
 
 def _pull_result(
-    answer: RemotingCommand, queue: MessageQueue, subscription: SubscriptionData
+    answer: RemotingCommand, queue: MessageQueue, subscription: SubscriptionData, offset: int
 ) -> PullResult:
     if answer.code not in _PULL_CODES:
         raise RemoteError.from_response(answer.code, answer.remark)
@@ -123,6 +124,7 @@ def _pull_result(
         raw=answer.body,
         suggested_broker_id=header.suggest_which_broker_id,
         subscription=subscription,
+        asked_offset=offset,
     )
 
 

@@ -39,6 +39,7 @@ class PullResult:
     """
 
     __slots__ = (
+        "_asked_offset",
         "_messages",
         "_subscription",
         "max_offset",
@@ -61,6 +62,7 @@ class PullResult:
         raw: bytes = b"",
         suggested_broker_id: int = 0,
         subscription: SubscriptionData | None = None,
+        asked_offset: int = 0,
     ) -> None:
         self.queue = queue
         self.status = status
@@ -70,6 +72,7 @@ class PullResult:
         self.raw = raw
         self.suggested_broker_id = suggested_broker_id
         self._subscription = subscription
+        self._asked_offset = asked_offset
         self._messages: list[MessageExt] | None = None
 
     def __repr__(self) -> str:
@@ -83,12 +86,16 @@ class PullResult:
         """The messages in offset order, decoded when first asked for.
 
         Brokers filter by the hash of a tag; here those with another tag of equal hash are left out.
+        So are the messages of a batch that are before the offset asked for: a broker that stores
+        batches as they are hands them out whole.
 
         Raises:
             MalformedMessageError: a record does not parse, or its body cannot be inflated.
         """
         if self._messages is None:
             messages = decode_messages(self.raw)
+            if messages and messages[0].queue_offset < self._asked_offset:
+                messages = [one for one in messages if one.queue_offset >= self._asked_offset]
             for message in messages:
                 message.broker_name = self.queue.broker_name
             wanted = self._subscription

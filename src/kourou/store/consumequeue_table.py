@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -49,6 +49,7 @@ class ConsumeQueueTable:
         self._round: dict[ConsumeQueue, None] = {}  # that is being flushed, a few at a time
         self._refused: set[str] = set()  # topics on their way out, whose files may still be there
         self._batch_topics = batch_topics(disk)
+        self._has_batches: Callable[[str], bool] = self._batch_topics.__contains__
         self.unsynced: dict[str, tuple[str, ...]] = {}
         self._is_recovering = True
 
@@ -105,22 +106,21 @@ class ConsumeQueueTable:
         """Tell whether a record found in the log gets an entry here: its names make a path."""
         return queue_id >= 0 and is_safe_topic(topic)
 
-    def keep_batches(self, topic: str, *, is_on: bool = True) -> None:
-        """Let queues of the topic that come to be have an entry for each batch, or each message.
+    def keep_batches(self, topic: str) -> None:
+        """Give the topic batch queues, as a batch in the log says that it has."""
+        self._batch_topics.add(topic)
 
-        Those that are there stay what they are.
-        """
-        if is_on:
-            self._batch_topics.add(topic)
-        else:
-            self._batch_topics.discard(topic)
+    def ask_kinds(self, has_batches: Callable[[str], bool]) -> None:
+        """From now on ask whether a topic whose first queue comes to be has batch queues."""
+        self._has_batches = has_batches
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue; an empty one if it is new."""
         queues = self._queues.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None:
-            is_batch = topic in self._batch_topics
+            other = next(iter(queues.values()), None)
+            is_batch = self._has_batches(topic) if other is None else isinstance(other, BatchQueue)
             queue = queues[queue_id] = self._make(topic, queue_id, is_batch=is_batch)
             self._by_key[topic.encode(), queue_id] = queue
         return queue

@@ -72,12 +72,12 @@ class StoreWriter(StoreReader):
         """Records below are on the device: they survive a power cut."""
         return self._log.synced_position
 
-    def keep_batches(self, topic: str, *, is_on: bool = True) -> None:
-        """Give the topic batch queues, once it has a message; or with `is_on` False usual ones.
+    def ask_kinds(self, has_batches: Callable[[str], bool]) -> None:
+        """From now on ask whether a topic that gets its first message has batch queues.
 
-        Queues that are there stay what they are; a start finds the topic's in `config/topics.json`.
+        Until then that is what `config/topics.json` and the queues' files said at the start.
         """
-        self._queues.keep_batches(topic, is_on=is_on)
+        self._queues.ask_kinds(has_batches)
 
     def append(self, draft: RecordDraft, now_ms: int) -> Appended:
         """Give the message its place in the log and in its queue, in memory.

@@ -62,7 +62,11 @@ BROKER = ("10.0.0.1", 10911)
 def small_config(**options: object) -> BrokerConfig:
     """Return the config of a broker with small files, which are checked fast."""
     small: dict[str, Any] = {
-        "store": StoreConfig(commitlog_segment_bytes=1 << 20, consumequeue_file_bytes=20 * 1000),
+        "store": StoreConfig(
+            commitlog_segment_bytes=1 << 20,
+            consumequeue_file_bytes=20 * 1000,
+            batch_queue_file_bytes=46 * 100,
+        ),
         "max_message_size_bytes": 1 << 18,
     }
     return BrokerConfig(**small | options)

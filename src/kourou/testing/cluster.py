@@ -47,7 +47,11 @@ _SMALL: Final[dict[str, Any]] = {
     "max_message_size_bytes": 16 * _KIB,
     "pending_connection_bytes_max": 1024 * _KIB,
     "pending_bytes_max": 4096 * _KIB,
-    "store": StoreConfig(commitlog_segment_bytes=64 * _KIB, consumequeue_file_bytes=20 * 100),
+    "store": StoreConfig(
+        commitlog_segment_bytes=64 * _KIB,
+        consumequeue_file_bytes=20 * 100,
+        batch_queue_file_bytes=46 * 100,
+    ),
 }
 """Options of brokers unless a test says others: files so small that they roll now and then."""
 

@@ -1,0 +1,138 @@
+"""A batch for a topic with batch consume queues is one record, and its messages come one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.topic import TopicConfig
+from kourou.protocol.headers_send import SendMessageResponseHeader
+from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.protocol.message_layout import decode_message
+from kourou.testing.send_rig import SendRig, run_sends
+
+UNIQUE = "UNIQ_KEY\x01u-1\x02WAIT\x01true\x02"
+ITEMS = [BatchItem(n, b"body-%d" % n, b"TAGS\x01a\x02") for n in range(3)]
+
+
+def run_batches(test: Callable[[SendRig], Awaitable[None]]) -> None:
+    """Run the test on a broker with a topic `B` of batch queues."""
+
+    async def with_topic(bench: SendRig) -> None:
+        bench.parts.topics.put(TopicConfig("B", 1, 1, attributes={"queue.type": "BatchCQ"}))
+        await test(bench)
+
+    run_sends(with_topic)
+
+
+async def send_batch(
+    bench: SendRig, items: list[BatchItem], properties: str = UNIQUE
+) -> SendMessageResponseHeader:
+    answer = await bench.send(encode_batch(items), properties, topic="B", batch=True)
+    assert answer.code == 0, answer.remark
+    return answer.header(SendMessageResponseHeader)
+
+
+def test_the_answer_names_the_batch_and_its_first_offset() -> None:
+    async def test(bench: SendRig) -> None:
+        first = await send_batch(bench, ITEMS)
+        second = await send_batch(bench, ITEMS[:2], "UNIQ_KEY\x01u-2\x02")
+        assert (first.queue_offset, first.batch_uniq_id) == (0, "u-1")
+        assert (second.queue_offset, second.batch_uniq_id) == (3, "u-2")
+        assert bench.parts.store.max_offset("B", 0) == 5
+
+    run_batches(test)
+
+
+def test_the_batch_is_one_record_with_javas_flags_and_properties() -> None:
+    async def test(bench: SendRig) -> None:
+        await send_batch(bench, ITEMS)
+        header = await send_batch(bench, ITEMS)
+        record = bench.parts.store.read_record(decode_offset_msg_id(header.msg_id)[1])
+        assert record is not None
+        message = decode_message(record)
+        assert message.sys_flag == 0x40 | 0x80
+        assert message.body == encode_batch(ITEMS)
+        del message.properties["__CRC32#"]
+        assert message.properties == {
+            "CLUSTER": "DefaultCluster",
+            "INNER_BASE": "3",
+            "INNER_NUM": "3",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "UNIQ_KEY": "u-1",
+            "WAIT": "true",
+        }
+
+    run_batches(test)
+
+
+def test_consumers_get_each_message_at_its_own_offset() -> None:
+    async def test(bench: SendRig) -> None:
+        await send_batch(bench, ITEMS)
+        assert (await bench.send(b"single", topic="B")).code == 0
+        await send_batch(bench, ITEMS[1:])
+        stored = bench.stored("B")
+        bodies = [b"body-0", b"body-1", b"body-2", b"single", b"body-1", b"body-2"]
+        assert [message.body for message in stored] == bodies
+        assert [message.queue_offset for message in stored] == list(range(6))
+        assert [message.flag for message in stored] == [0, 1, 2, 0, 1, 2]
+
+    run_batches(test)
+
+
+def test_a_batch_without_an_id_of_its_own_is_stored_message_by_message() -> None:
+    async def test(bench: SendRig) -> None:
+        header = await send_batch(bench, ITEMS, "")
+        assert header.batch_uniq_id is None
+        assert len(header.msg_id.split(",")) == len(ITEMS)
+        assert len(bench.stored("B")) == len(ITEMS)
+
+    run_batches(test)
+
+
+def test_a_batch_for_a_usual_topic_is_stored_message_by_message() -> None:
+    async def test(bench: SendRig) -> None:
+        answer = await bench.send(encode_batch(ITEMS), UNIQUE, batch=True)
+        header = answer.header(SendMessageResponseHeader)
+        assert header.batch_uniq_id is None
+        assert [message.sys_flag for message in bench.stored()] == [0, 0, 0]
+
+    run_batches(test)
+
+
+def test_the_messages_of_a_batch_are_counted_each() -> None:
+    async def test(bench: SendRig) -> None:
+        await send_batch(bench, ITEMS)
+        bench.parts.stats.sample(0)
+        assert bench.parts.stats.store.today == (len(ITEMS), 0)
+
+    run_batches(test)
+
+
+@pytest.mark.parametrize("kind", ["BatchCQ", "SimpleCQ"])
+def test_a_topic_made_again_after_its_deletion_may_be_of_the_other_kind(kind: str) -> None:
+    async def test(bench: SendRig) -> None:
+        await send_batch(bench, ITEMS)
+        parts = bench.parts
+        old = parts.topics.get("B")
+        assert old is not None
+        parts.topics.delete("B")
+        deletion = parts.commit.begin_deletion("B")
+        assert deletion is not None
+        deletion.note()
+        deletion.forget()
+        deletion.remove_files()
+        deletion.allow()
+        parts.topics.put(replace(old, attributes={"queue.type": kind}))
+        await bench.send(encode_batch(ITEMS), UNIQUE, topic="B", batch=True)
+        expected = "batchconsumequeue" if kind == "BatchCQ" else "consumequeue"
+        parts.store.flush(0)
+        assert parts.disk.exists(f"{expected}/B/0")
+        assert not parts.disk.exists("batchconsumequeue/B") or kind == "BatchCQ"
+        assert len(bench.stored("B")) == len(ITEMS)
+
+    run_batches(test)
