@@ -1,9 +1,12 @@
 """What a read of a batch queue hands out: whole batches, each record compared before.
 
-A reader inside a batch gets that batch, as Java hands it out: its client passes over the messages
-before its offset. A batch counts as its messages, and the first one is handed out however many
-there are. An entry or a record that is not what was written is refused by name, or passed over
-when told; entries are not found anew in the log before the next start.
+A reader inside a batch gets that batch, as Java hands it out: clients pass over the messages before
+their offset. A batch counts as its messages, and the first one is handed out however many there
+are. An entry or a record that is not what was written is refused by name, or passed over when told;
+entries are not found anew in the log before the next start.
+
+Tags are those of the messages, which are in the batch's body: what has no tags of its own is handed
+out whatever tags are wanted, and clients leave out what they do not want. Java hands out nothing.
 
 Source: DefaultMessageStore.getMessage with BatchConsumeQueue, apache/rocketmq 5.5.0.
 """
@@ -116,7 +119,7 @@ def plan_batches(
         elif not view.can_hold(entry.physical_offset, entry.size):
             suspect = at
             break
-        elif accepts is None or accepts(entry.tags_code):
+        elif accepts is None or not entry.tags_code or accepts(entry.tags_code):
             picked.append(Wanted(entry.queue_offset, *entry[:3]))
             count, size, status = count + entry.count, size + entry.size, GetStatus.FOUND
         at = entry.end
