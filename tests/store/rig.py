@@ -8,7 +8,7 @@ from kourou.model.properties import encode_properties
 from kourou.protocol.message_layout import RecordDraft, decode_messages
 from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Appended, MessageStore
+from kourou.store.message_store import Appended, Asked, MessageStore
 from kourou.testing.disk import SimDisk
 
 SEGMENT_BYTES = 4096
@@ -121,15 +121,14 @@ class Rig:
         bodies: list[bytes] = []
         offset = self.store.min_offset(topic, queue_id)
         while True:
-            plan = self.store.plan_get(topic, queue_id, offset, 32, 1 << 20, None)
-            if plan.next_offset == offset:
+            found = self.store.get(topic, queue_id, Asked(offset, 32, 1 << 20, None))
+            if found.plan.next_offset == offset:
                 return bodies
-            data = self.store.read_ranges(plan.ranges, may_block=True)
-            assert data is not None, "the segments are there"
-            messages = decode_messages(data)
-            assert [m.queue_offset for m in messages] == list(range(offset, plan.next_offset))
+            assert not found.mended, "no entry has rotted"
+            messages = decode_messages(found.body)
+            assert [m.queue_offset for m in messages] == list(range(offset, found.plan.next_offset))
             bodies += [message.body for message in messages]
-            offset = plan.next_offset
+            offset = found.plan.next_offset
 
     def problems(self) -> list[str]:
         """Stop cleanly and return what a check of the files finds."""

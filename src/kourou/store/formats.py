@@ -31,15 +31,6 @@ RECORD_START: Final = struct.Struct(">ii")
 BLANK_BYTES: Final = RECORD_START.size
 """Kept free behind every record of a segment, so that a blank always fits."""
 
-SYS_FLAG: Final = struct.Struct(">i")
-SYS_FLAG_AT: Final = 36
-"""Byte of a record where its sys flag is."""
-STORE_TIME: Final = struct.Struct(">q")
-STORE_TIME_AT: Final = 56
-"""Byte of a record where its store time begins, if the producer's address is IPv4."""
-STORE_TIME_AT_V6: Final = 68
-STORE_TIME_READ_BYTES: Final = STORE_TIME_AT_V6 + STORE_TIME.size
-
 _CHECKPOINT: Final = struct.Struct(">6q")
 _COPY: Final = struct.Struct(">4s7q")
 _COPY_CRC: Final = struct.Struct(">I")
