@@ -222,7 +222,20 @@ def _storage(parts: Parts, base: _Labels) -> list[Family]:
         ("storage_dispatch_behind_bytes", "Bytes written and not in the queues yet.",
          written - store.visible_position),
     )  # fmt: skip
-    return [_gauge(name, text, labels, [({}, value)]) for name, text, value in numbers]
+    reads = parts.reads
+    counts = (
+        ("storage_damaged_messages_total", "Messages that reads found damaged, each once.",
+         reads.damaged_count),
+        ("storage_skipped_messages_total", "Damaged messages that readers were let pass over.",
+         reads.skipped_count),
+    )  # fmt: skip
+    return [
+        *(_gauge(name, text, labels, [({}, value)]) for name, text, value in numbers),
+        *(
+            _family(name, Kind.COUNTER, text, [Sample(labels, value)])
+            for name, text, value in counts
+        ),
+    ]
 
 
 def _gauge(
