@@ -57,6 +57,8 @@ def store_at(path: Path, *, lock: bool, may_be_new: bool = False) -> Iterator[Os
         raise _unusable(path, error) from error
     try:
         yield disk
+    except BrokenPipeError:
+        raise  # of stdout: its reader has gone
     except OSError as error:
         raise _unusable(path, error) from error
     finally:

@@ -188,9 +188,7 @@ def _read_parquet(file: BinaryIO, advance: Advance) -> Iterator[Row]:
         opened = parquet.ParquetFile(file)
         missing = {"topic", "body"} - set(opened.schema_arrow.names)
         if missing:
-            raise InvalidMessageError(
-                f"the file has no column {' and none '.join(sorted(missing))}"
-            )
+            raise InvalidMessageError(f"the file has no column {', '.join(sorted(missing))}")
         for batch in opened.iter_batches(batch_size=_BATCH_ROWS):
             for fields in batch.to_pylist():
                 number += 1

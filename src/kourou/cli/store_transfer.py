@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -17,10 +17,10 @@ from kourou.cli.options import AsJson
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_instant, parse_start
 from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at, store_at
-from kourou.cli.store_rows import RowFormat, format_of, read_rows, row_writer
+from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
 from kourou.errors import StoreUnusableError, UsageError
-from kourou.store.export import Selection, export_messages
+from kourou.store.export import Row, Selection, export_messages
 from kourou.store.import_messages import import_messages
 from kourou.store.log_walk import LogPiece
 
@@ -103,24 +103,30 @@ def export_store(
     )
     if str(file) != "-" and file.exists() and not force:
         raise UsageError(f"{file} exists: --force replaces it")
-    messages = damaged = 0
     with (
         store_at(path, lock=not live) as disk,
         LogProgress("read", is_shown=str(file) != "-") as progress,
         _new_file(file) as opened,
         row_writer(opened, chosen) as writer,
     ):
-        for found in export_messages(disk, wanted, progress):
-            if isinstance(found, LogPiece):
-                damaged += 1
-                at = f"byte {found.position:,}: {found.size:,} bytes"
-                say(f"warning: the log is damaged at {at}: {found.problem}")
-            else:
-                writer.write(found)
-                messages += 1
+        messages, damaged = _write(export_messages(disk, wanted, progress), writer)
     say(f"{file}: {output.counted(messages, 'message')}")
     if damaged:
         raise typer.Exit(FAILED)
+
+
+def _write(found: Iterable[Row | LogPiece], writer: RowWriter) -> tuple[int, int]:
+    """Write the rows; return how many there were, and how many damaged parts of the log."""
+    messages = damaged = 0
+    for one in found:
+        if isinstance(one, LogPiece):
+            damaged += 1
+            at = f"byte {one.position:,}: {one.size:,} bytes"
+            say(f"warning: the log is damaged at {at}: {one.problem}")
+        else:
+            writer.write(one)
+            messages += 1
+    return messages, damaged
 
 
 def import_store(

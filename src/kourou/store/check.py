@@ -6,6 +6,7 @@
     consume queues   names and sizes; for each visible record the entry at its queue offset with
                      its place, size and code; offsets without a hole; nothing behind the last
     batch queues     the same, an entry a record
+    index            entry by entry against the log, not of a store in use; see `check_index`
     checkpoint       names a record, and no time later than the log's; our copy is whole
     config           each file, or its backup, can be read
 
@@ -25,13 +26,16 @@ from kourou.errors import KourouError
 from kourou.protocol import fastjson
 from kourou.store.abort_file import read_last_run
 from kourou.store.check_batch_queue import BatchQueueCheck
+from kourou.store.check_index import check_index
 from kourou.store.check_log import LogBounds, LogCheck, TopicRules
 from kourou.store.check_queue import QueueCheck
 from kourou.store.checkpoint import read_checkpoint
 from kourou.store.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
 from kourou.store.findings import CheckReport, Finding
 from kourou.store.formats import COPY_AT, RECORD_START
+from kourou.store.index_file import IndexLayout
 from kourou.store.log_walk import Progress
+from kourou.store.made_with import sizes_made_with
 from kourou.store.paths import (
     ABORT,
     BATCH_CONSUMEQUEUE,
@@ -39,6 +43,7 @@ from kourou.store.paths import (
     COMMITLOG,
     CONFIG,
     CONSUMEQUEUE,
+    INDEX,
     TOPICS,
     batch_queue_directory,
     queue_directory,
@@ -107,6 +112,8 @@ class _Check:
         for queue in self._queues.values():
             self._findings += queue.finish(log, is_live=self._is_live)
         self._check_checkpoint(log)
+        if not self._is_live:
+            self._check_index(log)
         findings = self._still_there() if self._is_live else self._findings
         return CheckReport(findings, log.records, len(self._queues), log.end - self._log.first)
 
@@ -194,6 +201,9 @@ class _Check:
                 size = self._disk.size(name)
             except FileNotFoundError:
                 continue  # removed meanwhile
+            except OSError as error:
+                self._find(name, 0, f"cannot be read: {error.strerror}")
+                continue
             if self._is_live and start + segments.file_bytes == segments.end:
                 continue  # it may be in the making
             if size != segments.file_bytes:
@@ -221,7 +231,36 @@ class _Check:
             self._queues[topic, queue_id] = check
         return check
 
-    # The checkpoint ----------------------------------------------------------------------------
+    # The index and the checkpoint --------------------------------------------------------------
+
+    def _check_index(self, log: LogCheck) -> None:
+        sizes = sizes_made_with(self._disk)
+        layout = IndexLayout(sizes.get("index_slots", 0), sizes.get("index_entries", 0))
+        if not self._disk.list(INDEX):
+            return
+        if layout.slots <= 0 or layout.entries <= 0:
+            self._find(INDEX, 0, "how many slots and entries its files have is not known")
+            return
+        segment_bytes = self._sizes.segment_bytes
+        is_complete = self._is_index_complete and not log.has_damage
+        try:
+            self._findings += check_index(
+                self._disk, layout, segment_bytes, log.end, is_complete=is_complete
+            )
+        except (KourouError, OSError) as error:
+            self._find(INDEX, 0, f"cannot be read: {error}")
+
+    @property
+    def _is_index_complete(self) -> bool:
+        """Tell whether the store says that its index has all keys: Kourou closed it last."""
+        run = read_last_run(self._disk)
+        if not (run.was_clean and run.was_kourou):
+            return False
+        try:
+            state = StoreStateFile(self._disk).read()
+        except KourouError:
+            return False
+        return state is not None and state.closed is not None and state.index_position is None
 
     def _check_checkpoint(self, log: LogCheck) -> None:
         numbers = self._checkpoint_file.numbers

@@ -105,12 +105,18 @@ class QueueCheck:
         """Check that the files hold nothing from the offset on."""
         position = max(queue_offset * ENTRY_BYTES, self._segments.first)
         while position < self._segments.end:
-            if used_bytes(self._disk, self._segments, position):
+            if self._used_bytes(position):
                 self._find(
                     position // ENTRY_BYTES, "from here on are entries for which no record is left"
                 )
                 return
             position += self._segments.file_bytes - position % self._segments.file_bytes
+
+    def _used_bytes(self, position: int) -> int:
+        try:
+            return used_bytes(self._disk, self._segments, position)
+        except OSError:
+            return 0  # found with the names and sizes
 
     @property
     def _end(self) -> int:

@@ -63,6 +63,7 @@ _BY_NAME: Final = {
     "abort.bak": FileKind.TEXT,
     "lock": FileKind.TEXT,
     "timerwheel": FileKind.TIMER_WHEEL,
+    "compaction/position-checkpoint": FileKind.CONFIG,
     "config/timercheck": FileKind.TIMER_CHECK,
 }
 

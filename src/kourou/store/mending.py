@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from kourou.disk import Disk
-from kourou.store.abort_file import write_abort
+from kourou.store.abort_file import note_failed_sync, read_last_run, write_abort
 from kourou.store.checkpoint import create_checkpoint, save_checkpoint
 from kourou.store.config import StoreConfig
 from kourou.store.formats import Checkpoint
@@ -29,7 +29,7 @@ from kourou.store.index import IndexStep
 from kourou.store.index_file import HEADER, HEADER_BYTES
 from kourou.store.made_with import sizes_made_with
 from kourou.store.message_store import MessageStore
-from kourou.store.paths import ABORT, CHECKPOINT, INDEX, LOCK
+from kourou.store.paths import CHECKPOINT, INDEX, LOCK
 from kourou.store.recovery import Progress
 from kourou.store.store_state import StoreStateFile
 
@@ -65,8 +65,10 @@ def note_change(disk: Disk, pid: int, **state_changes: Any) -> None:  # noqa: AN
     if state is not None:
         changed = msgspec.structs.replace(state, closed=None, index_position=None)
         file.save(msgspec.structs.replace(changed, **state_changes))
-    if not disk.exists(ABORT):
-        write_abort(disk, pid)
+    suspect = read_last_run(disk).is_cache_suspect
+    write_abort(disk, pid)  # in RocketMQ's place too, which our checkpoint would not count for
+    if suspect:
+        note_failed_sync(disk)
 
 
 def lower_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:

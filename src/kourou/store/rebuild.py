@@ -5,13 +5,16 @@ durable goes first:
 
     step       a crash after it leaves
     note       a store that recovers at the next start
-    lower      the same: the checkpoint is all 0, so that recovery reads the whole log
+    lower      the same: the checkpoint names no record, so that recovery reads the whole log
     remove     queues and index partly gone: that recovery makes them again
     recover    queues, index and log agree: the store in order
 
 Queues of which the log has no record keep their files: these alone know the next offset. So do
-queues whose records are all damaged. Java deletes a topic without a note; one that no longer has a
-config nor a queue, but records, is noted as deleted, and does not come back.
+all queues where the log is damaged: they are written over. A queue file that no store of these
+sizes can have goes in any case.
+
+Java deletes a topic without a note; one that no longer has a config nor a queue, but records, is
+noted as deleted, and does not come back.
 """
 
 from __future__ import annotations
@@ -94,11 +97,14 @@ def _forget_derived(disk: Disk, pid: int, progress: Progress | None) -> tuple[in
             properties = piece.buffer[start : start + header.properties_size]
             queues.update((name, 0) for name, _ in light_queues(properties))
     _note(disk, pid, {topic for topic, _ in queues}, end)
-    lower_checkpoint(disk, Checkpoint())
+    # Known durable is what was read, so that recovery steps over damage and does not cut there.
+    lower_checkpoint(disk, Checkpoint(synced_position=end))
     for topic, queue_id in sorted(queues):
-        if is_safe_topic(topic) and queue_id >= 0:
+        # Of a damaged record only its entry may tell which offset it has: that is not removed.
+        if is_safe_topic(topic) and queue_id >= 0 and not damaged:
             _remove_files(disk, queue_directory(topic, queue_id))
             _remove_files(disk, batch_queue_directory(topic, queue_id))
+    _remove_unfit(disk)
     remove_index_from(disk, 0)
     return records, damaged
 
@@ -114,6 +120,21 @@ def _note(disk: Disk, pid: int, topics: set[str], end: int) -> None:
     gone = {one for one in topics - there if not one.startswith(LIGHT_TOPIC_PREFIX)}
     deleted = {**state.deleted_topics, **dict.fromkeys(gone, end)}
     note_change(disk, pid, deleted_topics=deleted)
+
+
+def _remove_unfit(disk: Disk) -> None:
+    """Remove queue files that are longer than a store's may be, or begin where none can."""
+    sizes = find_sizes(disk)
+    for root, file_bytes in (
+        (CONSUMEQUEUE, sizes.queue_bytes),
+        (BATCH_CONSUMEQUEUE, sizes.batch_queue_bytes),
+    ):
+        for topic in disk.list(root):
+            for name in disk.list(f"{root}/{topic}"):
+                for file in log_files(disk, f"{root}/{topic}/{name}"):
+                    if file.start % file_bytes or file.size > file_bytes:
+                        disk.unlink(file.name)
+                        disk.sync_directory(f"{root}/{topic}/{name}")
 
 
 def _remove_files(disk: Disk, directory: str) -> None:

@@ -119,8 +119,9 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
         OSError: a file cannot be written; the next start recovers, or the cut is made again.
     """
     with locked(disk):
+        checkpoint = load_checkpoint(disk)
         note_change(disk, pid)
-        lower_checkpoint(disk, _lowered(load_checkpoint(disk), plan))
+        lower_checkpoint(disk, _lowered(checkpoint, plan))
         remove_index_from(disk, plan.position)
         _cut(disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position)
     recover_and_close(disk, now_ms, pid=pid)
@@ -135,7 +136,8 @@ def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
         queues_at_ms=min(checkpoint.queues_at_ms, at_ms),
         index_at_ms=min(checkpoint.index_at_ms, at_ms),
         queues_offset=min(checkpoint.queues_offset, 0 if last is None else last.position),
-        synced_position=min(checkpoint.synced_position, plan.position),
+        # Whatever was known: what was read is there, and damage before it is to be stepped over.
+        synced_position=0 if last is None else last.end,
         confirmed_offset=min(checkpoint.confirmed_offset, plan.position),
     )
 
