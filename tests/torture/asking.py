@@ -144,6 +144,11 @@ class Asking:
             return None
         return int(answer.ext_fields["offset"])
 
+    async def configure(self, line: str) -> None:
+        """Change an option of the broker while it runs."""
+        answer = await self.ask(request(RequestCode.UPDATE_BROKER_CONFIG, body=line.encode()))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
     async def query(self, topic: str, key: str) -> list[MessageExt]:
         """Return the messages of a key."""
         header = QueryMessageRequestHeader(

@@ -27,7 +27,7 @@ from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
-from tests.torture.asking import Asking, Held
+from tests.torture.asking import Asking
 from tests.torture.images import File, image_of
 
 KIB: Final = 1024
@@ -42,15 +42,18 @@ CONFIG: Final = BrokerConfig(
         consumequeue_file_bytes=20 * 50,
         queue_sync_interval_ms=5_000,
         free_bytes_min=1,
+        index_slots=50,
+        index_entries=150,
     ),
 )
 QUEUES: Final = (("orders", 0), ("orders", 1), ("orders", 2), ("bills", 0), ("late", 0))
+ALL_QUEUES: Final = (*QUEUES, *((f"extra-{number}", 0) for number in range(6)))
 GROUPS: Final = ("billing", "shipping")
 ROUNDS: Final = 6
 PER_ROUND: Final = 25
-ROUND_S: Final = 90
+ROUND_S: Final = 150
 FILLED_S: Final = ROUNDS * ROUND_S
-WAITING_S: Final = 610
+WAITING_S: Final = 660
 """After so long all that waits was delivered: level 14, 10 minutes."""
 
 Place = tuple[str, int, int]
@@ -156,17 +159,8 @@ async def _fill(asking: Asking, told: Filled, dice: Random, round_number: int) -
         topic, queue_id = QUEUES[number if is_new else dice.randrange(len(QUEUES))]
         key, tag = f"key-{round_number}-{number}", dice.choice(("red", "green"))
         body = key.encode() + b"." + dice.randbytes(dice.choice((20, 300, 900)))
-        properties = {"KEYS": key, "TAGS": tag}
-        if topic == "late":
-            properties["DELAY"] = dice.choice(("1", "14"))
-        answer = await asking.send(topic, queue_id, body, properties)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        if topic == "late":
-            told.delayed[key] = Told(body, key, tag)
-        else:
-            offset = int(answer.ext_fields["queueOffset"])
-            told.messages[topic, queue_id, offset] = Told(body, key, tag)
-    await asking.send(f"extra-{round_number}", 0, b"the topic is new in its file")
+        await _send(asking, told, topic, queue_id, Told(body, key, tag), dice.choice((1, 14)))
+    await _send(asking, told, f"extra-{round_number}", 0, Told(b"new in its file", "new", "red"))
     for group in GROUPS:
         for topic, queue_id in QUEUES:
             ends = [place[2] + 1 for place in told.messages if place[:2] == (topic, queue_id)]
@@ -176,6 +170,16 @@ async def _fill(asking: Asking, told: Filled, dice: Random, round_number: int) -
                 told.committed.setdefault((group, topic, queue_id), []).append(offset)
 
 
-async def read_all(asking: Asking) -> dict[tuple[str, int], Held]:
-    """Return what the broker gives of each queue."""
-    return {queue: await asking.read(*queue) for queue in QUEUES}
+async def _send(
+    asking: Asking, told: Filled, topic: str, queue_id: int, message: Told, level: int = 0
+) -> None:
+    """Send a message, of topic `late` with a delay of the level."""
+    properties = {"KEYS": message.key, "TAGS": message.tag}
+    if topic == "late":
+        properties["DELAY"] = str(level)
+    answer = await asking.send(topic, queue_id, message.body, properties)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    if topic == "late":
+        told.delayed[message.key] = message
+    else:
+        told.messages[topic, queue_id, int(answer.ext_fields["queueOffset"])] = message

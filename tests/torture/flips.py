@@ -16,21 +16,29 @@ from functools import cache
 from random import Random
 from typing import Final
 
+from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.message_layout import MAGIC_BLANK, read_record
 from kourou.store.formats import RECORD_START
+from kourou.testing.disk import SimDisk
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
 from tests.torture.filled import CONFIG, filled
 from tests.torture.images import File, disk_of
 from tests.torture.judged import (
+    BLOCKED,
     CRASHED,
     DAMAGE,
     LOST,
     REFUSED,
+    SKIPPED,
     TABLE,
+    UNFOUND,
     UNSAID,
     WRONG,
     Seen,
+    after_rebuild,
     judge_messages,
+    judge_queries,
+    judge_skips,
     judge_tables,
     look,
 )
@@ -60,7 +68,7 @@ class Flip:
     @property
     def until_due(self) -> bool:
         """Whether delayed messages may be touched, so that all must be seen to arrive."""
-        return self.kind == "log" or "SCHEDULE" in self.name or "delay" in self.name
+        return self.kind == "log" or SCHEDULE_TOPIC in self.name or "delay" in self.name
 
     def __str__(self) -> str:
         store = "closed" if self.is_closed else "killed"
@@ -118,11 +126,18 @@ def flip(seed: int) -> Outcome:
     outcome.counts["places"] += 1
     outcome.counts[f"places in {made.kind}"] += 1
 
+    disk = disk_of(damaged, is_cold=made.is_cold)
+
     def fail(name: str, text: str) -> None:
         outcome.failures.append((name, f"seed {seed}: {made}: {text}"))
 
     try:
-        seen = look(disk_of(damaged, is_cold=made.is_cold), until_due=made.until_due)
+        seen = look(
+            disk,
+            until_due=made.until_due,
+            skips=made.kind == "log",
+            queries=made.kind not in ("log", "config"),
+        )
     except Exception as error:  # noqa: BLE001 - a finding, whatever it is
         fail(CRASHED, f"{type(error).__name__}: {error}")
         return outcome
@@ -134,18 +149,22 @@ def flip(seed: int) -> Outcome:
         return outcome
     for name, text in (
         *judge_messages(seen, keys, is_closed=made.is_closed, until_due=made.until_due),
-        *_judge_rest(made, seen, keys),
+        *_judge_rest(made, disk, seen, keys),
     ):
         fail(name, text)
     return outcome
 
 
-def _judge_rest(made: Flip, seen: Seen, keys: set[str]) -> Iterator[tuple[str, str]]:
+def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the tables, with what was said, and with the files in the end."""
     image = filled().closed if made.is_closed else filled().killed
+    if SCHEDULE_TOPIC in made.name and seen.findings:
+        seen.findings = after_rebuild(disk)  # nobody reads again what was delivered
     for name, text in judge_tables(seen, image, made.name):
         if not (made.until_due and "delay" in text):  # deliveries moved it on
             yield name, text
+    yield from judge_skips(seen)
+    yield from judge_queries(seen)
     given = {m.keys[0] for held in seen.held.values() for m in held.messages.values() if m.keys}
     if keys - given and not seen.says(made.name):
         yield UNSAID, f"{sorted(keys - given)} are not served"
@@ -173,5 +192,5 @@ def run(size: Size) -> list[Figure]:
     """Return the figures of as many flips as `size` says."""
     seeds = range(size.seed, size.seed + size.places)
     outcome = run_cases(flip, seeds, size, "bit flips")
-    names = (WRONG, LOST, UNSAID, REFUSED, TABLE, DAMAGE, CRASHED)
+    names = (WRONG, LOST, UNFOUND, SKIPPED, BLOCKED, UNSAID, REFUSED, TABLE, DAMAGE, CRASHED)
     return [counted(FAULT, name, outcome, "places") for name in names]

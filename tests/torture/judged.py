@@ -19,16 +19,21 @@ from kourou.protocol import fastjson
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
 from kourou.store.check import check_store
+from kourou.store.rebuild import rebuild
+from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from tests.torture.asking import Asking, Held
-from tests.torture.filled import QUEUES, WAITING_S, Told, filled, served, warnings
+from tests.torture.filled import ALL_QUEUES, WAITING_S, Told, filled, served, warnings
 from tests.torture.images import File, disk_of
 
 WRONG: Final = "wrong bytes served"
 LOST: Final = "whole messages not served"
 REFUSED: Final = "starts refused"
 UNSAID: Final = "damage not said by name"
+SKIPPED: Final = "damage skipped without being told"
+BLOCKED: Final = "damage not skipped when told"
+UNFOUND: Final = "queries by key that lack a message or give another"
 TABLE: Final = "config that is neither the last nor, with a word, the one before"
 DAMAGE: Final = "findings of store check once it was served"
 CRASHED: Final = "errors of any other kind"
@@ -41,6 +46,8 @@ TABLES: Final = {
 }
 _VERSION_KEYS: Final = ("dataVersion", "kourouSeal", "pullOffsetTable")
 DELAYED: Final = ("late", 0)
+SKIPPED_WITHIN_S: Final = 90
+INDEXED_WITHIN_S: Final = 5
 
 
 @dataclass
@@ -50,6 +57,8 @@ class Seen:
     Attributes:
         refusal: why it did not start; empty if it did.
         held: what it gave of each queue.
+        skipping: the same, once it was told to skip what is damaged.
+        found: the messages of each topic and key that was asked for.
         tables: the file of each, to what the broker says of it.
         warnings: what it logged.
         findings: of the check after its stop: file, offset and problem.
@@ -57,6 +66,8 @@ class Seen:
 
     refusal: str = ""
     held: dict[tuple[str, int], Held] = field(default_factory=dict)
+    skipping: dict[tuple[str, int], Held] = field(default_factory=dict)
+    found: dict[tuple[str, str], list[MessageExt]] = field(default_factory=dict)
     tables: dict[str, object] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     findings: list[tuple[str, str]] = field(default_factory=list)
@@ -68,12 +79,16 @@ class Seen:
         return any(name in text for text in texts)
 
 
-def look(disk: SimDisk, *, until_due: bool = False) -> Seen:
+def look(
+    disk: SimDisk, *, until_due: bool = False, skips: bool = False, queries: bool = False
+) -> Seen:
     """Start a broker on the disk, read all, stop it, and check the files.
 
     Args:
         disk: is changed as a broker changes it.
         until_due: whether to wait first until all delayed messages are due.
+        skips: whether to tell it to skip damage then, and to read all again.
+        queries: whether to ask for each message by its key.
     """
     seen = Seen()
 
@@ -82,8 +97,15 @@ def look(disk: SimDisk, *, until_due: bool = False) -> Seen:
             async with served(disk) as asking:
                 if until_due:
                     await asyncio.sleep(WAITING_S)
-                for queue in QUEUES:
+                for queue in ALL_QUEUES:
                     seen.held[queue] = await asking.read(*queue)
+                if skips:
+                    await asking.configure("skipDamagedRecords=true")
+                    await asyncio.sleep(SKIPPED_WITHIN_S)
+                    for queue in ALL_QUEUES:
+                        seen.skipping[queue] = await asking.read(*queue)
+                if queries:
+                    await _query_all(asking, seen)
                 for name, code in TABLES.items():
                     seen.tables[name] = await _table(asking, code)
         except (KourouError, OSError) as error:
@@ -93,10 +115,28 @@ def look(disk: SimDisk, *, until_due: bool = False) -> Seen:
         run_virtual(main())
         seen.warnings = texts
         if not seen.refusal:
-            report = check_store(disk)
-            seen.findings = [(f.file, f"{f.file} at {f.offset}: {f.problem}")
-                             for f in report.findings]  # fmt: skip
+            seen.findings = findings_of(disk)
     return seen
+
+
+def findings_of(disk: SimDisk) -> list[tuple[str, str]]:
+    """Return the file of each finding of a check, and what it is."""
+    found = check_store(disk).findings
+    return [(each.file, f"{each.file} at {each.offset}: {each.problem}") for each in found]
+
+
+def after_rebuild(disk: SimDisk) -> list[tuple[str, str]]:
+    """Return what a check finds once the derived files were made again."""
+    with warnings():
+        rebuild(disk, EPOCH_MS + 10**9, pid=1)
+    return findings_of(disk)
+
+
+async def _query_all(asking: Asking, seen: Seen) -> None:
+    """Ask for each message by its key, once the index has followed the log."""
+    await asyncio.sleep(INDEXED_WITHIN_S)
+    for (topic, _, _), told in filled().messages.items():
+        seen.found[topic, told.key] = await asking.query(topic, told.key)
 
 
 async def _table(asking: Asking, code: int) -> object:
@@ -142,23 +182,56 @@ def judge_messages(
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the messages; those of `damaged_keys` may be missing."""
     for (topic, queue_id), held in seen.held.items():
-        for offset, text in held.malformed.items():
-            yield WRONG, f"{topic}/{queue_id} at {offset}: {text}"
+        yield from ((WRONG, f"{topic}/{queue_id}: {text}") for text in held.malformed.values())
         for offset, message in held.messages.items():
             expected = _expected(topic, queue_id, offset, message)
             if expected is None or not expected.is_of(message):
                 yield WRONG, f"{topic}/{queue_id} at {offset}: {message.body[:40]!r}"
             elif message.properties != _properties(message, is_closed=is_closed):
                 yield WRONG, f"{topic}/{queue_id} at {offset}: {message.properties}"
-    for (topic, queue_id, offset), told in filled().messages.items():
+    # Whether a topic may be gone is for `judge_tables` to say.
+    known = topics_of(seen)
+    all_told = [item for item in filled().messages.items() if item[0][0] in known]
+    for (topic, queue_id, offset), told in all_told:
         held = seen.held[topic, queue_id]
         is_there = offset in held.messages or offset in held.malformed
         if not is_there and told.key not in damaged_keys:
             yield LOST, f"{topic}/{queue_id} at {offset}: {held.refused.get(offset, 'not there')}"
     if until_due:
-        arrived = {key for message in seen.held[DELAYED].messages.values() for key in message.keys}
+        held = (seen.skipping or seen.held)[DELAYED]
+        arrived = {key for message in held.messages.values() for key in message.keys}
         for key in filled().delayed.keys() - arrived - set(damaged_keys):
-            yield LOST, f"{key} never arrived, {seen.held[DELAYED].refused}"
+            yield LOST, f"{key} never arrived, {held.refused}"
+
+
+def topics_of(seen: Seen) -> Collection[str]:
+    """Return the topics that the broker has."""
+    table = seen.tables["config/topics.json"]
+    assert isinstance(table, dict)
+    return set(table["topicConfigTable"])
+
+
+def judge_queries(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Yield which keys do not lead to just the messages that have them."""
+    for (topic, key), messages in seen.found.items():
+        given = sorted(message.body for message in messages)
+        told = filled().messages.items()
+        expected = sorted(each.body for place, each in told if (place[0], each.key) == (topic, key))
+        if given != expected:
+            yield UNFOUND, f"{topic}, {key}: {len(given)} in place of {len(expected)}"
+
+
+def judge_skips(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Yield where damage was skipped without being told, or not skipped although it was."""
+    for (topic, queue_id), held in seen.held.items():
+        last = max(held.messages, default=-1)
+        gone = set(range(last)) - held.messages.keys() - held.refused.keys()
+        if gone - held.malformed.keys():
+            yield SKIPPED, f"{topic}/{queue_id}: {sorted(gone)} are stepped over"
+    for (topic, queue_id), held in seen.skipping.items():
+        errors = {at: text for at, text in held.refused.items() if not text.startswith("code ")}
+        if errors:
+            yield BLOCKED, f"{topic}/{queue_id}: {errors}"
 
 
 def _expected(topic: str, queue_id: int, offset: int, message: MessageExt) -> Told | None:
