@@ -1,0 +1,110 @@
+"""Is it worth allocating a commit log segment before it is written?
+
+    python -m bench.allocation [--dir DIR] [--rounds N] [--seconds S]
+
+Writes and syncs batches into segments of 64 MiB, as group commit does, that were made in different
+ways; the ways take turns, so that a noisy machine disturbs all of them. Prints syncs a second and
+the ratio to the sparse file, and how long making the segment took.
+
+    sparse      extended by ftruncate: each sync also writes where the file's blocks are
+    fallocate   blocks reserved: each sync also writes that they hold data now
+    zeros       written with zeros and synced: a sync writes nothing but the data
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+SEGMENT_BYTES: Final = 64 << 20
+BATCHES: Final = (1_200, 12_000, 64_000)
+"""Bytes of one batch: one message of 1 KB, ten, fifty."""
+_ZEROS: Final = bytes(1 << 20)
+
+
+def sparse(fd: int) -> None:
+    """Make the segment as the store does."""
+    os.ftruncate(fd, SEGMENT_BYTES)
+    os.fsync(fd)
+
+
+def fallocate(fd: int) -> None:
+    """Reserve the blocks."""
+    os.posix_fallocate(fd, 0, SEGMENT_BYTES)
+    os.fsync(fd)
+
+
+def zeros(fd: int) -> None:
+    """Write zeros to all of it."""
+    for at in range(0, SEGMENT_BYTES, len(_ZEROS)):
+        os.pwrite(fd, _ZEROS, at)
+    os.fsync(fd)
+
+
+WAYS: Final[dict[str, Callable[[int], None]]] = {
+    "sparse": sparse,
+    "fallocate": fallocate,
+    "zeros": zeros,
+}
+
+
+def measure(
+    directory: Path, make: Callable[[int], None], batch: int, seconds: float
+) -> tuple[float, float]:
+    """Return syncs a second, and how many ms making the segment took."""
+    path = directory / "segment"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        began_s = time.perf_counter()
+        make(fd)
+        made_ms = (time.perf_counter() - began_s) * 1000
+        data = os.urandom(batch)
+        at = count = 0
+        began_s = now_s = time.perf_counter()
+        while now_s - began_s < seconds and at + batch <= SEGMENT_BYTES:
+            os.pwrite(fd, data, at)
+            os.fdatasync(fd)
+            at += batch
+            count += 1
+            now_s = time.perf_counter()
+        return count / (now_s - began_s), made_ms
+    finally:
+        os.close(fd)
+        path.unlink()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description="Ways to make a commit log segment.")
+    parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    args = parser.parse_args()
+    table = Table("batch", "way", "syncs/s", "against sparse", "made in")
+    with tempfile.TemporaryDirectory(dir=args.dir) as directory:
+        for batch in BATCHES:
+            found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+            for _ in range(args.rounds):
+                for way, make in WAYS.items():
+                    found[way].append(measure(Path(directory), make, batch, args.seconds))
+            base = statistics.median(rate for rate, _ in found["sparse"])
+            for way, results in found.items():
+                rate = statistics.median(rate for rate, _ in results)
+                made_ms = statistics.median(made_ms for _, made_ms in results)
+                table.add_row(
+                    f"{batch} B", way, f"{rate:,.0f}", f"{rate / base:.2f}", f"{made_ms:.0f} ms"
+                )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
