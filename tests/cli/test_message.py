@@ -66,7 +66,7 @@ def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
         ("broker-a/0@9", "has no offset 9: it holds 0 to "),
         ("broker-z/0@0", "not on broker-z, but on: broker-a"),
         ("0" * 32, "was found by the id"),
-        ("o-17", "'o-17' is no unique id"),
+        ("o-17", "was found by the id o-17"),
     ],
 )
 def test_a_message_that_is_not_there_is_named(kourou: Kourou, message: str, text: str) -> None:
@@ -78,13 +78,40 @@ def test_a_message_that_is_not_there_is_named(kourou: Kourou, message: str, text
     assert text in missing.err
 
 
-def test_a_key_is_not_found_without_an_index_and_that_is_said(kourou: Kourou) -> None:
+def test_messages_are_found_by_key_and_by_tag_in_a_span(kourou: Kourou) -> None:
+    for body in "123":
+        kourou("send", "f-found", body, "--key", "o-17", "--tag", f"t{int(body) % 2}")
+    second_at = str(kourou("message", "print", "f-found").rows[1]["store_at_ms"])
+
+    by_key = kourou("message", "find", "f-found", "o-17", "--from", "-1h", "--to", "now")
+    of_span = kourou("message", "find", "f-found", "o-17", "--from", second_at)
+    by_tag = kourou("message", "find", "f-found", "--tag", "t1")
+    last = kourou("message", "find", "f-found", "o-17", "--count", "1")
+
+    assert [row["body"] for row in by_key.rows] == ["1", "2", "3"]
+    assert [row["body"] for row in of_span.rows] == ["2", "3"]
+    assert [row["body"] for row in by_tag.rows] == ["1", "3"]
+    assert [row["body"] for row in last.rows] == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (("o-18",), 1, "was found by the key o-18"),
+        (("--tag", "o-17"), 1, "was found by the tag o-17"),
+        ((), 2, "give the KEY or --tag TAG"),
+        (("o-17", "--tag", "a"), 2, "give the KEY or --tag TAG"),
+    ],
+)
+def test_a_key_that_no_message_has_is_said(
+    kourou: Kourou, args: tuple[str, ...], code: int, text: str
+) -> None:
     kourou("send", "f-key", "x", "--key", "o-17")
 
-    missing = kourou("message", "find", "f-key", "o-17", "--from", "-1h", "--to", "now")
+    missing = kourou("message", "find", "f-key", *args)
 
-    assert (missing.code, missing.out) == (1, "")
-    assert "there is no index yet" in missing.err
+    assert (missing.code, missing.out) == (code, "")
+    assert text in missing.err
 
 
 def test_a_topic_is_printed_in_the_order_of_storing_and_stays(kourou: Kourou) -> None:

@@ -78,7 +78,6 @@ OWN = {
     "putMessageDistributeTime",
     "putMessageEntireTimeMax",
     # not built yet, so that it is switched off
-    "messageIndexEnable",
     "rejectTransactionMessage",
     "timerWheelEnable",
     # how many sends may wait here
@@ -90,7 +89,6 @@ COMMON_MIN = {"brokerStatus": 40, "getBrokerConfig": 45, "getNamesrvConfig": 8}
 """How many keys both know, at least."""
 
 DIFFERENT = {
-    "queryMsgByKey -t Orders -k key-5": ("finished, but no message", "there is no index yet"),
     "updateBrokerConfig -b {broker} -k nonsense -v 6": (
         "unknown setting nonsense",
         "Java takes any key, and forgets it",

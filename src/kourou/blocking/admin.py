@@ -49,6 +49,7 @@ class AdminClient(Blocking[AsyncAdminClient]):
     message_by_id = waits(AsyncAdminClient.message_by_id)
     message_by_unique_key = waits(AsyncAdminClient.message_by_unique_key)
     messages_by_key = waits(AsyncAdminClient.messages_by_key)
+    messages_by_tag = waits(AsyncAdminClient.messages_by_tag)
     messages_by_unique_key = waits(AsyncAdminClient.messages_by_unique_key)
 
     # Clients

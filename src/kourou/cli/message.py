@@ -68,16 +68,17 @@ Examples:
 """
 
 FIND_HELP: Final = """\
-Find the messages of TOPIC that have KEY.
+Find the messages of TOPIC that have KEY, or the tag that --tag names.
 
-The latest come, in the order in which they were stored. Brokers find keys by an index. Those of
-this version keep none yet, and the answer says so; those of Java do. `kourou message print TOPIC
---json` piped to a filter finds a key without one.
+The latest come, in the order in which they were stored. Brokers find them by an index, which
+messageIndexEnable=false switches off; `kourou message print TOPIC --json` piped to a filter finds
+them without one. By its id a message is found with `kourou message show`.
 
 \b
 Examples:
   kourou message find orders o-17
   kourou message find orders o-17 --from -2d --to -1d --json
+  kourou message find orders --tag eu --from -1h
 """
 
 PRINT_HELP: Final = """\
@@ -128,8 +129,11 @@ def show(
 @app.command(help=FIND_HELP)
 def find(
     topic: TopicName,
-    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", show_default=False)] = None,
     *,
+    tag: Annotated[
+        str | None, typer.Option(metavar="TAG", help="Find by tag instead of by key.")
+    ] = None,
     start: Annotated[
         str, typer.Option("--from", metavar="WHEN", help="Stored then or later.")
     ] = "earliest",
@@ -146,15 +150,20 @@ def find(
     """Print the messages with the key."""
     check_topic(topic)
     begin, end_ms = _span(start, end)
-    found = AdminSession(namesrv, timeout).ask(
-        lambda admin: admin.messages_by_key(
-            topic,
-            key,
-            begin_ms=0 if isinstance(begin, Start) else begin,
-            end_ms=end_ms,
-            max_messages=count,
+    begin_ms = 0 if isinstance(begin, Start) else begin
+
+    async def act(admin: AdminClient) -> list[MessageExt]:
+        if tag is not None and key is None:
+            return await admin.messages_by_tag(
+                topic, tag, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
+            )
+        if key is None or tag is not None:
+            raise UsageError("give the KEY or --tag TAG, one of them")
+        return await admin.messages_by_key(
+            topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
         )
-    )
+
+    found = AdminSession(namesrv, timeout).ask(act)
     show_one = shower(as_json)
     for message in found:
         show_one(message)

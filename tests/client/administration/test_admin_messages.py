@@ -102,10 +102,12 @@ def test_a_message_is_found_at_its_offset_and_otherwise_it_is_said_what_there_is
     with_messages(body)
 
 
-def test_brokers_without_an_index_say_so_when_asked_for_a_key() -> None:
+def test_a_key_and_a_tag_that_no_message_has_are_said() -> None:
     async def body(_: Cluster, admin: AdminClient, __: list[SendReceipt]) -> None:
-        with pytest.raises(QueryNotFoundError, match="no index yet"):
-            await admin.messages_by_key("orders", "o-1")
+        with pytest.raises(QueryNotFoundError, match="found by the key o-x: can not find"):
+            await admin.messages_by_key("orders", "o-x")
+        with pytest.raises(QueryNotFoundError, match="found by the tag o-x: can not find"):
+            await admin.messages_by_tag("orders", "o-x")
         with pytest.raises(UsageError, match="at least 1"):
             await admin.messages_by_key("orders", "o-1", max_messages=0)
 

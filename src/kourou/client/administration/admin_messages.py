@@ -30,8 +30,8 @@ MESSAGES_DEFAULT: Final = 64
 
 _EVER_MS: Final = (1 << 63) - 1
 _READ_BYTES_MAX: Final = 16 * 1024 * 1024
-_UNIQUE: Final = "U"
-_KEY: Final = "K"
+_KINDS: Final = {"U": "id", "K": "key", "T": "tag"}
+"""What QUERY_MESSAGE calls what it searches by, and people do."""
 
 
 class MessageAdmin(AdminCalls):
@@ -119,14 +119,14 @@ class MessageAdmin(AdminCalls):
             topic: theirs.
             unique_id: `SendReceipt.msg_id`, as producers and consumers print it.
             begin_ms: stored at this time or later, in epoch ms.
-            end_ms: stored at this time or before; None: until now. A narrow span is found sooner
-                by brokers that have no index, which search a bounded part of the topic.
+            end_ms: stored at this time or before; None: until now.
 
         Raises:
             TopicNotFoundError: no name server knows the topic.
-            QueryNotFoundError: no broker has it, or none found it in what it searches.
+            QueryNotFoundError: no broker has it.
         """
-        found = await self._query(topic, unique_id, begin_ms, end_ms, 0, is_unique=True)
+        span = (begin_ms, end_ms)
+        found = await self._query(topic, unique_id, "U", span, MESSAGES_DEFAULT)
         return _at_least_one(
             [message for message in found if message.msg_id == unique_id],
             f"no message of topic {topic} has the id {unique_id}",
@@ -143,53 +143,67 @@ class MessageAdmin(AdminCalls):
     ) -> list[MessageExt]:
         """Return messages that were sent with a key, sorted by when they were stored.
 
-        Brokers of this version keep no index of keys: they answer that they find none, and the
-        error says so. Those of Java do.
+        Brokers find them by an index. One whose index is switched off says so in the error.
 
         Args:
             topic: theirs.
             key: one of `Message.keys`.
             begin_ms: stored at this time or later, in epoch ms.
             end_ms: stored at this time or before; None: until now.
-            max_messages: at most so many from each broker, the latest.
+            max_messages: at most so many from each broker, the latest; brokers give 64 at most.
 
         Raises:
             UsageError: `max_messages` is not positive.
             TopicNotFoundError: no name server knows the topic.
             QueryNotFoundError: no broker has one.
         """
-        if max_messages < 1:
-            raise UsageError(f"max_messages is {max_messages}: at least 1")
-        found = await self._query(topic, key, begin_ms, end_ms, max_messages, is_unique=False)
+        found = await self._query(topic, key, "K", (begin_ms, end_ms), max_messages)
         # An index finds by a hash of the key.
         return _at_least_one(
             [message for message in found if key in message.keys],
             f"no message of topic {topic} has the key {key}",
         )
 
-    async def _query(
+    async def messages_by_tag(
         self,
         topic: str,
-        key: str,
-        begin_ms: int,
-        end_ms: int | None,
-        max_messages: int,
+        tags: str,
         *,
-        is_unique: bool,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        max_messages: int = MESSAGES_DEFAULT,
+    ) -> list[MessageExt]:
+        """Return messages that were sent with these tags, sorted by when they were stored.
+
+        `tags` is `Message.tags` as a whole; else as `messages_by_key`. Java's brokers find tags
+        since 5.4.
+        """
+        found = await self._query(topic, tags, "T", (begin_ms, end_ms), max_messages)
+        return _at_least_one(
+            [message for message in found if message.tags == tags],
+            f"no message of topic {topic} has the tag {tags}",
+        )
+
+    async def _query(
+        self, topic: str, key: str, kind: str, span: tuple[int, int | None], max_messages: int
     ) -> list[MessageExt]:
         """Return what any master of the topic finds, sorted by when it was stored.
 
         Raises:
+            UsageError: `max_messages` is not positive.
             QueryNotFoundError: none finds any; the text has the first one's answer.
         """
+        if max_messages < 1:
+            raise UsageError(f"max_messages is {max_messages}: at least 1")
+        begin_ms, end_ms = span
         header = QueryMessageRequestHeader(
             topic=topic,
             key=key,
-            max_num=max_messages or MESSAGES_DEFAULT,
+            max_num=max_messages,
             begin_timestamp=begin_ms,
             end_timestamp=_EVER_MS if end_ms is None else end_ms,
-            index_type=_UNIQUE if is_unique else _KEY,
-            is_unique_key=True if is_unique else None,
+            index_type=kind,
+            is_unique_key=True if kind == "U" else None,
         )
         found: list[MessageExt] = []
         refusal = None
@@ -203,10 +217,10 @@ class MessageAdmin(AdminCalls):
                 message.broker_name = name
             found += messages
         if refusal is not None and not found:
-            kind = "id" if is_unique else "key"
             raise QueryNotFoundError(
                 ResponseCode.QUERY_NOT_FOUND,
-                f"no message of topic {topic} was found by the {kind} {key}: {refusal.remark}",
+                f"no message of topic {topic} was found by the {_KINDS[kind]} {key}: "
+                f"{refusal.remark}",
             )
         return sorted(found, key=lambda message: (message.store_at_ms, message.physical_offset))
 
