@@ -20,8 +20,14 @@ from kourou.model.sysflag import TRANSACTION_MASK
 from kourou.protocol import fastjson
 from kourou.store.config_file import BARE_KEYS_BYTES_MAX
 from kourou.store.dump_units import UNIT_LAYOUTS, dump_index, dump_units, dump_units_ext
-from kourou.store.formats import decode_checkpoint
+from kourou.store.formats import (
+    COPY_AT,
+    COPY_BYTES,
+    decode_checkpoint,
+    decode_checkpoint_copy,
+)
 from kourou.store.log_walk import LogPiece, Piece, walk_log
+from kourou.store.made_with import sizes_made_with
 from kourou.store.paths import parse_file_name
 from kourou.store.store_sizes import LogFile, find_sizes
 
@@ -99,6 +105,7 @@ def dump_file(
     if kind is FileKind.LOG:
         return _dump_log(disk, name, start, stop)
     if kind is FileKind.INDEX:
+        slots = slots or sizes_made_with(disk).get("index_slots")
         return dump_index(disk, name, start, stop, slots)
     if kind is FileKind.EXTENSION:
         return dump_units_ext(disk, name, start, stop)
@@ -156,13 +163,16 @@ def log_row(piece: LogPiece) -> Row:
 
 def _dump_checkpoint(disk: Disk, name: str) -> Iterator[Row]:
     data = disk.read(name, 0, disk.size(name))
-    numbers = decode_checkpoint(data)
+    numbers = decode_checkpoint(data)._asdict()
+    del numbers["synced_position"]  # in the copy only
     yield {"what": "size", "value": len(data)}
-    for field, value in zip(numbers._fields, numbers, strict=True):
-        yield {"what": field, "value": value}
-    rest = data[len(numbers) * 8 :].rstrip(b"\0")
-    if rest:
-        yield {"what": "rest", "value": rest.hex()}
+    yield from ({"what": field, "value": value} for field, value in numbers.items())
+    copy = decode_checkpoint_copy(data[COPY_AT : COPY_AT + COPY_BYTES])
+    if copy is not None:
+        fields = copy._asdict().items()
+        yield from ({"what": f"copy.{field}", "value": value} for field, value in fields)
+    elif data[COPY_AT:].strip(b"\0"):
+        yield {"what": "copy", "value": "damaged"}
 
 
 def _dump_text(disk: Disk, name: str) -> Iterator[Row]:
