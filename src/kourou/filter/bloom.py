@@ -1,0 +1,123 @@
+"""The bloom filter that tells, with a few bits a message, which consumers' filters it passed.
+
+Each consumer of a topic is a key, `group#topic`, which stands for a few bits; what a message passes
+sets them in its bit map. A bit map without them all means that the message did not pass; one with
+them all that it probably did.
+
+Source: BloomFilter.java and BitsArray.java, apache/rocketmq 5.5.0; the hash is MurmurHash3 x64 128
+with seed 0, of which the first 64 bits count, as little-endian halves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from kourou.errors import UsageError
+
+ERROR_PERCENT: Final = 20
+"""RocketMQ's default share of wrong hits (maxErrorRateOfBloomFilter)."""
+CONSUMERS: Final = 32
+"""RocketMQ's default number of consumers of a topic (expectConsumerNumUseFilter)."""
+
+_PERCENT: Final = 100
+_BITS_A_BYTE: Final = 8
+_MASK_32: Final = 0xFFFF_FFFF
+_MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
+_SIGN_32: Final = 0x8000_0000
+_C1: Final = 0x87C3_7B91_1142_53D5
+_C2: Final = 0x4CF5_AD43_2745_937F
+
+
+class BloomFilter:
+    """Which bits of a bit map a key sets.
+
+    Attributes:
+        hashes: bits that a key has, some of which may be the same.
+        bit_count: bits of a bit map, a multiple of 8.
+    """
+
+    __slots__ = ("bit_count", "hashes")
+
+    def __init__(self, error_percent: int = ERROR_PERCENT, keys: int = CONSUMERS) -> None:
+        """Make a filter for so many keys, of whose hits that share may be wrong.
+
+        Raises:
+            UsageError: the share is not 1 to 99, or there is no key.
+        """
+        if not 1 <= error_percent < _PERCENT or keys < 1:
+            raise UsageError(
+                f"a bloom filter of {keys} keys with {error_percent} % of wrong hits: 1 key and "
+                "1 to 99 % at least"
+            )
+        share = error_percent / 100.0
+        # In Java's order of operations: the last bit of a quotient decides where it is rounded up.
+        self.hashes = math.ceil(math.log(share) / math.log(0.5))
+        size = keys * (math.log(1 / share) / math.log(2)) * (math.log(math.e) / math.log(2))
+        self.bit_count = _BITS_A_BYTE * math.ceil(math.ceil(size) / _BITS_A_BYTE)
+
+    def positions(self, key: str) -> tuple[int, ...]:
+        """Return the bits that the key has."""
+        hash_64 = murmur3(key.encode())
+        low, high = hash_64 & _MASK_32, hash_64 >> 32
+        positions = []
+        for number in range(1, self.hashes + 1):
+            combined = (low + number * high) & _MASK_32
+            if combined & _SIGN_32:
+                combined ^= _MASK_32
+            positions.append(combined % self.bit_count)
+        return tuple(positions)
+
+    def bit_map(self, keys: Iterable[str]) -> bytes:
+        """Return the bit map of a message that passed the filters of these consumers."""
+        bits = bytearray(self.bit_count // _BITS_A_BYTE)
+        for key in keys:
+            for position in self.positions(key):
+                bits[position // _BITS_A_BYTE] |= 1 << position % _BITS_A_BYTE
+        return bytes(bits)
+
+    def has(self, bit_map: bytes, positions: Iterable[int]) -> bool:
+        """Tell whether the bit map has all of the bits.
+
+        One of another size, which a filter of other settings made, says nothing: it has them all.
+        """
+        if len(bit_map) * _BITS_A_BYTE != self.bit_count:
+            return True
+        return all(bit_map[at // _BITS_A_BYTE] >> at % _BITS_A_BYTE & 1 for at in positions)
+
+
+def murmur3(data: bytes) -> int:
+    """Return the first 64 bits of the data's hash (MurmurHash3 x64 128, seed 0)."""
+    h1 = h2 = 0
+    whole = len(data) - len(data) % 16
+    for at in range(0, whole, 16):
+        h1 ^= _mix_1(int.from_bytes(data[at : at + 8], "little"))
+        h1 = (_rotate(h1, 27) + h2) * 5 + 0x52DC_E729 & _MASK_64
+        h2 ^= _mix_2(int.from_bytes(data[at + 8 : at + 16], "little"))
+        h2 = (_rotate(h2, 31) + h1) * 5 + 0x3849_5AB5 & _MASK_64
+    h1 ^= _mix_1(int.from_bytes(data[whole : whole + 8], "little"))
+    h2 ^= _mix_2(int.from_bytes(data[whole + 8 :], "little"))
+    h1 ^= len(data)
+    h2 ^= len(data)
+    h1 = h1 + h2 & _MASK_64
+    h2 = h2 + h1 & _MASK_64
+    return _finish(h1) + _finish(h2) & _MASK_64
+
+
+def _mix_1(block: int) -> int:
+    return _rotate(block * _C1 & _MASK_64, 31) * _C2 & _MASK_64
+
+
+def _mix_2(block: int) -> int:
+    return _rotate(block * _C2 & _MASK_64, 33) * _C1 & _MASK_64
+
+
+def _rotate(value: int, bits: int) -> int:
+    return (value << bits | value >> (64 - bits)) & _MASK_64
+
+
+def _finish(value: int) -> int:
+    value = (value ^ value >> 33) * 0xFF51_AFD7_ED55_8CCD & _MASK_64
+    value = (value ^ value >> 33) * 0xC4CE_B9FE_1A85_EC53 & _MASK_64
+    return value ^ value >> 33

@@ -1,0 +1,62 @@
+"""Bloom filters have Java's sizes, and set Java's bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import UsageError
+from kourou.filter.bloom import BloomFilter, murmur3
+
+VECTORS = Path(__file__).parent.parent / "golden" / "vectors" / "bloom.json"
+CASES = json.loads(VECTORS.read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['f']}-{case['n']}")
+def test_filters_are_javas(case: dict[str, Any]) -> None:
+    bloom = BloomFilter(case["f"], case["n"])
+    assert (bloom.hashes, bloom.bit_count) == (case["k"], case["m"])
+    for said in case["keys"]:
+        positions = bloom.positions(said["key"])
+        bits = bloom.bit_map([said["key"]])
+        assert list(positions) == said["positions"]
+        assert bits.hex() == said["bits_hex"]
+        assert bloom.has(bits, positions) is said["hit"]
+
+
+@given(st.lists(st.text(), min_size=1, max_size=40))
+def test_what_passed_is_never_denied(keys: list[str]) -> None:
+    bloom = BloomFilter()
+    bits = bloom.bit_map(keys)
+    assert all(bloom.has(bits, bloom.positions(key)) for key in keys)
+
+
+def test_most_of_what_did_not_pass_is_denied() -> None:
+    bloom = BloomFilter()
+    bits = bloom.bit_map(f"group{n}#T" for n in range(16))
+    hits = sum(bloom.has(bits, bloom.positions(f"other{n}#T")) for n in range(1000))
+    assert hits < 300
+
+
+def test_a_bit_map_of_another_size_says_nothing() -> None:
+    bloom = BloomFilter()
+    assert bloom.has(b"", bloom.positions("g#T"))
+    assert bloom.has(bytes(3), bloom.positions("g#T"))
+    assert not bloom.has(bytes(bloom.bit_count // 8), bloom.positions("g#T"))
+
+
+@pytest.mark.parametrize(("percent", "keys"), [(0, 32), (100, 32), (20, 0)])
+def test_a_filter_that_cannot_be_is_refused(percent: int, keys: int) -> None:
+    with pytest.raises(UsageError, match="bloom filter"):
+        BloomFilter(percent, keys)
+
+
+def test_the_hash_is_murmurs() -> None:
+    assert murmur3(b"") == 0
+    assert murmur3(b"hello") == 0xCBD8A7B341BD9B02
+    assert murmur3(b"The quick brown fox jumps over the lazy dog") == 0xE34BBC7BBC071B6C
