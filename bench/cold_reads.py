@@ -1,0 +1,153 @@
+"""How long does a broker's loop stand still while consumers read what is not in memory?
+
+    python -m bench.cold_reads [--messages N] [--seconds S] [--directory PATH]
+
+Fills a broker with 1 KB messages, stops it, drops its files from the page cache, and starts it
+again in this process. Then one client sends to another topic, first alone, then beside eight that
+pull the cold messages. A task that wants to run each millisecond tells how late it was at worst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvloop
+
+from bench import load_generator
+from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.server import Broker
+from kourou.disk import OsDisk
+from kourou.remoting.network import format_address
+from kourou.remoting.runtime import Runtime
+
+COLD_TOPIC = "bench-cold"
+HOT_TOPIC = "bench-hot"
+TICK_S = 0.001
+
+
+class Ticker:
+    """Measures how late a task of the loop comes that wants to run each millisecond.
+
+    Late because the loop had work, or waited for a processor; or because it waited for something
+    else, which for a loop can be the disk only: what the kernel counts as neither.
+    """
+
+    def __init__(self) -> None:
+        self._late_ms: list[float] = []
+        self._blocked_ms: list[float] = []
+        self._at_ns = self._busy_ns = 0
+        self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+
+    def begin(self) -> None:
+        """Measure from now on, for as long as the loop runs."""
+        self._late_ms, self._blocked_ms = [], []
+        self._at_ns, self._busy_ns = time.monotonic_ns(), self._read_busy_ns()
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _read_busy_ns(self) -> int:
+        """Return how long this thread ran and waited for a processor."""
+        ran, waited, _ = os.pread(self._schedstat, 100, 0).split()
+        return int(ran) + int(waited)
+
+    def _tick(self) -> None:
+        at_ns, busy_ns = time.monotonic_ns(), self._read_busy_ns()
+        late_ns = at_ns - self._at_ns - TICK_S * 1e9
+        self._late_ms.append(late_ns / 1e6)
+        self._blocked_ms.append((late_ns - (busy_ns - self._busy_ns)) / 1e6)
+        self._at_ns, self._busy_ns = at_ns, busy_ns
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def told(self) -> str:
+        """Return the usual and the worst, and forget them."""
+        late_ms, blocked_ms = sorted(self._late_ms), sorted(self._blocked_ms)
+        self._late_ms, self._blocked_ms = [], []
+        rare = len(late_ms) * 999 // 1000
+        return (
+            f"{late_ms[len(late_ms) // 2]:8.2f} {late_ms[rare]:8.2f} {late_ms[-1]:8.2f}"
+            f"{blocked_ms[rare]:12.2f} {blocked_ms[-1]:8.2f}"
+        )
+
+
+@asynccontextmanager
+async def broker_on(directory: Path) -> AsyncIterator[str]:
+    """Run a broker in this loop; its address."""
+    config = BrokerConfig(port=0, vip_port_enable=False, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+    disk = OsDisk(directory)
+    broker = Broker(config, disk, Runtime.system())
+    address = await broker.start()
+    try:
+        yield format_address(address)
+    finally:
+        await broker.stop()
+        disk.close()
+
+
+async def generate(mode: str, address: str, topic: str, **flags: object) -> dict[str, float]:
+    """Run the load generator beside this process."""
+    words = [
+        f"-{name}={value}" for name, value in {"addr": address, "topic": topic, **flags}.items()
+    ]
+    process = await asyncio.create_subprocess_exec(
+        str(load_generator.BINARY), mode, *words, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    told: dict[str, float] = json.loads(output.splitlines()[-1])
+    return told
+
+
+def forget(directory: Path) -> int:
+    """Drop all files of the store from the page cache; return their bytes."""
+    size = 0
+    for path in directory.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            size += os.fstat(fd).st_blocks * 512
+            os.close(fd)
+    return size
+
+
+async def measure(directory: Path, messages: int, seconds: int) -> None:
+    """Fill, forget, read; print what the loop was late by."""
+    async with broker_on(directory) as address:
+        await generate("send", address, COLD_TOPIC, conns=32, window=4, size=1024, count=messages)
+    print(f"{forget(directory) / 2**20:.0f} MiB forgotten by the page cache")
+    ticker = Ticker()
+    print(f"{'':36}{'late, ms':^26}{'blocked by the disk, ms':>24}")
+    print(f"{'':36}{'median':>8} {'p99.9':>8} {'longest':>8}{'p99.9':>12} {'longest':>8}")
+    async with broker_on(directory) as address:
+        ticker.begin()
+        send = {"conns": 8, "window": 1, "size": 1024, "dur": f"{seconds}s"}
+        await generate("send", address, HOT_TOPIC, **send)
+        print(f"{'sends alone':36}{ticker.told()}")
+        _, pulled = await asyncio.gather(
+            generate("send", address, HOT_TOPIC, **send),
+            generate("pull", address, COLD_TOPIC, conns=8, window=1, dur=f"{seconds}s"),
+        )
+        print(f"{'sends beside pulls of cold messages':36}{ticker.told()}")
+        print(f"{pulled['msgs_per_s']:,.0f} messages/s pulled")
+
+
+def main() -> None:
+    """Measure in a directory of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, help="below which the store is made")
+    arguments = parser.parse_args()
+    load_generator.build()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        uvloop.run(measure(Path(directory), arguments.messages, arguments.seconds))
+
+
+if __name__ == "__main__":
+    main()
