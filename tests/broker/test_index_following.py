@@ -1,0 +1,128 @@
+"""The index follows what is synced, is saved now and then, and fails as the other files do."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+
+from kourou.broker.index_following import RETRY_MS, SAVE_INTERVAL_MS, IndexFollowing
+from kourou.store.checkpoint import load_checkpoint
+from kourou.store.index_keys import KeyKind
+from kourou.store.index_query import KeyQuery
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+
+LONG_MAX = 2**63 - 1
+
+
+def following(parts: BrokerParts) -> IndexFollowing:
+    made = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+    made.start()
+    return made
+
+
+async def send(parts: BrokerParts, *keys: str) -> None:
+    for key in keys:
+        await parts.store_messages([parts.draft(properties={"KEYS": key})])
+
+
+def test_messages_are_indexed_when_they_are_told_of() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        for _ in range(3):
+            await send(parts, "a", "b")
+            index.notify()
+            await asyncio.sleep(0.1)
+            assert parts.store.index_lag_bytes == 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_without_messages_nothing_is_done() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await send(parts, "a")
+        index.notify()
+        await asyncio.sleep(2 * SAVE_INTERVAL_MS / 1000)
+        operations = parts.disk.operations
+        await asyncio.sleep(24 * 3600)
+        assert parts.disk.operations == operations
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_the_index_is_saved_and_the_checkpoint_says_so() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await send(parts, "a")
+        index.notify()
+        unsaved = []
+        for pause_ms in (1_000, SAVE_INTERVAL_MS):
+            await asyncio.sleep(pause_ms / 1000)
+            assert parts.store.index is not None
+            unsaved.append(parts.store.index.has_unsaved)
+        assert unsaved == [True, False]
+        parts.store.flush(parts.clock.now_ms())
+        assert load_checkpoint(parts.disk).index_at_ms > 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_a_full_disk_is_waited_for_and_the_store_goes_on() -> None:
+    async def test(parts: BrokerParts) -> None:
+        full = [True]
+
+        def refuse(operation: str, name: str) -> None:
+            if full[0] and name.startswith("index") and operation in ("write", "truncate"):
+                raise OSError(errno.ENOSPC, "full")
+
+        index = following(parts)
+        await send(parts, "a")
+        parts.disk.on_operation = refuse
+        index.notify()
+        await asyncio.sleep(1)
+        await send(parts, "b")
+        index.notify()
+        assert parts.store.index_lag_bytes > 0
+        assert parts.store.read_only_reason is None
+        asked = KeyQuery("T", "a", KeyKind.KEY, 9, 0, LONG_MAX)
+        assert len(parts.store.find_messages(asked).records) == 1  # from the log itself
+        full[0] = False
+        await asyncio.sleep(2 * RETRY_MS / 1000)
+        assert parts.store.index_lag_bytes == 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_any_other_failure_makes_the_store_read_only_and_says_what_to_do(caplog: Any) -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await send(parts, "a")
+        parts.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
+        index.notify()
+        await asyncio.sleep(1)
+        assert "key index" in (parts.store.read_only_reason or "")
+        assert "directory `index`" in (parts.store.read_only_reason or "")
+        await index.stop()
+
+    with pytest.raises(AssertionError, match="not closed cleanly"):  # as the check finds then
+        run_with_parts(test)
+    assert "store.became_read_only" in caplog.text
+
+
+def test_stopping_twice_and_without_start_is_harmless() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await index.stop()
+        await index.stop()
+        never = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+        await never.stop()
+        never.abandon()
+
+    run_with_parts(test)

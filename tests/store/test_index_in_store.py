@@ -1,0 +1,173 @@
+"""The store keeps its key index: through stops, kills, deletions, and runs of Java in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from kourou.store.check_index import check_index
+from kourou.store.index import IndexStep, KeyIndex
+from kourou.store.index_file import IndexLayout
+from kourou.store.index_keys import KeyKind
+from kourou.store.index_query import KeyQuery
+from kourou.store.message_store import MessageStore
+from kourou.store.paths import ABORT, INDEX
+from kourou.store.store_state import StoreStateFile
+from tests.store.rig import CONFIG, Rig, delete_topic, draft
+
+LONG_MAX = 2**63 - 1
+
+
+def put(rig: Rig, *keys: str, topic: str = "T") -> None:
+    for key in keys:
+        rig.store.append(draft(key.encode(), topic=topic, properties={"KEYS": key}), rig.now_ms)
+        rig.now_ms += 500
+    rig.commit()
+
+
+def follow(store: MessageStore) -> None:
+    while (left := store.index_step()) is not IndexStep.IDLE:
+        if left is IndexStep.BLOCKED:
+            store.index_upkeep(1_000_000)
+
+
+def found(rig: Rig, key: str, topic: str = "T") -> int:
+    query = KeyQuery(topic, key, KeyKind.KEY, 64, 0, LONG_MAX)
+    return len(rig.store.find_messages(query).records)
+
+
+def index_of(rig: Rig) -> KeyIndex:
+    assert rig.store.index is not None
+    return rig.store.index
+
+
+def check(rig: Rig) -> None:
+    """Stop cleanly: the index is complete, and agrees with the log."""
+    end = rig.store.written_position
+    rig.store.close(rig.now_ms)
+    layout = IndexLayout(CONFIG.index_slots, CONFIG.index_entries)
+    assert (
+        check_index(rig.disk, layout, CONFIG.commitlog_segment_bytes, end, is_complete=True) == []
+    )
+
+
+def test_a_clean_stop_leaves_the_whole_log_indexed() -> None:
+    rig = Rig()
+    put(rig, *(f"k-{number}" for number in range(80)))
+    check(rig)
+    store = rig.open()
+    assert store.index_lag_bytes < 4096  # the last record is looked at again
+    assert index_of(rig).durable_at_ms == rig.now_ms - 500
+    assert [found(rig, f"k-{number}") for number in (0, 40, 79, 80)] == [1, 1, 1, 0]
+    check(rig)
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_crash_costs_following_again_and_nothing_else(
+    *, is_power_lost: bool, is_saved: bool
+) -> None:
+    rig = Rig()
+    for first in range(0, 60, 20):
+        put(rig, *(f"k-{number}" for number in range(first, first + 20)))
+        follow(rig.store)
+        if is_saved:
+            rig.store.index_save()
+            rig.tick()
+        if is_power_lost:
+            rig.crash()
+        else:
+            rig.kill()
+    assert [found(rig, f"k-{number}") for number in range(60)] == [1] * 60
+    follow(rig.store)
+    assert [found(rig, f"k-{number}") for number in range(60)] == [1] * 60
+    check(rig)
+
+
+def test_messages_of_a_deleted_topic_are_not_found_nor_those_of_its_name_before() -> None:
+    rig = Rig()
+    put(rig, "a", "b")
+    put(rig, "a", topic="Other")
+    follow(rig.store)
+    delete_topic(rig.store, "T")
+    assert (found(rig, "a"), found(rig, "a", "Other")) == (0, 1)
+    put(rig, "a")
+    assert (found(rig, "a"), found(rig, "b")) == (1, 0)
+    rig.reopen()
+    assert (found(rig, "a"), found(rig, "b")) == (1, 0)
+    check(rig)
+
+
+def test_what_is_not_shown_yet_is_not_found() -> None:
+    rig = Rig()
+    rig.store.append(draft(properties={"KEYS": "a"}), rig.now_ms)
+    rig.store.write()
+    assert found(rig, "a") == 0
+    rig.commit()
+    assert found(rig, "a") == 1
+
+
+def test_a_killed_java_is_known_by_what_it_leaves() -> None:
+    rig = Rig()
+    put(rig, *(f"k-{number}" for number in range(80)))
+    rig.store.close(rig.now_ms)
+    names = rig.disk.list(INDEX)
+    rig.disk.write("checkpoint", 16, [(0).to_bytes(8)])  # Java's index time, which has not moved
+    rig.disk.write(ABORT, 0, [b"4711"])
+    rig.open()
+    assert index_of(rig).files == ()
+    follow(rig.store)
+    assert len(rig.disk.list(INDEX)) == len(names)
+    check(rig)
+
+
+def test_a_hole_that_java_wrote_behind_is_filled() -> None:
+    rig = Rig()
+    put(rig, *(f"k-{number}" for number in range(80)))
+    follow(rig.store)
+    half = index_of(rig).files[1].header.begin_offset
+    rig.store.close(rig.now_ms)
+    # The index was not complete at the stop, and Java has run since.
+    state_file = StoreStateFile(rig.disk)
+    state = state_file.read()
+    assert state is not None
+    assert state.index_position is None
+    state_file.save(msgspec.structs.replace(state, index_position=half))
+    rig.disk.truncate("abort.bak", 0)
+    rig.open()
+    assert len(index_of(rig).files) == 1
+    check(rig)
+
+
+def test_an_index_that_is_far_behind_at_a_stop_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kourou.store.index.CLOSE_BYTES_MAX", 1_000)
+    rig = Rig()
+    put(rig, *(f"k-{number}" for number in range(80)))
+    rig.store.close(rig.now_ms)
+    state = StoreStateFile(rig.disk).read()
+    assert state is not None
+    assert (state.index_position, rig.disk.list(INDEX)) == (0, [])
+    rig.open()
+    follow(rig.store)
+    check(rig)
+
+
+def test_a_store_without_an_index_finds_nothing_and_makes_no_file() -> None:
+    rig = Rig(config=replace(CONFIG, message_index_enable=False))
+    put(rig, "a")
+    assert (rig.store.index_step(), rig.store.index_lag_bytes) == (IndexStep.IDLE, 0)
+    rig.store.index_upkeep(1)
+    rig.store.index_save()
+    assert found(rig, "a") == 0
+    assert rig.problems() == []
+    assert rig.disk.list(INDEX) == []
+
+
+def test_a_read_only_store_leaves_its_index_alone() -> None:
+    rig = Rig()
+    put(rig, "a")
+    rig.store.set_read_only("a test says so")
+    assert rig.store.index_step() is IndexStep.IDLE
+    assert found(rig, "a") == 1
