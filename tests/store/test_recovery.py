@@ -470,3 +470,25 @@ def test_a_record_whose_queue_offset_is_absurd_gets_no_entry() -> None:
 
     assert rig.bodies() == [b"one"]
     rig.store.abandon()
+
+
+@pytest.mark.parametrize("byte", [0, 3, 8], ids=["offset", "low part of the offset", "size"])
+def test_a_damaged_entry_that_ends_a_queue_below_the_scan_is_made_again(
+    rig: Rig, byte: int
+) -> None:
+    rig.put(b"the only one", queue_id=1)
+    bodies = fill(rig)
+    for _ in range(20):
+        rig.tick()
+        rig.put(b"more")
+        bodies.append(b"more")
+    rig.store.abandon()
+    name = f"consumequeue/T/1/{0:020d}"
+    entry = bytearray(rig.disk.read(name, 0, 20))
+    entry[byte] ^= 0x80
+    rig.disk.write(name, 0, [bytes(entry)])
+    rig.disk.sync(name)
+    rig.open()
+
+    assert rig.bodies(queue_id=1) == [b"the only one"]
+    assert rig.bodies() == bodies

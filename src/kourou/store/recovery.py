@@ -44,7 +44,7 @@ from kourou.store.consumequeue_table import ConsumeQueueTable
 from kourou.store.damage import DamagedSpan
 from kourou.store.dispatch import Appended, is_visible
 from kourou.store.file_sizes import check_log_sizes, check_queue_sizes
-from kourou.store.formats import Checkpoint, QueueEntry
+from kourou.store.formats import BLANK_ENTRY_SIZE, Checkpoint, QueueEntry
 from kourou.store.log_scan import LogScan, used_bytes
 from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
 from kourou.store.replay import Replay
@@ -134,6 +134,9 @@ class Recovery:
         if self._was_clean and not self._is_full_scan and not self._has_all_queues(scan.position):
             log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
             scan = self._scan_from(self._segments.first)
+        if self._must_cut(scan) and self._place_untouched(scan) and not self._is_full_scan:
+            scan = self._scan_from(self._segments.first)
+            self._place_untouched(scan)
         self._refuse_loss(scan)
         self._report_damage(scan)
         truncated_bytes = self._cut_log(scan.position)
@@ -293,15 +296,38 @@ class Recovery:
             self._disk.sync_directory(COMMITLOG)
         return cut
 
+    def _must_cut(self, scan: LogScan) -> bool:
+        """Tell whether queues may hold what the log does not."""
+        is_as_left = self._was_clean and not scan.problem and self._replay.records > 0
+        return not is_as_left or self._is_full_scan or bool(scan.damaged)
+
+    def _place_untouched(self, scan: LogScan) -> bool:
+        """Let the queues of which no record was scanned end below the scan.
+
+        Returns:
+            Whether one ends with an entry whose record is none that a crash took: a damaged entry,
+            which only a scan of the whole log can make again. Cutting it off would lose a message.
+        """
+
+        def is_strange(entry: QueueEntry) -> bool:
+            at = entry.physical_offset
+            is_lost = scan.position <= at < self._segments.end
+            is_blank = not at and entry.size in (0, BLANK_ENTRY_SIZE)
+            return not (is_lost or is_blank or _note_span(scan.damaged, [], entry))
+
+        strange = None
+        for queue in self._queues:
+            if queue not in self._replay.touched:
+                queue.restart_at(queue.find_end_before(self._start_position))
+                if queue.end_in_files(is_strange) > queue.max_offset:
+                    strange = queue
+        if strange is not None:
+            log.warning("consumequeue.entry_damaged directory=%s", strange.segments.directory)
+        return strange is not None
+
     def _finish_queues(self, scan: LogScan) -> None:
         """Cut the queues where the log ends, and find where they begin."""
-        replay = self._replay
-        is_as_left = self._was_clean and not scan.problem and replay.records > 0
-        must_cut = not is_as_left or self._is_full_scan or bool(scan.damaged)
-        if must_cut:
-            for queue in self._queues:
-                if queue not in replay.touched:
-                    queue.restart_at(queue.find_end_before(self._start_position))
+        must_cut = self._must_cut(scan)
         self._keep_damaged_ends(scan)
         self._queues.recovered()
         for queue in list(self._queues):
