@@ -26,6 +26,7 @@ from kourou.store.record_seal import read_checked
 from kourou.store.segment_list import SegmentList
 
 _READ_BYTES: Final = 1024 * 1024
+_FIRST_READ_BYTES: Final = 4096
 _MAGIC_AT: Final = 4
 _RECORD_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 """What the magics of both versions begin with."""
@@ -274,18 +275,21 @@ def _fields(header: RecordHeader, buffer: bytes) -> Fields:
 
 
 def used_bytes(disk: Disk, segments: SegmentList, position: int) -> int:
-    """Return the bytes of one file from the position to its last that is not zero; 0 if all are."""
+    """Return the bytes of one file from the position to its last that is not zero; 0 if all are.
+
+    Holes are not read, and little where there is little: a store may have 40,000 such files.
+    """
     used, at, step = 0, position, segments.file_bytes
     name, file_end = segments.name(position), position - position % step + step
+    size = _FIRST_READ_BYTES
     while at < file_end:
         at += disk.next_data(name, at % step) - at % step
-        if at >= file_end:
-            break
-        data = disk.read(name, at % step, min(_READ_BYTES, file_end - at))
+        data = disk.read(name, at % step, min(size, file_end - at)) if at < file_end else b""
         if not data:
             break
         kept = len(data.rstrip(b"\0"))
         if kept:
             used = at + kept - position
         at += len(data)
+        size = min(2 * size, _READ_BYTES)
     return used

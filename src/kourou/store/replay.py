@@ -42,6 +42,8 @@ _RECORD_BYTES_MIN: Final = 91
 _UNUSUAL_FLAGS: Final = TRANSACTION_PREPARED | INNER_BATCH
 _LIGHT_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _TAGS_NAME: Final = TAGS.encode()
+_TAGS_START: Final = f"\x02{TAGS}\x01".encode()
+_CODES_MAX: Final = 4096
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 
 
@@ -78,6 +80,7 @@ class Replay:
         self._deleted_below = deleted_below
         self._is_full = is_full
         self._by_key: dict[tuple[bytes, int], ConsumeQueue] = {}  # whose next record may be quick
+        self._codes: dict[bytes, int] = {}  # by the text of the tag
         self._damaged: list[DamagedSpan] = []
         self.touched: set[ConsumeQueue] = set()
         self.lacking: list[ConsumeQueue] = []
@@ -124,10 +127,21 @@ class Replay:
         self.last_store_at_ms = last_store_at_ms
 
     def _code(self, topic: bytes, properties: bytes, store_at_ms: int) -> int:
-        """Return the tags code of a record in no special topic."""
-        if _TAGS_NAME not in properties:
-            return 0
-        return queue_tags_code(topic, properties, store_at_ms, self._delay_levels_ms)
+        """Return the tags code of a record in no special topic; tags repeat."""
+        at = properties.rfind(_TAGS_START) + len(_TAGS_START)
+        end = properties.find(b"\x02", at)
+        if at < len(_TAGS_START) or end < 0:
+            if _TAGS_NAME not in properties:
+                return 0
+            return queue_tags_code(topic, properties, store_at_ms, self._delay_levels_ms)
+        tags = properties[at:end]
+        code = self._codes.get(tags)
+        if code is None:
+            if len(self._codes) >= _CODES_MAX:
+                self._codes.clear()
+            code = queue_tags_code(topic, properties, store_at_ms, self._delay_levels_ms)
+            self._codes[tags] = code
+        return code
 
     def _take(self, fields: Fields) -> None:
         """Make the queue entries of one record, of whatever kind."""
