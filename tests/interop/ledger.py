@@ -11,7 +11,15 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterable
 
-from kourou import AdminClient, Message, MessageExt, MessageQueue, Producer, PullConsumer
+from kourou import (
+    AdminClient,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    SendReceipt,
+)
 from kourou.errors import NoRouteError, QueryNotFoundError, RemoteError, TransportError
 
 ROUTE_SECONDS = 30
@@ -42,6 +50,21 @@ class Ledger:
         """Send `count` messages by several senders; all must be acknowledged."""
         async with Producer("interop-ledger", namesrv_addr) as producer:
             await asyncio.gather(*(self._send(producer, who) for _ in range(count)))
+
+    async def send_batches(self, namesrv_addr: str, who: str, count: int, size: int) -> None:
+        """Send `count` batches of `size` messages; all must be acknowledged."""
+
+        async def send(producer: Producer) -> None:
+            keys = [f"{who}-{next(self._numbers)}" for _ in range(size)]
+            self.sent |= set(keys)
+            messages = [Message(self.topic, self._body(key), keys=[key]) for key in keys]
+            for key, receipt in zip(
+                keys, await producer.send_batch(messages, timeout_ms=15_000), strict=True
+            ):
+                self._note(key, receipt)
+
+        async with Producer("interop-ledger", namesrv_addr) as producer:
+            await asyncio.gather(*(send(producer) for _ in range(count)))
 
     async def send_until(
         self, namesrv_addr: str, who: str, count: int, end: Callable[[], object]
@@ -107,6 +130,9 @@ class Ledger:
         receipt = await producer.send(
             Message(self.topic, self._body(key), tags=who, keys=[key]), timeout_ms=timeout_ms
         )
+        self._note(key, receipt)
+
+    def _note(self, key: str, receipt: SendReceipt) -> None:
         place = receipt.queue.queue_id, receipt.queue_offset
         assert place not in self.acknowledged, f"{place} was given twice"
         self.acknowledged[place] = key
