@@ -60,7 +60,10 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
         "--port, --namesrv-port and --console-port choose other ports; 0 takes any free one",
     ),
     (ListenFailedError, "--listen, --port and --namesrv-port choose where to listen"),
-    (CorruptRecordError, "the file lies below the store's directory; copy that before you repair"),
+    (
+        CorruptRecordError,
+        "copy the store before you repair it; `kourou store check` shows all that is wrong",
+    ),
     (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),
     (RequestTimeoutError, "the server may be busy or gone; --timeout waits longer"),
     (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report what it prints"),

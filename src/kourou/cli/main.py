@@ -41,7 +41,7 @@ PANELS: Final = {
         "doctor": "Look for what is in the way, here and in the cluster, and what to do.",
         "health": "Tell whether name servers and brokers serve.",
         "stats": "Show how fast topics are written and consumed.",
-        "store": "Verify a store directory while no broker uses it.",
+        "store": "Look into a store directory, verify and mend it, take messages out and in.",
     },
     "This command line": {
         "completion": "Print what makes a shell complete commands and options.",

@@ -65,7 +65,7 @@ class _JsonRow(msgspec.Struct, omit_defaults=False):
     tags: str | None = None
     keys: list[str] = []
     properties: dict[str, str] = {}
-    system_properties: dict[str, str] = {}
+    system_properties: dict[str, str] | None = None
     flag: int = 0
     sys_flag: int = 0
     born_at_ms: int = 0
@@ -202,7 +202,8 @@ def _parquet_row(fields: dict[str, Any], number: int) -> Row:
     body = fields.pop("body", None)
     known = {name: fields[name] for name in _JsonRow.__struct_fields__ if name in fields}
     for name in ("properties", "system_properties"):
-        known[name] = dict(known.get(name) or {})  # a map comes as a list of pairs
+        if known.get(name) is not None:
+            known[name] = dict(known[name])  # a map comes as a list of pairs
     known = {name: value for name, value in known.items() if value is not None}
     try:
         row = msgspec.convert({**known, "body": ""}, _JsonRow)

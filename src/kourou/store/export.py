@@ -6,7 +6,8 @@ A row has everything of a message that another store can keep:
     topic, queue_id, queue_offset, store_at_ms, store_host      where and when it was stored
     msg_id, tags, keys, properties                              by their names; properties are the
                                                                 user's own
-    system_properties                                           all others; id, tag and keys again
+    system_properties                                           all others; id, tag and keys again;
+                                                                without them those above count
     flag, sys_flag, born_at_ms, born_host, reconsume_times      as stored
     body                                                        bytes, inflated if they can be
 
@@ -68,7 +69,7 @@ class Row(TypedDict):
     tags: str | None
     keys: list[str]
     properties: dict[str, str]
-    system_properties: dict[str, str]
+    system_properties: dict[str, str] | None
     flag: int
     sys_flag: int
     born_at_ms: int
@@ -203,12 +204,12 @@ def to_draft(row: Row) -> RecordDraft:
 
 
 def _properties(row: Row) -> dict[str, str]:
-    """Return all properties; those that a row names twice as its system properties have them."""
-    found = row["system_properties"] | row["properties"]
-    named = {TAGS: row["tags"], KEYS: " ".join(row["keys"]), UNIQ_KEY: row["msg_id"]}
-    for name, value in named.items():
-        if value:
-            found.setdefault(name, value)
+    """Return all properties of a row."""
+    system = row["system_properties"]
+    if system is None:  # not from a store: what it has of them has names of its own
+        named = {TAGS: row["tags"], KEYS: " ".join(row["keys"]), UNIQ_KEY: row["msg_id"]}
+        system = {name: value for name, value in named.items() if value}
+    found = system | row["properties"]
     for name in _STORES_OWN:
         found.pop(name, None)
     return found

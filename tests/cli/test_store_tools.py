@@ -1,0 +1,249 @@
+"""`kourou store info`, `dump`, `rebuild` and `truncate`, as their users see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kourou.disk import OsDisk
+from kourou.store.config import StoreConfig
+from kourou.store.message_store import MessageStore
+from kourou.testing.process import Outcome
+from tests.store.rig import draft
+
+CONFIG = StoreConfig(commitlog_segment_bytes=8192, consumequeue_file_bytes=400, free_bytes_min=1)
+LOG = "commitlog/00000000000000000000"
+NOW_MS = 1_700_000_000_000
+Command = Callable[..., Outcome]
+
+
+def fill(path: Path, count: int = 6) -> MessageStore:
+    """Return a store, open, with messages of two topics."""
+    opened = MessageStore.open(OsDisk(path), CONFIG, NOW_MS, pid=1)
+    for number in range(count):
+        properties = {"TAGS": "eu", "UNIQ_KEY": f"ID{number}"}
+        one = draft(b"body %d" % number, topic=("orders", "pay")[number % 2], properties=properties)
+        opened.append(one, NOW_MS + number)
+    opened.write()
+    opened.dispatch(opened.appended_position)
+    return opened
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store of six messages, cleanly closed."""
+    fill(tmp_path).close(NOW_MS)
+    return tmp_path
+
+
+def flip(path: Path, text: bytes) -> int:
+    """Change the first byte of a text in the log; return where it is."""
+    data = (path / LOG).read_bytes()
+    at = data.index(text)
+    with (path / LOG).open("r+b") as file:
+        file.seek(at)
+        file.write(b"?")
+    return at
+
+
+def test_info_tells_what_a_store_holds(command: Command, store: Path) -> None:
+    outcome = command("store", "info", str(store))
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "closed cleanly, by Kourou" in outcome.out
+    assert [line.split() for line in outcome.out.splitlines()[-3:]] == [
+        ["TOPIC", "QUEUES", "MESSAGES", "FILES"],
+        ["orders", "1", "3", "1"],
+        ["pay", "1", "3", "1"],
+    ]
+
+
+def test_info_tells_each_queue(command: Command, store: Path) -> None:
+    last = command("store", "info", str(store), "--queues").out.splitlines()[-1]
+
+    assert last.split() == ["pay", "0", "0", "3", "3", "1", "queue"]
+
+
+def test_info_of_a_store_in_use_says_so(command: Command, tmp_path: Path) -> None:
+    opened = fill(tmp_path)
+    try:
+        found = json.loads(command("store", "info", str(tmp_path), "--json").out)
+    finally:
+        opened.close(NOW_MS)
+
+    assert (found["in_use"], found["closed_cleanly"], found["last_writer"]) == (
+        True,
+        False,
+        "kourou",
+    )
+    assert found["log"]["first_store_at_ms"] == NOW_MS
+
+
+def test_check_of_a_store_in_use_needs_live(command: Command, tmp_path: Path) -> None:
+    opened = fill(tmp_path)
+    try:
+        refused = command("store", "check", str(tmp_path))
+        taken = command("store", "check", str(tmp_path), "--live")
+    finally:
+        opened.close(NOW_MS)
+
+    assert (refused.code, taken.code) == (3, 0)
+    assert "in order" in taken.out
+
+
+def test_dump_prints_a_log_for_people(command: Command, store: Path) -> None:
+    lines = command("store", "dump", str(store / LOG), "--count", "2").out.splitlines()
+
+    assert lines[0].split()[:4] == ["POSITION", "SIZE", "WHAT", "TOPIC"]
+    assert lines[1].split()[2:6] == ["record", "orders", "0", "0"]
+    assert len(lines) == 3
+
+
+def test_dump_prints_a_directory_as_json_lines(command: Command, store: Path) -> None:
+    out = command("store", "dump", str(store / "commitlog"), "--json").out
+    found = [json.loads(line) for line in out.splitlines()]
+
+    assert [row["msg_id"] for row in found[:6]] == [f"ID{n}" for n in range(6)]
+    assert found[6]["what"] == "unused"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("checkpoint", "queues_offset"),
+        ("lock", "lock"),
+        ("config/kourou-store.json", "commitlog_segment_bytes  8192"),
+        ("consumequeue/pay/0", "TAGS_CODE"),
+        ("index", "header"),
+    ],
+)
+def test_dump_prints_any_file(command: Command, store: Path, name: str, words: str) -> None:
+    outcome = command("store", "dump", str(store / name))
+
+    assert outcome.code == 0
+    assert words in outcome.out
+
+
+def test_dump_shows_damage(command: Command, store: Path) -> None:
+    flip(store, b"body 2")
+
+    assert "checksum differs" in command("store", "dump", str(store / LOG)).out
+
+
+def test_dump_prints_a_range_of_a_queue(command: Command, store: Path) -> None:
+    queue = str(store / "consumequeue/pay/0")
+    lines = command("store", "dump", queue, "--from", "1", "--to", "2").out.splitlines()
+
+    assert [line.split()[0] for line in lines] == ["OFFSET", "1"]
+
+
+def test_dump_of_a_copied_file_needs_its_kind(command: Command, store: Path) -> None:
+    copied = store / "elsewhere"
+    (store / "checkpoint").rename(copied)
+
+    refused = command("store", "dump", str(copied))
+    taken = command("store", "dump", str(copied), "--kind", "checkpoint")
+
+    assert (refused.code, taken.code) == (2, 0)
+    assert "--kind" in refused.err
+
+
+def test_dump_of_nothing_is_refused(command: Command, store: Path) -> None:
+    outcome = command("store", "dump", str(store / "nothing"))
+
+    assert (outcome.code, "is no file" in outcome.err) == (2, True)
+
+
+def test_rebuild_makes_lost_queues_again(command: Command, store: Path) -> None:
+    for file in [*store.glob("consumequeue/*/*/*"), *store.glob("index/*")]:
+        file.unlink()
+
+    outcome = command("store", "rebuild", str(store))
+
+    assert outcome.code == 0
+    assert outcome.out == (f"{store}: 2 queues and 1 index file made again from 6 messages\n")
+    assert command("store", "check", str(store)).code == 0
+
+
+def test_rebuild_warns_of_damage(command: Command, store: Path) -> None:
+    flip(store, b"body 2")
+
+    outcome = command("store", "rebuild", str(store), "--json")
+
+    assert (outcome.code, json.loads(outcome.out)["damaged"]) == (0, 1)
+    assert "6 " not in command("store", "check", str(store)).out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("args", [("rebuild",), ("truncate", "--at", "0", "--yes")])
+def test_a_store_in_use_is_not_mended(
+    command: Command, tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    opened = fill(tmp_path)
+    try:
+        outcome = command("store", args[0], str(tmp_path), *args[1:])
+    finally:
+        opened.close(NOW_MS)
+
+    assert (outcome.code, "locked" in outcome.err) == (3, True)
+    assert command("store", "check", str(tmp_path)).code == 0
+
+
+def test_truncate_says_what_goes_and_cuts(command: Command, store: Path) -> None:
+    flip(store, b"body 3")
+
+    refused = command("store", "truncate", str(store), "--at-damage")
+    outcome = command("store", "truncate", str(store), "--at-damage", "--yes")
+
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert outcome.code == 0
+    assert "checksum differs" in outcome.out
+    assert [line.split() for line in outcome.out.splitlines()[1:4]] == [
+        ["TOPIC", "MESSAGES"],
+        ["orders", "1"],
+        ["pay", "1"],
+    ]
+    assert "in order; 3 messages" in command("store", "check", str(store)).out
+
+
+def test_truncate_at_a_byte_tells_programs_what_went(command: Command, store: Path) -> None:
+    found = json.loads(command("store", "truncate", str(store), "--at", "1", "--yes", "--json").out)
+
+    assert (found["position"], found["records"]) == (0, 6)
+    assert found["messages"] == {"orders": 3, "pay": 3}
+
+
+def test_truncate_of_a_whole_log_does_nothing(command: Command, store: Path) -> None:
+    outcome = command("store", "truncate", str(store), "--at-damage")
+
+    assert (outcome.code, "not damaged" in outcome.out) == (0, True)
+    assert command("store", "truncate", str(store), "--at", "99999").code == 0
+
+
+@pytest.mark.parametrize("args", [(), ("--at", "5", "--at-damage")])
+def test_truncate_must_be_told_where(command: Command, store: Path, args: tuple[str, ...]) -> None:
+    assert command("store", "truncate", str(store), *args).code == 2
+
+
+@pytest.mark.parametrize("name", ["info", "check", "rebuild", "truncate", "export", "import"])
+def test_a_directory_without_a_store_is_refused(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    more = {"truncate": ["--at-damage"], "export": ["-"], "import": ["no.jsonl"]}.get(name, [])
+
+    outcome = command("store", name, str(tmp_path), *more)
+
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["info", "check", "dump", "rebuild", "truncate", "export", "import"]
+)
+def test_each_command_has_examples(command: Command, name: str) -> None:
+    out = command("store", name, "--help").out
+
+    assert f"kourou store {name} " in out
+    assert "Examples:" in out
