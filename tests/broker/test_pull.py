@@ -191,6 +191,24 @@ def test_messages_that_are_not_in_memory_are_read_off_the_loop() -> None:
     run_with_parts(test, ColdDisk())
 
 
+def test_the_loop_waits_neither_for_records_nor_for_queue_entries() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % number) for number in range(5)])
+        parts.store.flush(parts.clock.now_ms())
+        on_loop: list[tuple[str, str]] = []
+        parts.disk.on_operation = lambda *operation: on_loop.append(operation)
+
+        peer = FakePeer()
+        assert parts.pull(peer, queue_offset=2) is None
+        parts.disk.on_operation = None
+        await parts.later.close()
+
+        assert bodies(peer.sent[0]) == [b"2", b"3", b"4"]
+        assert not on_loop
+
+    run_with_parts(test, ColdDisk())
+
+
 def test_a_read_that_fails_is_told_to_its_client_only() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])

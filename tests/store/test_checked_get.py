@@ -11,7 +11,7 @@ from kourou.errors import CorruptRecordError, DamagedRecordError
 from kourou.filter.tags import matches_code, parse_tags
 from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_layout import decode_messages
-from kourou.store.checked_get import Found, QueueReading, get_checked
+from kourou.store.checked_get import Found, QueueReading, get_checked, get_resident
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.get_plan import Accepts
 from kourou.store.message_store import Asked, GetStatus
@@ -285,3 +285,36 @@ def test_a_search_by_time_goes_by_those_beside_what_tells_no_time() -> None:
         assert rig.store.offset_by_time("T", 0, times[number]) == number
     for number in (4, 5, 6, 10, 11):
         assert rig.store.offset_by_time("T", 0, times[number]) <= number
+
+
+def test_only_entries_that_this_process_made_are_told_without_a_look_at_their_records() -> None:
+    rig = stored(3)
+    assert rig.store.own_entries("T", 0, 0, 8) is None
+    assert rig.store.own_entries("T", 0, 3, 8) == ()
+    assert rig.store.own_entries("absent", 0, 0, 8) == ()
+    appended = [rig.put(b"new-%d" % number) for number in range(2)]
+    for _ in range(2):
+        entries = rig.store.own_entries("T", 0, 3, 8) or ()
+        assert [one.physical_offset for one in entries] == [one.physical_offset for one in appended]
+        rig.tick()
+    entry = rig.store.entry_if_resident("T", 0, 3)
+    assert entry is not None
+    assert entry.physical_offset == appended[0].physical_offset
+    assert rig.store.entry_if_resident("T", 0, 5) is None
+    assert rig.store.entry_if_resident("absent", 0, 0) is None
+
+
+def test_what_was_written_long_ago_is_compared_even_if_this_process_wrote_it() -> None:
+    rig = Rig(config=LONG_FILES)
+    for number in range(5):
+        rig.put(b"body-%d" % number)
+    log, queue = rig.store._log, rig.store._queues.get("T", 0)
+    asked = Asked(0, 32, 1 << 20, None)
+    believed = get_resident(QueueReading(log, queue, LONG_FILES), asked)
+    assert believed is not None
+    assert not believed.plan.wanted
+    compared = get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked)
+    assert compared is not None
+    assert len(compared.plan.wanted) == 5
+    spoil(rig, b"body-0")
+    assert get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked) is None
