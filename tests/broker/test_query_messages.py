@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
@@ -19,6 +20,8 @@ from kourou.protocol.headers_consume import QueryMessageRequestHeader
 from kourou.protocol.message_layout import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from tests.golden_exchanges import exchanges
+from tests.store.golden import draft_of
 
 LONG_MAX = 2**63 - 1
 
@@ -212,5 +215,40 @@ def test_more_searches_at_once_than_may_be_are_refused() -> None:
         answers = await asyncio.gather(*(parts.ask(serve, header) for _ in range(SEARCHES_MAX + 2)))
         codes = sorted(answer.code for answer in answers)
         assert codes == [0] * SEARCHES_MAX + [ResponseCode.SYSTEM_BUSY] * 2
+
+    run_with_parts(test)
+
+
+RECORDED = sorted(name for name in exchanges() if name.startswith("12_QUERY_MESSAGE"))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_java_was_asked_is_answered_as_java_answered(name: str) -> None:
+    exchange = exchanges()[name]
+    assert exchange.response is not None
+    asked, java = exchange.request.command, exchange.response.command
+    header = asked.header(QueryMessageRequestHeader)
+    record = java.body or b""
+
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig(header.topic, 4, 4))
+        for _ in range(3):
+            draft = parts.draft(topic=header.topic, properties={"KEYS": "other", "UNIQ_KEY": "o"})
+            await parts.store_messages([draft])
+        if record:
+            await parts.store_messages([draft_of(record)])
+        await follow(parts)
+        # Its times are of the day of the recording; here it was stored now.
+        now = replace(header, begin_timestamp=0, end_timestamp=LONG_MAX)
+        answer = await parts.ask(handler(parts).on_query_message, now)
+        assert (answer.code, answer.remark) == (java.code, java.remark)
+        assert answer.ext_fields.keys() == java.ext_fields.keys()
+        if not record:
+            assert answer.ext_fields == java.ext_fields
+            assert not answer.body
+            return
+        [ours], [theirs] = decode_messages(answer.body), decode_messages(record)
+        assert (ours.body, ours.msg_id, ours.keys) == (theirs.body, theirs.msg_id, theirs.keys)
+        assert int(answer.ext_fields["indexLastUpdatePhyoffset"]) == ours.physical_offset
 
     run_with_parts(test)
