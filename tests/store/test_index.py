@@ -281,6 +281,24 @@ def test_damage_in_the_log_is_stepped_over() -> None:
         assert len([key for key in missing if key.startswith("k-")]) <= 2
 
 
+def test_what_the_device_cannot_read_of_the_log_is_stepped_over() -> None:
+    indexed = Indexed()
+    indexed.append(60)
+    reads = indexed.disk.read
+
+    def broken(name: str, offset: int, size: int) -> bytes:
+        if name.endswith("4096") and offset + size > 0 and offset < 2000:
+            raise OSError(errno.EIO, "a bad block")
+        return reads(name, offset, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed.disk, "read", broken)
+        patch.setattr(indexed.disk, "read_resident", broken)
+        indexed.follow()
+        hash_ = key_hash("T", "k-58", KeyKind.KEY)
+        assert list(indexed.index.find(hash_, 0, LONG_MAX)) == indexed.places["k-58"]
+
+
 def test_names_go_up_even_if_the_clock_goes_back() -> None:
     first = index_file_name(START_MS, "")
     assert first.startswith("2023111")

@@ -6,6 +6,7 @@ is damaged, the next one that says itself where it is goes on.
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from typing import Final, NamedTuple
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 256 * 1024
 """Read at once: what is copied out of memory in a tenth of a millisecond."""
 
+_UNREADABLE_BYTES: Final = 4096
+"""Stepped over at once where the device fails: a page."""
 _SIZES: Final = struct.Struct(">ii").unpack_from
 _SIZES_BYTES: Final = 8
 _HEAD: Final = struct.Struct(">ii20xqi16xq20xi").unpack_from
@@ -62,10 +65,10 @@ class LogCursor:
     def read(self, until: int, *, may_block: bool) -> bool:
         """Have the next bytes below `until` in memory, where a record ends.
 
-        False if that might wait for the device.
+        False if that might wait for the device. What the device cannot read counts as damage.
 
         Raises:
-            OSError: they cannot be read.
+            OSError: they cannot be read for another reason.
         """
         position = self.position = max(self.position, self._log.min_position)
         at = position - self._chunk_start
@@ -80,6 +83,12 @@ class LogCursor:
             if not may_block:
                 return False
             data = b""  # removed, since all in it has expired
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            if not may_block:
+                return False
+            size, data = min(size, _UNREADABLE_BYTES), b""
         if data is None:
             return False
         self._chunk, self._chunk_start = data.ljust(size, b"\0"), position
