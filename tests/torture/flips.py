@@ -158,13 +158,22 @@ def flip(seed: int) -> Outcome:
 def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the tables, with what was said, and with the files in the end."""
     image = filled().closed if made.is_closed else filled().killed
-    if SCHEDULE_TOPIC in made.name and seen.findings:
-        seen.findings = after_rebuild(disk)  # nobody reads again what was delivered
+    unfound = list(judge_queries(seen))
+    if made.kind == "index" or SCHEDULE_TOPIC in made.name:
+        # Nobody reads again what was delivered, and nothing tells that an index is damaged.
+        if unfound and made.name not in dict(seen.findings):
+            yield UNSAID, f"store check finds nothing, but {unfound}"
+        if unfound or seen.findings:
+            seen.findings = after_rebuild(disk)
+            unfound = [
+                *(each for each in unfound if each[0] == WRONG),
+                *judge_queries(look(disk, queries=True)),
+            ]
+    yield from unfound
     for name, text in judge_tables(seen, image, made.name):
         if not (made.until_due and "delay" in text):  # deliveries moved it on
             yield name, text
     yield from judge_skips(seen)
-    yield from judge_queries(seen)
     given = {m.keys[0] for held in seen.held.values() for m in held.messages.values() if m.keys}
     if keys - given and not seen.says(made.name):
         yield UNSAID, f"{sorted(keys - given)} are not served"
