@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 class GroupCommit:
     """Takes messages into the store and says when they are safe.
 
+    Attributes:
+        on_write: called after each write to the log.
+
     Everything runs on the event loop, but for the syncs, which are the flusher's.
     """
 
@@ -79,6 +82,7 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None  # next time-out, or next sync if async
         self._is_scheduled = False
         self._closed_because = ""
+        self.on_write: Callable[[], None] | None = None
 
     @property
     def pending_bytes(self) -> int:
@@ -252,6 +256,8 @@ class GroupCommit:
         self._unwritten = []  # not before: whatever else is raised, `_turn` must find them here
         self._unsynced.extend(waiters)
         self._schedule_expiry()
+        if self.on_write is not None:
+            self.on_write()
         for waiter in waiters:
             if self._is_sync_mode and not waiter.waits_for_sync:
                 waiter.answer(PutResult(PutStatus.OK, waiter.appended))

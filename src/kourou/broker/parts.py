@@ -12,7 +12,7 @@ from typing import Final
 from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
-from kourou.broker.config import BrokerConfig
+from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.flusher import Flusher
@@ -23,6 +23,7 @@ from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retention import Retention
+from kourou.broker.segments_ahead import SegmentsAhead
 from kourou.broker.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.disk import Disk
@@ -46,6 +47,7 @@ class Parts:
         clients: who is connected.
         stats: counts what the others do.
         commit: the way into the log.
+        segments_ahead: makes the log's next segment before it is needed.
         queue_deletion: the way out of the queues.
         retention: removes what is too old.
         reads: reads queues for the two below.
@@ -88,6 +90,9 @@ class Parts:
         self.commit: Final = GroupCommit(
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
         )
+        self.segments_ahead: Final = SegmentsAhead(store, runtime.offload)
+        if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            self.commit.on_write = self.segments_ahead.on_write
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
         self.retention: Final = Retention(
             self.live,

@@ -20,6 +20,7 @@ from kourou.disk import Disk
 from kourou.errors import InvalidMessageError
 from kourou.store.formats import BLANK_BYTES, encode_blank
 from kourou.store.paths import COMMITLOG
+from kourou.store.segment_ahead import SegmentAhead
 from kourou.store.segment_list import SegmentList
 
 
@@ -34,6 +35,9 @@ class LogMark(NamedTuple):
 class CommitLog:
     """Appends in memory, writes what was appended in one call a segment, and reads.
 
+    Attributes:
+        ahead: what the next segment is made of, if that has begun.
+
     Args:
         disk: where the segments are.
         segment_bytes: the size of each.
@@ -46,6 +50,7 @@ class CommitLog:
         self.appended_position = 0
         self.written_position = 0
         self.synced_position = 0
+        self.ahead: SegmentAhead | None = None
         self._durable_end = 0  # the names of segments that begin below are synced
         # Appends since the last write: (position, buffers that follow one another from there),
         # one for each segment they go to. The last one grows.
@@ -110,10 +115,27 @@ class CommitLog:
             if not buffers:
                 continue
             if position >= self.segments.end:
-                self.segments.create(position)
+                self._begin_segment(position)
             self._disk.write(self.segments.name(position), position % self._segment_bytes, buffers)
         self.written_position = self.appended_position
         self._begin_run(self.written_position)
+
+    def _begin_segment(self, position: int) -> None:
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and ahead.start == position and ahead.claim():
+            self.segments.adopt(position)
+        else:
+            self.segments.create(position)
+
+    @property
+    def needs_ahead(self) -> bool:
+        """Tell whether the last segment is half full, and none is ahead of it."""
+        return (
+            self.ahead is None
+            and self.segments.first
+            < self.segments.end
+            <= self.written_position + self._segment_bytes // 2
+        )
 
     def undo(self) -> None:
         """Take back all appends since the last write that succeeded, in memory and in the files.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from kourou.disk import Disk
@@ -33,6 +34,7 @@ from kourou.store.index_query import FoundMessages, KeyQuery, find_messages
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.queue_mending import write_mended
 from kourou.store.recovery import Progress, RecoveryReport
+from kourou.store.segment_ahead import SegmentAhead
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.writer import StoreWriter
 
@@ -172,6 +174,30 @@ class MessageStore(StoreWriter):
     def _floor(self, topic: str) -> int:
         return self._files.state.deleted_topics.get(topic, 0)
 
+    @property
+    def needs_segment_ahead(self) -> bool:
+        """Tell whether it is time to make the log's next segment."""
+        return self._log.needs_ahead
+
+    def begin_segment_ahead(self, mutex: AbstractContextManager[object]) -> SegmentAhead:
+        """Return the log's next segment, which is to be filled; none may be ahead."""
+        segments, log_ = self._files.log.segments, self._log
+        start = segments.end
+        log_.ahead = SegmentAhead(
+            self._disk, segments.name(start), start, segments.file_bytes, mutex
+        )
+        return log_.ahead
+
+    def has_room_ahead(self) -> bool:
+        """Tell whether a whole segment fits beside what is kept free; on any thread."""
+        needed = self._config.free_bytes_needed + self._config.commitlog_segment_bytes
+        return self._disk.free_bytes() >= needed
+
+    def end_segment_ahead(self) -> None:
+        """Let nothing more be written ahead of the log."""
+        if self._log.ahead is not None:
+            self._log.ahead.end()
+
     def flush(self, now_ms: int) -> bool:
         """Write the queues' tails and the checkpoint, and look at the space left; each second.
 
@@ -219,6 +245,8 @@ class MessageStore(StoreWriter):
             plan.run(self._disk)
             self.synced(plan)
         self.dispatch(self.written_position)
+        if self._log.ahead is not None:
+            self._log.ahead.discard()
         close_files(self._files, self._last_visible, now_ms)
 
     def abandon(self) -> None:
