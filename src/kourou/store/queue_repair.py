@@ -8,7 +8,8 @@ too, about 1 us a record; a record of the queue found there is compared whole.
     found in another place, or with        the entry rotted           the entry is written again
     another size or tags code
     not found                              the record is damaged      its reader is told
-    not found, below the log's begin       its segment was removed    the entry is passed over
+    not found, no true entry before, and   its segment was removed    the entry is passed over
+    the log is whole from its begin on
 
 Nothing is written here. Runs on any thread beside the one that writes.
 """
@@ -102,8 +103,8 @@ class QueueRepair:
         found = self._records(walk, before, behind)
         if queue_offset in found:
             return Looked(found, is_gone=False, damage=None)
-        if told is not None and 0 <= told.physical_offset < self._log.min_position < end:
-            return Looked(found, is_gone=told.size > 0, damage=self._damage(queue_offset, reason))
+        if 0 < begin == self._log.min_position and self._is_whole(begin, end):
+            return Looked(found, is_gone=True, damage=None)
         position = walk.damaged_at
         if told is not None and begin <= told.physical_offset < end:
             position = told.physical_offset
@@ -175,6 +176,19 @@ class QueueRepair:
             return begin, begin + self._bytes_max
         # Nothing is known before: the records looked for are rather at the end.
         return max(begin, self._log.segment_end(end - self._bytes_max)), end
+
+    def _is_whole(self, begin: int, end: int) -> bool:
+        """Tell whether all records of this part of the log are as they were written."""
+        if end - begin > self._bytes_max:
+            return False
+        walk = _Walk(self._log, begin, end)
+        try:
+            for position, size, *_ in walk:
+                if read_checked(self._log.read(position, size), 0).total_size != size:
+                    return False
+        except (OSError, MalformedMessageError):
+            return False
+        return walk.damaged_at is None
 
     # The log between them ------------------------------------------------------------------------
 
