@@ -126,6 +126,10 @@ class BatchQueue(ConsumeQueue):
             return None
         return next(batch_entries(self.read(index, 1)), None)
 
+    def directories(self) -> tuple[str, ...]:
+        """Return what is to be synced when the queue makes files: its root is made with it."""
+        return (*super().directories(), "")
+
     # Recovery ------------------------------------------------------------------------------------
 
     def holds_before(self, queue_offset: int, physical_offset: int) -> bool:

@@ -12,6 +12,7 @@ from kourou.store.retention import RetentionConfig
 _MIB: Final = 1024 * 1024
 _ENTRY_BYTES: Final = 20
 _BATCH_ENTRY_BYTES: Final = 46
+_EXTENSION_BYTES_MIN: Final = 64
 _SEGMENT_BYTES_MIN: Final = 4096
 _FREE_BYTES_MIN: Final = 512 * _MIB
 
@@ -40,6 +41,13 @@ class StoreConfig:
         default=300_000 * _BATCH_ENTRY_BYTES, metadata={"key": "mapperFileSizeBatchConsumeQueue"}
     )
     """The same for topics with batch consume queues (`queue.type=BatchCQ`), a multiple of 46."""
+    consumequeue_extension: bool = field(default=False, metadata={"key": "enableConsumeQueueExt"})
+    """Whether each entry of a usual consume queue has an extension unit, with room for a bit map of
+    the filters that its message passed. Those that Java made are read in any case."""
+    extension_file_bytes: int = field(
+        default=48 * _MIB, metadata={"key": "mappedFileSizeConsumeQueueExt"}
+    )
+    """Bytes of one file of such units; sparse too. Java must be given the same."""
     fill_segments_ahead: bool = field(default=False, metadata={"key": "warmMapedFileEnable"})
     """Whether, with SYNC_FLUSH, zeros are written to the next commit log file when one is half
     full. Where a sync waits for the file system's journal, it then takes about half the time; the
@@ -93,6 +101,7 @@ class StoreConfig:
             ("commitlog_segment_bytes", _SEGMENT_BYTES_MIN),
             ("consumequeue_file_bytes", _ENTRY_BYTES),
             ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),
+            ("extension_file_bytes", _EXTENSION_BYTES_MIN),
             ("index_slots", 1),
             ("index_entries", 2),
             ("free_bytes_min", 0),

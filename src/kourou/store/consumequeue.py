@@ -225,6 +225,11 @@ class ConsumeQueue(ABC):
         self._begin_tail(self.end)
         return written, self.segments.end != end_before
 
+    def directories(self) -> tuple[str, ...]:
+        """Return what is to be synced when the queue makes files, from the inside out."""
+        topic_directory = self.segments.directory.rpartition("/")[0]
+        return (self.segments.directory, topic_directory, topic_directory.rpartition("/")[0])
+
     def cut(self) -> list[str]:
         """Remove from the files what lies behind their last entry; return the files changed."""
         return self.segments.cut(self.file_end * self.entry_bytes)

@@ -15,13 +15,24 @@ from kourou.store.config import StoreConfig
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.damage import DamagedSpan
 from kourou.store.dispatch import Appended
-from kourou.store.paths import BATCH_CONSUMEQUEUE, CONSUMEQUEUE, is_safe_topic
+from kourou.store.extended_queue import BitMapOf, ExtendedQueue
+from kourou.store.paths import (
+    BATCH_CONSUMEQUEUE,
+    CONSUMEQUEUE,
+    CONSUMEQUEUE_EXT,
+    is_safe_topic,
+)
 from kourou.store.queue_kinds import batch_topics
 from kourou.store.simple_queue import SimpleQueue
 
 log = logging.getLogger(__name__)
 
 _ROOTS: Final = (CONSUMEQUEUE, BATCH_CONSUMEQUEUE)
+
+
+def _no_filters(_: Appended) -> bytes:
+    return b""
+
 
 NEW_FILES_PER_FLUSH: Final = 16
 """Files that one flush makes: each, with its directory, takes a third of a millisecond."""
@@ -35,6 +46,7 @@ class ConsumeQueueTable:
     Attributes:
         unsynced: names of queue files written since their last sync, oldest first, with the
             directories that are to be synced with each because the file is new.
+        bit_map_of: makes the bit maps of extension units; they are empty until there is one.
     """
 
     def __init__(self, disk: Disk, config: StoreConfig) -> None:
@@ -51,6 +63,13 @@ class ConsumeQueueTable:
         self._batch_topics = batch_topics(disk)
         self._has_batches: Callable[[str], bool] = self._batch_topics.__contains__
         self.unsynced: dict[str, tuple[str, ...]] = {}
+        self.bit_map_of: BitMapOf = _no_filters
+        self._extended = {
+            (topic, int(name))
+            for topic in disk.list(CONSUMEQUEUE_EXT)
+            for name in disk.list(f"{CONSUMEQUEUE_EXT}/{topic}")
+            if name.isdecimal()
+        }
         self._is_recovering = True
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -128,7 +147,12 @@ class ConsumeQueueTable:
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
         if is_batch:
             return BatchQueue(self._disk, topic, queue_id, self._config.batch_queue_file_bytes)
+        if self._config.consumequeue_extension or (topic, queue_id) in self._extended:
+            return ExtendedQueue(self._disk, topic, queue_id, self._config, self._bit_map)
         return SimpleQueue(self._disk, topic, queue_id, self._config.consumequeue_file_bytes)
+
+    def _bit_map(self, record: Appended) -> bytes:
+        return self.bit_map_of(record)
 
     def load(self) -> list[ConsumeQueue]:
         """Take up the queues that have files; how far they reach is recovery's to find out.
@@ -153,6 +177,8 @@ class ConsumeQueueTable:
 
     def _load_one(self, queue: ConsumeQueue) -> bool:
         """Take up the queue's files; tell whether some were behind a gap, and removed."""
+        if isinstance(queue, ExtendedQueue):
+            queue.extension.load()
         behind_gap = queue.segments.load()
         if behind_gap:
             log.warning("consumequeue.gap_found directory=%s", queue.segments.directory)
@@ -248,12 +274,7 @@ class ConsumeQueueTable:
         self._has_no_tail(queue)
         directories: tuple[str, ...] = ()
         if is_new or self._is_recovering:
-            directory = queue.segments.directory
-            topic_directory = _parent(directory)
-            root = _parent(topic_directory)
-            directories = (directory, topic_directory, root)
-            if root == BATCH_CONSUMEQUEUE:  # made with its first queue, not with the store
-                directories = (*directories, "")
+            directories = queue.directories()
         for name in names:
             self.unsynced[name] = self.unsynced.get(name) or directories
 
@@ -293,9 +314,13 @@ class ConsumeQueueTable:
         if not queues:
             del self._queues[queue.topic]
         self._forget(queue)
-        if self._disk.exists(queue.segments.directory):
-            _remove_tree(self._disk, queue.segments.directory)
-            self._disk.sync_directory(_parent(queue.segments.directory))
+        directories = [queue.segments.directory]
+        if isinstance(queue, ExtendedQueue):
+            directories.append(queue.extension.segments.directory)
+        for directory in directories:
+            if self._disk.exists(directory):
+                _remove_tree(self._disk, directory)
+                self._disk.sync_directory(_parent(directory))
 
     # Deleting a topic, see `kourou.store.deletion` ------------------------------------------------
 
@@ -316,7 +341,7 @@ class ConsumeQueueTable:
         Raises:
             OSError: a part of it is still there.
         """
-        for root in _ROOTS:
+        for root in (*_ROOTS, CONSUMEQUEUE_EXT):
             directory = f"{root}/{topic}"
             if self._disk.exists(directory):
                 for name in self._disk.list(directory):

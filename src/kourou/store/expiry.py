@@ -34,6 +34,7 @@ from kourou.disk import Disk
 from kourou.store.commitlog import CommitLog
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.extended_queue import ExtendedQueue
 from kourou.store.paths import COMMITLOG
 from kourou.store.retention import RetentionConfig, count_expired
 from kourou.store.segment_list import SegmentList
@@ -153,7 +154,12 @@ class Expiry:
 
         Nobody may have deleted one of the topics since `look_at`.
         """
-        return [
+        hidden = [
             HiddenFiles(queue.segments, self._queues.hide_first_files(queue, count))
             for queue, count in found
+        ]
+        return hidden + [
+            HiddenFiles(queue.extension.segments, queue.hide_extension())
+            for queue, _ in found
+            if isinstance(queue, ExtendedQueue)
         ]

@@ -11,6 +11,7 @@ COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 BATCH_CONSUMEQUEUE: Final = "batchconsumequeue"
 INDEX: Final = "index"
+CONSUMEQUEUE_EXT: Final = "consumequeue_ext"
 CONFIG: Final = "config"
 TOPICS: Final = "config/topics.json"
 CHECKPOINT: Final = "checkpoint"
@@ -47,6 +48,11 @@ def queue_directory(topic: str, queue_id: int) -> str:
 def batch_queue_directory(topic: str, queue_id: int) -> str:
     """Return the directory of one batch consume queue."""
     return f"{BATCH_CONSUMEQUEUE}/{topic}/{queue_id}"
+
+
+def extension_directory(topic: str, queue_id: int) -> str:
+    """Return the directory of one consume queue's extension units."""
+    return f"{CONSUMEQUEUE_EXT}/{topic}/{queue_id}"
 
 
 def is_safe_topic(topic: str) -> bool:

@@ -14,6 +14,7 @@ from kourou.store.checked_get import Asked, Found, QueueReading, get_checked, ge
 from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
 from kourou.store.consumequeue_table import ConsumeQueueTable
+from kourou.store.extended_queue import ExtendedQueue
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.get_plan import Accepts, GetPlan, LogView, plan_get
 from kourou.store.record_reader import read_one, read_ranges
@@ -69,6 +70,8 @@ class StoreReader:
         reading = self._reading(topic, queue_id)
         if isinstance(reading.queue, BatchQueue):
             return get_batches_resident(reading, reading.queue, asked)
+        if isinstance(reading.queue, ExtendedQueue):
+            asked = _by_units(reading.queue, asked, may_block=False)
         return get_resident(reading, asked)
 
     def get(self, topic: str, queue_id: int, asked: Asked, *, skip_damaged: bool = False) -> Found:
@@ -85,6 +88,8 @@ class StoreReader:
         reading = self._reading(topic, queue_id)
         if isinstance(reading.queue, BatchQueue):
             return get_batches(reading, reading.queue, asked, skip_damaged=skip_damaged)
+        if isinstance(reading.queue, ExtendedQueue):
+            asked = _by_units(reading.queue, asked)
         return get_checked(reading, asked, skip_damaged=skip_damaged)
 
     def _reading(self, topic: str, queue_id: int) -> QueueReading:
@@ -117,6 +122,8 @@ class StoreReader:
         limits = (max_messages, max_bytes)
         if isinstance(queue, BatchQueue):
             return plan_batches(queue, view, self._config, offset, limits, accepts=accepts)
+        if isinstance(queue, ExtendedQueue):
+            accepts = _by_units(queue, Asked(offset, *limits, accepts)).accepts
         return plan_get(queue, view, self._config, offset, limits, accepts=accepts)
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]], *, may_block: bool) -> bytes | None:
@@ -191,3 +198,16 @@ class StoreReader:
         """Return when the message was stored, in epoch milliseconds; -1 if there is none."""
         entry = self.entry(topic, queue_id, offset)
         return -1 if entry is None else store_time(self._log, entry)
+
+
+def _by_units(queue: ExtendedQueue, asked: Asked, *, may_block: bool = True) -> Asked:
+    """Let a filter of tags codes be asked for those in the queue's extension units."""
+    accepts = asked.accepts
+    if accepts is None:
+        return asked
+
+    def accepts_unit(code: int) -> bool:
+        tags_code = queue.tags_code(code, may_block=may_block)
+        return tags_code is None or accepts(tags_code)
+
+    return asked._replace(accepts=accepts_unit)

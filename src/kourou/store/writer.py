@@ -26,6 +26,7 @@ from kourou.store.dispatch import (
     message_count,
     queue_tags_code,
 )
+from kourou.store.extended_queue import BitMapOf
 from kourou.store.inner_batch import with_base
 from kourou.store.lifecycle import StoreFiles
 from kourou.store.reader import StoreReader
@@ -78,6 +79,10 @@ class StoreWriter(StoreReader):
         Until then that is what `config/topics.json` and the queues' files said at the start.
         """
         self._queues.ask_kinds(has_batches)
+
+    def ask_bit_maps(self, bit_map_of: BitMapOf) -> None:
+        """Let extension units that come to be have bit maps; see `kourou.filter.bloom`."""
+        self._queues.bit_map_of = bit_map_of
 
     def append(self, draft: RecordDraft, now_ms: int) -> Appended:
         """Give the message its place in the log and in its queue, in memory.
