@@ -136,10 +136,10 @@ def test_a_flipped_queue_entry_below_the_scan_cuts_no_queue() -> None:
         rig.put(b"x" * 600)
         rig.tick()
     rig.store.abandon()
-    for index in range(6):
+    for index in range(7):
         rig.disk.write("consumequeue/Quiet/0/00000000000000000000", 20 * index, [b"\xff"])
         rig.open()
         assert rig.store.max_offset("Quiet", 0) == 7
-        assert rig.store.recovery.scanned_from > 0
+        assert (rig.store.recovery.scanned_from > 0) is (index < 6)  # else the end is doubted
         rig.store.abandon()
         rig.disk.write("consumequeue/Quiet/0/00000000000000000000", 20 * index, [b"\0"])

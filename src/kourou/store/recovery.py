@@ -14,8 +14,8 @@
                                                                segments removed
     record without queue entry     the entry was in memory     the entry is made
     queue entry beyond the log     its record was lost         zeroed
-    queue lacks what lies before   its files were lost         scan again from the log's start
-    the scan
+    queue lacks what lies before   its files were lost, or     scan again from the log's start
+    the scan, or ends strangely    its last entry is damaged
 
 Known durable is what lies below the checkpoint's synced position and its record, and after a clean
 stop all that the log had. What a kill leaves above is synced before anything is built on it.
