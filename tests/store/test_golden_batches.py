@@ -101,6 +101,20 @@ def test_the_same_batches_make_the_same_files(golden: Golden) -> None:
     assert check_store(disk).findings == []
 
 
+def test_a_store_of_java_goes_on_here(store: MessageStore, golden: Golden) -> None:
+    said = next(one for one in golden.manifest["records"] if one["topic"] == TOPIC)
+    record = store.read_record(said["physical_offset"])
+    assert record is not None
+    appended = store.append(draft_of(record), 0)
+    store.write()
+    store.dispatch(store.written_position)
+
+    assert (appended.queue_offset, appended.count) == (20, 5)
+    stored = store.read_record(appended.physical_offset)
+    assert stored is not None
+    assert [message.queue_offset for message in decode_messages(stored)] == list(range(20, 25))
+
+
 def test_another_size_of_batch_files_is_refused(golden: Golden) -> None:
     config = replace(golden.config, batch_queue_file_bytes=9200)
     with pytest.raises(Exception, match="4600 bytes, and the store is asked to open with"):

@@ -147,6 +147,7 @@ def test_units_outlive_the_end_of_the_process(way: str) -> None:
     rig.tick()
     assert tags(rig, "a") == [b"a"] * 5
     assert tags(rig, "c") == [b"c"] * 2
+    assert rig.problems() == []
 
 
 def test_a_store_with_units_goes_on_without() -> None:

@@ -9,6 +9,7 @@ from kourou.store.findings import Finding
 from kourou.store.formats import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log_scan import used_bytes
 from kourou.store.log_walk import LogPiece
+from kourou.store.queue_extension import is_address
 from kourou.store.segment_list import SegmentList
 
 _READ_ENTRIES = 512
@@ -59,7 +60,7 @@ class QueueCheck:
             self._find(queue_offset, f"the log goes on at offset {queue_offset}, not {self._next}")
         self._next = queue_offset + 1
         found = self._entry(queue_offset)
-        if not is_code_known:
+        if not is_code_known or is_address(found.tags_code):
             found = found._replace(tags_code=entry.tags_code)
         if found != entry:
             self._find(queue_offset, f"the entry is {tuple(found)}, and should be {tuple(entry)}")
