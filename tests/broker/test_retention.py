@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.index_following import IndexFollowing
 from kourou.broker.retention import FIRST_RUN_MS
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import decode_messages
@@ -42,6 +43,7 @@ def config(**retention: Any) -> BrokerConfig:
         commitlog_segment_bytes=SEGMENT_BYTES,
         consumequeue_file_bytes=20 * 4,
         free_bytes_min=1,
+        index_entries=5,
         retention=RetentionConfig(**options),
     )
     return small_config(store=store, max_message_size_bytes=4_000)
@@ -111,6 +113,27 @@ def test_expired_segments_go_at_their_hour_and_their_queue_files_with_them() -> 
 
     at_hour = datetime.fromtimestamp((EPOCH_MS + 3 * HOUR_MS) / 1000).astimezone().hour
     run_with_old_messages(test, delete_when=f"{at_hour:02d}")
+
+
+def test_files_of_the_key_index_that_name_only_removed_messages_go_too() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+        following.start()
+        for _ in range(30):
+            await parts.store_messages([parts.draft(BODY, tags="a")])
+            following.notify()
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        before = parts.disk.list("index")
+        parts.retention.request()
+        await parts.retention.run()
+        left = parts.disk.list("index")
+        await following.stop()
+        assert len(before) > 5
+        assert left == before[-len(left) :]
+        assert len(left) == 2  # the messages of the last segment, and the newest file
+
+    run_with_parts(test, config=config())
 
 
 def test_a_full_disk_lets_expired_segments_go_at_any_hour_and_no_others(

@@ -105,12 +105,13 @@ class Retention:
                 await self._clean_queues()
 
     async def clean_queues(self) -> None:
-        """Remove the files of queues that name nothing but messages that are gone.
+        """Remove the files of queues and index that name nothing but messages that are gone.
 
-        A file that cannot be removed is left, and said so in the log.
+        A queue's file that cannot be removed is left, and said so in the log.
 
         Raises:
             StoreReadOnlyError: nothing may be removed, since the disk is not to be trusted.
+            OSError: a file of the index cannot be removed; the next start finds it.
         """
         reason = self._store.read_only_reason
         if reason is not None:
@@ -162,6 +163,8 @@ class Retention:
             if at:
                 await asyncio.sleep(PART_PAUSE_MS / 1000)
             removed += await self._clean_some(queues[at : at + QUEUES_PER_PART])
+        if self._store.index is not None:
+            await _to_its_end(self._offload(self._store.index.expire, begin))
         self._queues_begin = begin
         if removed:
             log.info("consumequeue.expired files=%d queues=%d", removed, len(queues))
