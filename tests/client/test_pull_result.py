@@ -1,4 +1,4 @@
-"""PullResult takes the batches apart that a broker keeps as one record: each message has its offset."""
+"""PullResult takes batches apart that a broker keeps as one record: each message has its offset."""
 
 from __future__ import annotations
 
