@@ -8,9 +8,12 @@ import pytest
 
 from kourou.errors import StoreLockedError
 from kourou.store.check import check_store
+from kourou.store.export import Selection, export_messages
+from kourou.store.log_walk import LogPiece
 from kourou.store.rebuild import rebuild
 from kourou.store.truncate import plan_truncation, truncate_log
 from kourou.testing.disk import SimDisk
+from tests.store import golden
 from tests.store.rig import Rig, delete_topic
 
 FIRST = "commitlog/00000000000000000000"
@@ -271,3 +274,16 @@ def test_a_crash_in_a_truncation_loses_nothing_before_the_cut(seed: int) -> None
         assert rig.problems() == [], operations
     else:
         pytest.fail("the truncation never ended")
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_a_store_of_java_is_rebuilt(name: str) -> None:
+    recorded = golden.load(name)
+    before = list(export_messages(recorded.disk, Selection(with_system=True)))
+
+    rebuild(recorded.disk, 1, pid=1)
+
+    assert problems(recorded.disk) == []
+    assert list(export_messages(recorded.disk, Selection(with_system=True)))[: len(before)] == [
+        row for row in before if not isinstance(row, LogPiece)
+    ]

@@ -38,6 +38,7 @@ from kourou.store.paths import (
     CONSUMEQUEUE,
     INDEX,
     batch_queue_directory,
+    extension_directory,
     is_safe_topic,
     queue_directory,
 )
@@ -104,6 +105,7 @@ def _forget_derived(disk: Disk, pid: int, progress: Progress | None) -> tuple[in
         if is_safe_topic(topic) and queue_id >= 0 and not damaged:
             _remove_files(disk, queue_directory(topic, queue_id))
             _remove_files(disk, batch_queue_directory(topic, queue_id))
+            _remove_files(disk, extension_directory(topic, queue_id))
     _remove_unfit(disk)
     remove_index_from(disk, 0)
     return records, damaged
