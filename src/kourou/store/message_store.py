@@ -45,6 +45,7 @@ __all__ = [
     "Found",
     "GetPlan",
     "GetStatus",
+    "IndexStep",
     "MessageStore",
     "Progress",
     "RecoveryReport",
