@@ -146,6 +146,7 @@ def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> Non
         "enableMultiDispatch",
         "enablePropertyFilter",
         "enabledAppendPropCRC",
+        "flushConsumeQueueThoroughInterval",
         "flushDiskType",
         "listenPort",
         "mappedFileSizeCommitLog",
