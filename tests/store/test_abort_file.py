@@ -46,10 +46,11 @@ def test_a_failed_sync_is_noted_once_and_a_new_start_takes_it_back() -> None:
 
 
 @pytest.mark.parametrize("text", [b"4711", b"", b"kourou", b"12 other", b"\xff \x00"])
-def test_whatever_else_stands_there_is_javas(text: bytes) -> None:
+def test_what_else_stands_there_is_javas_or_nobodys(text: bytes) -> None:
     disk = SimDisk()
     disk.write("abort", 0, [text])
-    assert read_last_run(disk) == LastRun(False, was_kourou=False, is_cache_suspect=True)
+    expected = LastRun(False, False, is_cache_suspect=True, was_java_killed=text == b"4711")
+    assert read_last_run(disk) == expected
 
 
 def test_javas_clean_stop_is_known_by_what_it_leaves() -> None:

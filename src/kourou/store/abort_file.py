@@ -5,7 +5,8 @@
     "<pid> kourou"                  Kourou was killed, or power was lost
     "<pid> kourou sync-failed"      the same, after a sync of it had failed: the cache may show, as
                                     clean, what the device never got
-    anything else                   Java was killed; what it knew of failed syncs is not known
+    "<pid>"                         Java was killed; what it knew of failed syncs is not known
+    anything else                   power was lost while this was written, by whomever
 
 Java writes its process id only. The note of a failed sync is written and not synced: it lives in
 the cache just as long as the pages that it is about.
@@ -35,11 +36,13 @@ class LastRun(NamedTuple):
         was_clean: whoever had it open stopped in order.
         was_kourou: it was Kourou; True for a new store.
         is_cache_suspect: what is in memory of the files may never have reached the device.
+        was_java_killed: Java had it open, for certain.
     """
 
     was_clean: bool
     was_kourou: bool
     is_cache_suspect: bool
+    was_java_killed: bool = False
 
 
 def read_last_run(disk: Disk) -> LastRun:
@@ -48,7 +51,9 @@ def read_last_run(disk: Disk) -> LastRun:
         return LastRun(True, not disk.exists(ABORT_BACKUP), False)
     words = disk.read(ABORT, 0, _READ_BYTES).split()
     was_kourou = words[1:2] == [_NAME]
-    return LastRun(False, was_kourou, not was_kourou or _SYNC_FAILED in words[2:])
+    is_suspect = not was_kourou or _SYNC_FAILED in words[2:]
+    is_java = len(words) == 1 and words[0].isdigit()
+    return LastRun(False, was_kourou, is_suspect, was_java_killed=is_java)
 
 
 def write_abort(disk: Disk, pid: int) -> None:

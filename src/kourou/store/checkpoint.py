@@ -197,7 +197,7 @@ class CheckpointKeeper:
     def write(self) -> None:
         """Write the checkpoint to its file if it moved; an old one that a crash leaves is safe.
 
-        It is synced with the log's next sync once a round is over, that is about once a minute.
+        It is synced with the log's next sync once a round is over.
         """
         if self.value == self._written:
             return

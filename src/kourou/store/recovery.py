@@ -201,9 +201,9 @@ class Recovery:
     def _start(self) -> int:
         where = (self._disk, self._segments, self._checkpoint)
         if not self._was_clean:
-            return unclean_start(*where, was_kourou=self._last_run.was_kourou)
+            return unclean_start(*where, last_run=self._last_run)
         last = last_entry(self._queues)
-        return clean_start(*where, last, was_kourou=self._last_run.was_kourou)
+        return clean_start(*where, last, last_run=self._last_run)
 
     @property
     def _is_full_scan(self) -> bool:

@@ -6,6 +6,7 @@
                                     are their queue entries
     Java was killed                 at the last segment that begins at or below the checkpoint's
                                     record, but at most ten segments back
+    nobody knows who                as after Java, but however far back
     no checkpoint, or a damaged one at the log's start; after Java as above
 
 Source: CommitLog.recoverNormally, recoverAbnormally and isMappedFileMatchedRecover,
@@ -19,6 +20,7 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.protocol.message_layout import RecordHeader
+from kourou.store.abort_file import LastRun
 from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.formats import Checkpoint, QueueEntry
 from kourou.store.log_scan import LogScan
@@ -48,26 +50,26 @@ def clean_start(
     checkpoint: Checkpoint,
     last: QueueEntry | None,
     *,
-    was_kourou: bool,
+    last_run: LastRun,
 ) -> int:
     """Return where to begin after a clean stop, of whose queues `last` is the last entry."""
-    if was_kourou and _is_sure(disk, segments, checkpoint):
+    if last_run.was_kourou and _is_sure(disk, segments, checkpoint):
         return checkpoint.queues_offset
     if last is None:
         return segments.first
     if _is_record(disk, segments, last.physical_offset):
         return last.physical_offset
-    return unclean_start(disk, segments, checkpoint, was_kourou=was_kourou)
+    return unclean_start(disk, segments, checkpoint, last_run=last_run)
 
 
 def unclean_start(
-    disk: Disk, segments: SegmentList, checkpoint: Checkpoint, *, was_kourou: bool
+    disk: Disk, segments: SegmentList, checkpoint: Checkpoint, *, last_run: LastRun
 ) -> int:
     """Return where to begin after a kill or a power cut."""
-    if was_kourou and _is_sure(disk, segments, checkpoint):
+    if last_run.was_kourou and _is_sure(disk, segments, checkpoint):
         return checkpoint.queues_offset
     oldest = segments.first
-    if not was_kourou:
+    if last_run.was_java_killed:
         oldest = max(oldest, segments.end - _JAVA_SEGMENTS_MAX * segments.file_bytes)
     for start in reversed(segments.starts()):
         if start <= oldest:
