@@ -24,7 +24,7 @@ from kourou.errors import NoRouteError, QueryNotFoundError, RemoteError, Transpo
 
 ROUTE_SECONDS = 30
 SENDERS = 8
-DYING_TIMEOUT_MS = 3_000
+DYING_TIMEOUT_MS = 8_000
 """A broker that answers no more is waited for so long."""
 
 
