@@ -37,7 +37,7 @@ from kourou.client.sending.producer import Producer
 from kourou.disk import OsDisk
 from kourou.model.message import Message
 from kourou.remoting.network import parse_address
-from kourou.store.check import check_store
+from kourou.store.tools.check import check_store
 from kourou.testing.process import Serving
 
 GROWTH_MAX_MIB: Final = 16.0

@@ -23,10 +23,10 @@ from kourou.disk import OsDisk
 from kourou.model.msgid import UniqueIds
 from kourou.model.properties import encode_properties
 from kourou.protocol.message_layout import RecordDraft, encode_record
-from kourou.store.commitlog import CommitLog
-from kourou.store.index import IndexStep, KeyIndex
-from kourou.store.index_file import IndexLayout
-from kourou.store.index_keys import KeyKind, key_hash
+from kourou.store.index.index_file import IndexLayout
+from kourou.store.index.index_keys import KeyKind, key_hash
+from kourou.store.index.key_index import IndexStep, KeyIndex
+from kourou.store.log.commitlog import CommitLog
 
 SEGMENT_BYTES: Final = 1 << 30
 LAYOUT: Final = IndexLayout(5_000_000, 20_000_000)

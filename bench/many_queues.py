@@ -28,10 +28,10 @@ from kourou.broker.server import FLUSH_PAUSE_MS
 from kourou.disk import OsDisk
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Runtime
-from kourou.store.checkpoint import read_checkpoint
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.store.retention import RetentionConfig
+from kourou.store.state.checkpoint import read_checkpoint
 
 _TICK_S: Final = 0.001
 _BATCH: Final = 500

@@ -9,8 +9,8 @@ import pytest
 
 from kourou.broker.consumer_offsets import FILE_NAME, ConsumerOffsets, parse_consumer_offsets
 from kourou.errors import CorruptRecordError, MalformedBodyError
-from kourou.store.config_file import ConfigFile
-from kourou.store.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile
+from kourou.store.state.config_seal import unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly

@@ -11,8 +11,8 @@ from kourou.broker.groups import FILE_NAME, TOOLS_GROUP, Groups
 from kourou.errors import CorruptRecordError, InvalidGroupError
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.bodies import decode_subscription_group_table
-from kourou.store.config_file import ConfigFile
-from kourou.store.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile
+from kourou.store.state.config_seal import unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kourou.broker.index_following import RETRY_MS, SAVE_INTERVAL_MS, IndexFollowing
-from kourou.store.checkpoint import load_checkpoint
-from kourou.store.index_keys import KeyKind
-from kourou.store.index_query import KeyQuery
+from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_query import KeyQuery
+from kourou.store.state.checkpoint import load_checkpoint
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 
 LONG_MAX = 2**63 - 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.config import BrokerConfig
-from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.broker.live_config import LiveConfig
 from kourou.errors import NoPermissionError, RemoteSystemError

@@ -24,8 +24,8 @@ from kourou.protocol.bodies import (
 )
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.store.config_file import ConfigFile
-from kourou.store.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile
+from kourou.store.state.config_seal import unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly

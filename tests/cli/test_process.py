@@ -34,19 +34,25 @@ def test_what_listens_everywhere_is_reached_by_loopback() -> None:
     assert _reachable(("10.0.0.1", 5)) == ("10.0.0.1", 5)
 
 
+KILLED = LastRun(was_clean=False, was_kourou=True, is_cache_suspect=False, was_java_killed=False)
 CRASHED = RecoveryReport(
-    was_clean=False,
+    last_run=KILLED,
     records_scanned=1,
     truncated_bytes=0,
     redispatched=0,
     end=100,
     last=None,
     last_store_at_ms=0,
+    scanned_from=0,
+    damaged=(),
 )
 
 
 def test_what_recovery_found_is_said() -> None:
-    assert _found(dataclasses.replace(CRASHED, was_clean=True)) == "closed cleanly when last used"
+    assert (
+        _found(dataclasses.replace(CRASHED, last_run=dataclasses.replace(KILLED, was_clean=True)))
+        == "closed cleanly when last used"
+    )
     assert _found(CRASHED) == "recovered after a crash (1 message checked)"
     assert _found(dataclasses.replace(CRASHED, records_scanned=1234, truncated_bytes=77)) == (
         "recovered after a crash (1,234 messages checked, 77 torn bytes cut)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kourou.disk import Disk, OsDisk
-from kourou.store.check import check_store
 from kourou.store.message_store import MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, delete_topic, draft
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kourou.disk import OsDisk
-from kourou.store.check import check_store
+from kourou.store.tools.check import check_store
 from kourou.testing.process import Serving
 
 

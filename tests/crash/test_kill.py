@@ -23,7 +23,7 @@ from kourou.protocol.message_layout import decode_messages
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
-from kourou.store.check import check_store
+from kourou.store.tools.check import check_store
 from kourou.testing.send_rig import message
 
 PROGRAM = Path(__file__).with_name("dying_broker.py")

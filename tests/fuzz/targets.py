@@ -41,7 +41,7 @@ from kourou.protocol.message_batch import decode_batch, encode_batch
 from kourou.protocol.message_layout import decode_message, decode_messages, read_record
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
-from kourou.store.record_seal import read_checked
+from kourou.store.log.record_seal import read_checked
 from tests.fuzz import corpus
 
 _INFLATED_MAX: Final = 1 << 20

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from kourou.model.properties import encode_properties
 from kourou.protocol.message_layout import RecordDraft, decode_messages
-from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import Appended, Asked, MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 
 SEGMENT_BYTES = 4096

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kourou.store.check import check_store
-from kourou.store.findings import CheckReport
+from kourou.store.tools.check import check_store
+from kourou.store.tools.findings import CheckReport
 from tests.store.rig import Rig, delete_topic
 
 FIRST = "commitlog/00000000000000000000"

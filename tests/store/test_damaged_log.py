@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from kourou.errors import CorruptRecordError
-from kourou.store.checkpoint import load_checkpoint
-from kourou.store.damage import DamagedSpan
+from kourou.store.log.damage import DamagedSpan
 from kourou.store.message_store import Appended
+from kourou.store.state.checkpoint import load_checkpoint
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig
 
 FEW_ROUNDS = replace(CONFIG, queue_sync_interval_ms=1_000_000, consumequeue_file_bytes=20 * 64)

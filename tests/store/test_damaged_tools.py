@@ -10,13 +10,13 @@ from contextlib import suppress
 import pytest
 
 from kourou.errors import KourouError
-from kourou.store.check import check_store
-from kourou.store.dump import dump_file, kind_of
-from kourou.store.export import Selection, export_messages
-from kourou.store.info import store_info
-from kourou.store.log_walk import LogPiece
-from kourou.store.rebuild import rebuild
-from kourou.store.truncate import plan_truncation, truncate_log
+from kourou.store.log.log_walk import LogPiece
+from kourou.store.tools.check import check_store
+from kourou.store.tools.dump import dump_file, kind_of
+from kourou.store.tools.export import Selection, export_messages
+from kourou.store.tools.info import store_info
+from kourou.store.tools.rebuild import rebuild
+from kourou.store.tools.truncate import plan_truncation, truncate_log
 from kourou.testing.disk import SimDisk
 from tests.store import golden
 from tests.store.rig import Rig

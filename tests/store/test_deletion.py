@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from kourou.errors import StoreError
-from kourou.store.check import check_store
 from kourou.store.deletion import TopicDeletion
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import Rig, delete_topic, draft
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kourou.store.check import check_store
-from kourou.store.get_plan import GetStatus
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import COMMITLOG, queue_directory
+from kourou.store.reading.get_plan import GetStatus
 from kourou.store.retention import RetentionConfig
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import SEGMENT_BYTES, Rig, delete_topic
 

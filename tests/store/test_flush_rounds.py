@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.store import consumequeue_table
-from kourou.store.checkpoint import load_checkpoint
+from kourou.store.queues import consumequeue_table
+from kourou.store.state.checkpoint import load_checkpoint
 from tests.store.rig import Rig
 
 PART = 4

@@ -10,9 +10,9 @@ import pytest
 
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.protocol.message_layout import encode_record, read_record, record_size
-from kourou.store.check import check_store
-from kourou.store.commitlog import CommitLog
+from kourou.store.log.commitlog import CommitLog
 from kourou.store.message_store import MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.golden import FOLDER, NAMES, Golden, draft_of, load
 

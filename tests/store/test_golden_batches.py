@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kourou.protocol.message_layout import decode_messages
-from kourou.store.check import check_store
 from kourou.store.message_store import MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.golden import Golden, draft_of, load
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kourou.store.commitlog import CommitLog
-from kourou.store.index import IndexStep, KeyIndex
-from kourou.store.index_file import IndexLayout
-from kourou.store.index_keys import KeyKind, key_hash
-from kourou.store.index_query import KeyQuery
+from kourou.store.index.index_file import IndexLayout
+from kourou.store.index.index_keys import KeyKind, key_hash
+from kourou.store.index.index_query import KeyQuery
+from kourou.store.index.key_index import IndexStep, KeyIndex
+from kourou.store.log.commitlog import CommitLog
 from kourou.store.message_store import MessageStore
 from kourou.testing.disk import SimDisk
 from tests.store.golden import NAMES, Golden, load

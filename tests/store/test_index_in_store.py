@@ -7,14 +7,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from kourou.store.check_index import check_index
-from kourou.store.index import IndexStep, KeyIndex
-from kourou.store.index_file import IndexLayout
-from kourou.store.index_keys import KeyKind
-from kourou.store.index_query import KeyQuery
+from kourou.store.index.index_file import IndexLayout
+from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_query import KeyQuery
+from kourou.store.index.key_index import IndexStep, KeyIndex
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import ABORT, INDEX
-from kourou.store.store_state import StoreStateFile
+from kourou.store.state.store_state import StoreStateFile
+from kourou.store.tools.check_index import check_index
 from tests.store.rig import CONFIG, Rig, delete_topic, draft
 
 LONG_MAX = 2**63 - 1
@@ -142,7 +142,7 @@ def test_a_hole_that_java_wrote_behind_is_filled() -> None:
 
 
 def test_an_index_that_is_far_behind_at_a_stop_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kourou.store.index.CLOSE_BYTES_MAX", 1_000)
+    monkeypatch.setattr("kourou.store.index.key_index.CLOSE_BYTES_MAX", 1_000)
     rig = Rig()
     put(rig, *(f"k-{number}" for number in range(80)))
     rig.store.close(rig.now_ms)

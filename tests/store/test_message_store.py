@@ -25,8 +25,8 @@ from kourou.model.sysflag import (
 )
 from kourou.protocol.message_layout import MAGIC_V2, decode_message, read_record
 from kourou.store.config import StoreConfig
-from kourou.store.get_plan import GetStatus
 from kourou.store.message_store import MessageStore
+from kourou.store.reading.get_plan import GetStatus
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, delete_topic, draft
 

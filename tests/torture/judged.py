@@ -18,8 +18,8 @@ from kourou.model.message import MessageExt
 from kourou.protocol import fastjson
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
-from kourou.store.check import check_store
-from kourou.store.rebuild import rebuild
+from kourou.store.tools.check import check_store
+from kourou.store.tools.rebuild import rebuild
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual

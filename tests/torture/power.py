@@ -26,8 +26,8 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.put import PutResult, PutStatus
 from kourou.protocol.message_layout import decode_messages
-from kourou.store.check import check_store
 from kourou.store.message_store import Appended, Arrival, MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual

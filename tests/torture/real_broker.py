@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kourou.disk import OsDisk
-from kourou.store.check import check_store
+from kourou.store.tools.check import check_store
 from kourou.testing.process import Outcome, Serving
 
 SETTINGS: Final = (

@@ -14,7 +14,7 @@ from typing import Final
 
 from kourou.broker.server import Broker
 from kourou.remoting.network import format_address
-from kourou.store.check import check_store
+from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher

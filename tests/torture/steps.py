@@ -14,8 +14,8 @@ import pytest
 
 from kourou.errors import StoreFullError
 from kourou.protocol.message_layout import decode_messages
-from kourou.store.check import check_store
 from kourou.store.message_store import MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, draft
 

@@ -14,10 +14,10 @@ from functools import cache
 from typing import Final
 
 from kourou.protocol.message_layout import decode_messages, read_record
-from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BLANK_BYTES, RECORD_START
 from kourou.store.message_store import Appended, MessageStore
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, draft
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases

@@ -19,7 +19,7 @@ from kourou.remoting.runtime import Offload
 
 
 class SavedFile(Protocol):
-    """A config file that is replaced as a whole, see `kourou.store.config_file.ConfigFile`."""
+    """A file that is replaced as a whole, see `kourou.store.state.config_file.ConfigFile`."""
 
     def load(self) -> bytes | None: ...
 

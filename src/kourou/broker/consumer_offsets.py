@@ -33,7 +33,7 @@ from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
-from kourou.store.config_file import BARE_KEYS_BYTES_MAX
+from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
 
 log = logging.getLogger(__name__)
 

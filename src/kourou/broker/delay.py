@@ -39,7 +39,7 @@ from kourou.broker.due_record import due_draft
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.long_polling import Arrived
 from kourou.broker.put import PutResult, PutStatus
-from kourou.broker.stats import BrokerStats
+from kourou.broker.statistics.stats import BrokerStats
 from kourou.clock import Clock
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
@@ -53,8 +53,8 @@ from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.formats import QueueEntry
+from kourou.store.log.record_check import Wanted
 from kourou.store.message_store import Asked, Found, MessageStore
-from kourou.store.record_check import Wanted
 
 log = logging.getLogger(__name__)
 

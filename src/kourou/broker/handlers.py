@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kourou.broker.admin_handlers import AdminHandlers
-from kourou.broker.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.admin_handlers import AdminHandlers
+from kourou.broker.administration.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.client_handlers import ClientHandlers
-from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.pull import PullHandler
 from kourou.broker.query import QueryHandlers
 from kourou.broker.query_messages import MessageQueryHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
-from kourou.broker.stats_handlers import StatsHandlers
+from kourou.broker.statistics.stats_handlers import StatsHandlers
 from kourou.errors import NoPermissionError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response

@@ -24,15 +24,15 @@ from kourou.broker.pull_checks import PullChecks
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retention import Retention
 from kourou.broker.segments_ahead import SegmentsAhead
-from kourou.broker.stats import BrokerStats
+from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.disk import Disk
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.config_file import ConfigFile
 from kourou.store.message_store import Arrival, MessageStore
+from kourou.store.state.config_file import ConfigFile
 
 
 class Parts:

@@ -29,7 +29,7 @@ from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.long_polling import Arrived, Held, LongPolling
 from kourou.broker.pull_checks import Pull, PullChecks
-from kourou.broker.stats import BrokerStats
+from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import DamagedRecordError
 from kourou.filter.tags import matches_code
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND

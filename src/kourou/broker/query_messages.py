@@ -18,8 +18,8 @@ from kourou.protocol.headers_consume import QueryMessageRequestHeader, QueryMess
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
-from kourou.store.index_keys import KeyKind
-from kourou.store.index_query import TAIL_BYTES_MAX, KeyQuery
+from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_query import TAIL_BYTES_MAX, KeyQuery
 from kourou.store.message_store import MessageStore
 
 SEARCHES_MAX: Final = 4

@@ -18,14 +18,14 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.runtime_info import disk_ratio
+from kourou.broker.statistics.runtime_info import disk_ratio
 from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import StoreReadOnlyError
 from kourou.remoting.runtime import Offload
-from kourou.store.consumequeue import ConsumeQueue
 from kourou.store.expiry import HiddenFiles
 from kourou.store.message_store import MessageStore
+from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.retention import REQUESTED_RUNS, RetentionConfig, Trigger, trigger
 
 log = logging.getLogger(__name__)

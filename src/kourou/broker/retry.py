@@ -31,7 +31,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import place
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
-from kourou.broker.stats import BrokerStats
+from kourou.broker.statistics.stats import BrokerStats
 from kourou.clock import Clock
 from kourou.errors import (
     GroupNotFoundError,

@@ -1,7 +1,7 @@
 """Making the log's next segment before it is needed, so that no send waits for that.
 
 Begun when the segment that is written is half full: a store that gets few messages stays small.
-Only in sync mode, where each send waits for a sync. See `kourou.store.segment_ahead`.
+Only in sync mode, where each send waits for a sync. See `kourou.store.log.segment_ahead`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 from typing import Final
 
 from kourou.remoting.runtime import Offload
+from kourou.store.log.segment_ahead import SegmentAhead
 from kourou.store.message_store import MessageStore
-from kourou.store.segment_ahead import SegmentAhead
 
 log = logging.getLogger(__name__)
 

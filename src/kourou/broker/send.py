@@ -38,7 +38,7 @@ from kourou.broker.send_checks import (
     check_served,
     is_dead,
 )
-from kourou.broker.stats import BrokerStats
+from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import Topics
 from kourou.clock import Clock

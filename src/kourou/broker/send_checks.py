@@ -53,7 +53,7 @@ from kourou.model.topic import (
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.headers_send import SendHeader
 from kourou.protocol.message_batch import BatchItem
-from kourou.store.dispatch import INNER_MESSAGES_MAX
+from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 

@@ -23,8 +23,8 @@ from kourou.broker.flusher import Flusher, ThreadFlusher
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
-from kourou.broker.readings import read_metrics
 from kourou.broker.registration import Registration
+from kourou.broker.statistics.readings import read_metrics
 from kourou.broker.wiring import make_handlers
 from kourou.disk import Disk
 from kourou.errors import ClosedError, StoreError

@@ -13,8 +13,8 @@ from kourou.broker.topics import Topics
 from kourou.disk import Disk
 from kourou.protocol.bodies import decode_subscription_group_table, decode_topic_config_table
 from kourou.remoting.runtime import Runtime
-from kourou.store.config_file import ConfigFile
 from kourou.store.message_store import MessageStore
+from kourou.store.state.config_file import ConfigFile
 
 
 class Tables:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 
-from kourou.broker.admin_handlers import make_admin_handlers
-from kourou.broker.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.admin_handlers import make_admin_handlers
+from kourou.broker.administration.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.config import BrokerConfig
-from kourou.broker.config_handlers import ConfigHandlers
 from kourou.broker.handlers import Handlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
@@ -17,7 +17,7 @@ from kourou.broker.query_messages import MessageQueryHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
-from kourou.broker.stats_handlers import StatsHandlers
+from kourou.broker.statistics.stats_handlers import StatsHandlers
 from kourou.model.host import Host
 from kourou.remoting.network import parse_address
 

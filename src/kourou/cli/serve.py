@@ -27,7 +27,7 @@ from kourou.remoting.tls import TlsMode
 from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
-from kourou.store.made_with import sizes_made_with
+from kourou.store.state.made_with import sizes_made_with
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from kourou.cli import output
 from kourou.cli.exits import FAILED
 from kourou.cli.options import AsJson
 from kourou.cli.store_place import Live, LogProgress, StorePath, store_at
-from kourou.store.check import CheckReport, check_store
+from kourou.store.tools.check import CheckReport, check_store
 
 FINDINGS_SHOWN_MAX: Final = 50
 """Findings that people are shown; JSON has them all."""

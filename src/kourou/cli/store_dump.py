@@ -17,7 +17,7 @@ from kourou.cli.options import AsJson
 from kourou.cli.store_place import instant
 from kourou.disk import OsDisk
 from kourou.errors import StoreUnusableError, UsageError
-from kourou.store.dump import FileKind, Row, dump_file, kind_of
+from kourou.store.tools.dump import FileKind, Row, dump_file, kind_of
 
 DUMP_HELP: Final = """\
 Print what FILE of a store holds, row by row: any file, whole or damaged.

@@ -14,8 +14,8 @@ from kourou.cli.options import AsJson
 from kourou.cli.store_place import StorePath, instant, store_at
 from kourou.disk import OsDisk
 from kourou.errors import StoreLockedError
-from kourou.store.info import QueueInfo, StoreInfo, store_info
 from kourou.store.paths import LOCK
+from kourou.store.tools.info import QueueInfo, StoreInfo, store_info
 
 INFO_HELP: Final = """\
 Tell what the store in PATH holds: its sizes, its topics and who wrote it last.

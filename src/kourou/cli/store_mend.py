@@ -16,8 +16,8 @@ from kourou.cli.options import AsJson, Yes
 from kourou.cli.store_place import LogProgress, StorePath, instant, store_at
 from kourou.clock import SystemClock
 from kourou.errors import UsageError
-from kourou.store.rebuild import rebuild as rebuild_store
-from kourou.store.truncate import Truncation, plan_truncation, truncate_log
+from kourou.store.tools.rebuild import rebuild as rebuild_store
+from kourou.store.tools.truncate import Truncation, plan_truncation, truncate_log
 
 REBUILD_HELP: Final = """\
 Make the consume queues and the key index of the store in PATH again, from its log.

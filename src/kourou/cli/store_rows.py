@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, Self, cast
 import msgspec
 
 from kourou.errors import InvalidMessageError, PackageMissingError, UsageError
-from kourou.store.export import Row
+from kourou.store.tools.export import Row
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 16 * 1024 * 1024

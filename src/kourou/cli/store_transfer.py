@@ -20,9 +20,9 @@ from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at,
 from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
 from kourou.errors import StoreUnusableError, UsageError
-from kourou.store.export import Row, Selection, export_messages
-from kourou.store.import_messages import import_messages
-from kourou.store.log_walk import LogPiece
+from kourou.store.log.log_walk import LogPiece
+from kourou.store.tools.export import Row, Selection, export_messages
+from kourou.store.tools.import_messages import import_messages
 
 _MIB: Final = 1024 * 1024
 

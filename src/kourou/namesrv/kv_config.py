@@ -36,7 +36,7 @@ _ENTRY_BYTES: Final = 200
 
 
 class SavedFile(Protocol):
-    """A config file that is replaced as a whole, see `kourou.store.config_file.ConfigFile`."""
+    """A file that is replaced as a whole, see `kourou.store.state.config_file.ConfigFile`."""
 
     def load(self) -> bytes | None: ...
 

@@ -24,7 +24,7 @@ from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.config_file import ConfigFile
+from kourou.store.state.config_file import ConfigFile
 
 log = logging.getLogger(__name__)
 

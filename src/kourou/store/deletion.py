@@ -24,9 +24,9 @@ from collections import deque
 
 import msgspec
 
-from kourou.store.consumequeue import ConsumeQueue
-from kourou.store.dispatch import Appended
 from kourou.store.lifecycle import StoreFiles
+from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.dispatch import Appended
 
 Pending = deque[tuple[ConsumeQueue | None, Appended]]
 """Records that readers do not see yet, in the order of the log; without a queue: never."""

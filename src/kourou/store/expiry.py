@@ -31,13 +31,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kourou.disk import Disk
-from kourou.store.commitlog import CommitLog
-from kourou.store.consumequeue import ConsumeQueue
-from kourou.store.consumequeue_table import ConsumeQueueTable
-from kourou.store.extended_queue import ExtendedQueue
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import COMMITLOG
+from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.consumequeue_table import ConsumeQueueTable
+from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.retention import RetentionConfig, count_expired
-from kourou.store.segment_list import SegmentList
 
 log = logging.getLogger(__name__)
 

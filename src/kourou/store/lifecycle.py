@@ -19,15 +19,11 @@ from dataclasses import dataclass
 import msgspec
 
 from kourou.disk import Disk
-from kourou.store.abort_file import LastRun, read_last_run, remove_abort, write_abort
-from kourou.store.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
-from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
-from kourou.store.consumequeue_table import ConsumeQueueTable
-from kourou.store.dispatch import Appended
 from kourou.store.formats import Checkpoint
-from kourou.store.index import KeyIndex
-from kourou.store.index_file import IndexLayout
+from kourou.store.index.index_file import IndexLayout
+from kourou.store.index.key_index import KeyIndex
+from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import (
     CHECKPOINT,
     COMMITLOG,
@@ -35,8 +31,12 @@ from kourou.store.paths import (
     CONSUMEQUEUE,
     LOCK,
 )
-from kourou.store.recovery import Progress, Recovery, RecoveryReport
-from kourou.store.store_state import ClosedState, StoreState, StoreStateFile
+from kourou.store.queues.consumequeue_table import ConsumeQueueTable
+from kourou.store.queues.dispatch import Appended
+from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
+from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort
+from kourou.store.state.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
+from kourou.store.state.store_state import ClosedState, StoreState, StoreStateFile
 
 log = logging.getLogger(__name__)
 

@@ -23,18 +23,18 @@ from functools import partial
 
 from kourou.disk import Disk
 from kourou.errors import StoreError
-from kourou.store.checked_get import Asked, Found, Mended
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import TopicDeletion
-from kourou.store.dispatch import Appended, Arrival
 from kourou.store.expiry import Expiry
-from kourou.store.get_plan import GetPlan, GetStatus
-from kourou.store.index import IndexStep, KeyIndex
-from kourou.store.index_query import FoundMessages, KeyQuery, find_messages
+from kourou.store.index.index_query import FoundMessages, KeyQuery, find_messages
+from kourou.store.index.key_index import IndexStep, KeyIndex
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
-from kourou.store.queue_mending import write_mended
-from kourou.store.recovery import Progress, RecoveryReport
-from kourou.store.segment_ahead import SegmentAhead
+from kourou.store.log.segment_ahead import SegmentAhead
+from kourou.store.queues.dispatch import Appended, Arrival
+from kourou.store.reading.checked_get import Asked, Found, Mended
+from kourou.store.reading.get_plan import GetPlan, GetStatus
+from kourou.store.reading.queue_mending import write_mended
+from kourou.store.recovery.recovery import Progress, RecoveryReport
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.writer import StoreWriter
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kourou.store.batch_get import get_batches, get_batches_resident, plan_batches
-from kourou.store.batch_queue import BatchQueue
-from kourou.store.checked_get import Asked, Found, QueueReading, get_checked, get_resident
-from kourou.store.commitlog import CommitLog
 from kourou.store.config import StoreConfig
-from kourou.store.consumequeue_table import ConsumeQueueTable
-from kourou.store.extended_queue import ExtendedQueue
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
-from kourou.store.get_plan import Accepts, GetPlan, LogView, plan_get
-from kourou.store.record_reader import read_one, read_ranges
-from kourou.store.time_search import offset_by_time, store_time
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.record_reader import read_one, read_ranges
+from kourou.store.queues.batch_queue import BatchQueue
+from kourou.store.queues.consumequeue_table import ConsumeQueueTable
+from kourou.store.queues.extended_queue import ExtendedQueue
+from kourou.store.reading.batch_get import get_batches, get_batches_resident, plan_batches
+from kourou.store.reading.checked_get import Asked, Found, QueueReading, get_checked, get_resident
+from kourou.store.reading.get_plan import Accepts, GetPlan, LogView, plan_get
+from kourou.store.reading.time_search import offset_by_time, store_time
 
 
 class StoreReader:
@@ -65,7 +65,7 @@ class StoreReader:
     def get_resident(self, topic: str, queue_id: int, asked: Asked) -> Found | None:
         """Return what a reader of the queue gets; None if `get` must look: it may wait.
 
-        All that was not written by this process is compared; see `kourou.store.checked_get`.
+        What was not written by this process is compared: `kourou.store.reading.checked_get`.
         """
         reading = self._reading(topic, queue_id)
         if isinstance(reading.queue, BatchQueue):
@@ -110,7 +110,7 @@ class StoreReader:
         max_bytes: int,
         accepts: Accepts | None,
     ) -> GetPlan:
-        """Return what a reader of the queue gets at `offset`; see `kourou.store.get_plan`.
+        """Return what a reader of the queue gets at `offset`; see `kourou.store.reading.get_plan`.
 
         `accepts` is asked for each entry's tags code; None takes all.
         """

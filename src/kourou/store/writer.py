@@ -16,21 +16,21 @@ from typing import Final
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
 from kourou.model.sysflag import INNER_BATCH
 from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
-from kourou.store.abort_file import note_failed_sync
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import Pending
-from kourou.store.dispatch import (
+from kourou.store.lifecycle import StoreFiles
+from kourou.store.log.record_seal import encode_sealed, sealed_size, unsealed
+from kourou.store.queues.dispatch import (
     Appended,
     Arrival,
     is_visible,
     message_count,
     queue_tags_code,
 )
-from kourou.store.extended_queue import BitMapOf
-from kourou.store.inner_batch import with_base
-from kourou.store.lifecycle import StoreFiles
+from kourou.store.queues.extended_queue import BitMapOf
+from kourou.store.queues.inner_batch import with_base
 from kourou.store.reader import StoreReader
-from kourou.store.record_seal import encode_sealed, sealed_size, unsealed
+from kourou.store.state.abort_file import note_failed_sync
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.write_guard import WriteGuard
 

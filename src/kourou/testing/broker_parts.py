@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from kourou.broker.admin_handlers import make_admin_handlers
+from kourou.broker.administration.admin_handlers import make_admin_handlers
 from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
 from kourou.broker.clients import Clients, Member, Peer
@@ -28,7 +28,7 @@ from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retention import Retention
 from kourou.broker.retry import SendBackHandler
-from kourou.broker.stats import BrokerStats
+from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
@@ -44,10 +44,10 @@ from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
-from kourou.store.config_file import ConfigFile
 from kourou.store.message_store import Arrival, MessageStore
+from kourou.store.state.config_file import ConfigFile
+from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher

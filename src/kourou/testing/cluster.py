@@ -31,8 +31,8 @@ from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
-from kourou.store.check import check_store
 from kourou.store.config import StoreConfig
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.network import MemoryNetwork

@@ -30,7 +30,7 @@ from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.fastjson import dumps
 from kourou.remoting.runtime import Offload
-from kourou.store.config_file import ConfigFile
+from kourou.store.state.config_file import ConfigFile
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Administration: what operators ask of a broker and change in it."""

@@ -1,0 +1,202 @@
+"""Administration of consumer groups: make, read, forbid and delete.
+
+Requests 200, 225, 201, 207, 352 and 353. Who is connected is in `admin_clients.py`, where each
+group stands in `admin_progress.py`. A change is answered when it is durable.
+
+Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.groups import Groups
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.errors import (
+    GroupNotFoundError,
+    InvalidGroupError,
+    InvalidParameterError,
+    InvalidTopicError,
+    RemoteSystemError,
+)
+from kourou.model.group import SubscriptionGroup
+from kourou.model.topic import check_group
+from kourou.protocol.bodies_groups import (
+    GroupForbidden,
+    decode_subscription_group,
+    decode_subscription_group_list,
+    encode_group_forbidden,
+    encode_subscription_group,
+    encode_subscription_group_table,
+)
+from kourou.protocol.bodies_topics import decode_data_version
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupResponseHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+)
+from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Offload
+
+PAGE_GROUPS_MAX: Final = 2000
+"""Groups in one page of an answer to 201."""
+RETRY_QUEUES_MAX: Final = 1024
+"""Queues that a group's retry topic may be asked to have."""
+
+
+class GroupAdminHandlers:
+    """Serves the requests."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+        offload: Offload,
+        later: LaterReplies,
+    ) -> None:
+        """Change `groups`.
+
+        Args:
+            groups: of this broker.
+            offsets: those of a deleted group go with it where that is asked.
+            stats: those of a deleted group go with it.
+            offload: makes the text of all groups off the loop.
+            later: answers when a change is durable, or that text is there.
+        """
+        self._groups = groups
+        self._offsets = offsets
+        self._stats = stats
+        self._offload = offload
+        self._later = later
+
+    def on_update_and_create_subscription_group(self, request: Request) -> None:
+        """Make the group of the body, or replace it (200)."""
+        self._put(decode_subscription_group(request.command.body))
+        self._later.answer(request, partial(self._saved, request))
+
+    def on_update_and_create_subscription_group_list(self, request: Request) -> None:
+        """Make the groups of the body, or replace them, in one save (225).
+
+        All names are checked before the first is made.
+        """
+        groups = decode_subscription_group_list(request.command.body)
+        for group in groups:
+            _check(group)
+        for group in groups:
+            self._put(group)
+        self._later.answer(request, partial(self._saved, request))
+
+    def on_delete_subscription_group(self, request: Request) -> None:
+        """Forget the group, with its offsets if that is asked (207). An unknown one is no error."""
+        header = request.command.header(DeleteSubscriptionGroupRequestHeader)
+        self._groups.delete(header.group_name)
+        self._stats.on_group_deleted(header.group_name)
+        if header.clean_offset:
+            self._offsets.remove_group(header.group_name)
+        self._later.answer(request, partial(self._saved, request))
+
+    def on_get_subscription_group_config(self, request: Request) -> RemotingCommand:
+        """Return one group (352), made now where groups are made on their first use."""
+        header = request.command.header(GetSubscriptionGroupConfigRequestHeader)
+        group = self._groups.get_or_create(header.group)
+        if group is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"consumer group {header.group} does not exist",
+            )
+        return response(request.command, body=encode_subscription_group(group))
+
+    def on_get_all_subscription_group_config(self, request: Request) -> None:
+        """Return all groups, or the page that is asked for (201), sorted by name.
+
+        A page that belongs to an older version of the table begins again at 0.
+        """
+        header = request.command.header(GetAllSubscriptionGroupRequestHeader)
+        total = GetAllSubscriptionGroupResponseHeader(len(self._groups))
+        asked = (header.group_seq, header.max_group_num, header.data_version)
+        names = self._page(header) if any(value is not None for value in asked) else None
+        table = self._groups.table(names)
+
+        async def serve() -> RemotingCommand:
+            body = await self._offload(encode_subscription_group_table, table)
+            return response(request.command, header=total, body=body)
+
+        self._later.answer(request, serve)
+
+    def on_update_and_get_group_forbidden(self, request: Request) -> None:
+        """Forbid the group to read the topic, or allow it; answer which holds (353)."""
+        header = request.command.header(UpdateGroupForbiddenRequestHeader)
+        if header.readable is not None:
+            try:
+                self._groups.set_read_forbidden(
+                    header.group, header.topic, is_forbidden=not header.readable
+                )
+            except (InvalidGroupError, InvalidTopicError) as error:
+                raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        is_readable = not self._groups.is_read_forbidden(header.group, header.topic)
+        body = encode_group_forbidden(GroupForbidden(header.group, header.topic, is_readable))
+        self._later.answer(request, partial(self._saved, request, body))
+
+    def _page(self, header: GetAllSubscriptionGroupRequestHeader) -> list[str]:
+        """Return the names of the groups on a page."""
+        first, version = max(0, header.group_seq or 0), header.data_version
+        if not version or decode_data_version(version.encode()) != self._groups.data_version:
+            first = 0
+        count = PAGE_GROUPS_MAX if header.max_group_num is None else header.max_group_num
+        return sorted(self._groups.names())[first : first + max(0, min(count, PAGE_GROUPS_MAX))]
+
+    def _put(self, group: SubscriptionGroup) -> None:
+        """Make the group, or replace it.
+
+        Raises:
+            InvalidParameterError: its name, its retry queues, or there are too many groups.
+            RemoteSystemError: it has attributes.
+        """
+        _check(group)
+        try:
+            self._groups.put(group)
+        except InvalidGroupError as error:
+            raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+
+    async def _saved(self, request: Request, body: bytes = b"") -> RemotingCommand:
+        """Return success once the tables are on the disk."""
+        try:
+            await self._groups.persist()
+            await self._offsets.persist()
+        except OSError as error:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the change holds until the broker stops, but could not be saved: {error}",
+            ) from error
+        return response(request.command, body=body)
+
+
+def _check(group: SubscriptionGroup) -> None:
+    """Refuse what no group can have, and what is not built yet.
+
+    Raises:
+        InvalidParameterError: the name, or the number of retry queues.
+        RemoteSystemError: it has attributes: those there are belong to parts not built yet.
+    """
+    try:
+        check_group(group.group_name)
+    except InvalidGroupError as error:
+        raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    if not 0 <= group.retry_queue_nums <= RETRY_QUEUES_MAX:
+        raise InvalidParameterError(
+            ResponseCode.INVALID_PARAMETER,
+            f"retryQueueNums is {group.retry_queue_nums}; it must be 0 to {RETRY_QUEUES_MAX}",
+        )
+    if group.attributes:
+        names = ", ".join(sorted(group.attributes))
+        raise RemoteSystemError(
+            ResponseCode.SYSTEM_ERROR, f"group attributes are not supported: {names}"
+        )

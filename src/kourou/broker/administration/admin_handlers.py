@@ -1,0 +1,164 @@
+"""What serves administrators' requests about groups, clients, offsets and queues.
+
+Joined to the broker's parts here, since administration alone knows most of them; topics,
+statistics and configuration have modules and handlers of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kourou.broker.administration.admin_clients import ClientAdminHandlers
+from kourou.broker.administration.admin_groups import GroupAdminHandlers
+from kourou.broker.administration.admin_offsets import OffsetAdminHandlers
+from kourou.broker.administration.admin_progress import ProgressHandlers
+from kourou.broker.administration.admin_store import StoreAdminHandlers
+from kourou.broker.client_calls import CallClient, ClientCalls
+from kourou.broker.clients import Peer
+from kourou.broker.parts import Parts
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.dispatch import Handler
+
+
+@dataclass(frozen=True)
+class AdminHandlers:
+    """The handlers, by what they are about."""
+
+    groups: GroupAdminHandlers
+    clients: ClientAdminHandlers
+    progress: ProgressHandlers
+    offsets: OffsetAdminHandlers
+    calls: ClientCalls
+    store: StoreAdminHandlers
+
+    def table(self) -> dict[int, Handler]:
+        """Return request code -> handler."""
+        return self._of_groups() | self._of_clients() | self._of_offsets()
+
+    def _of_groups(self) -> dict[int, Handler]:
+        groups, progress = self.groups, self.progress
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+                groups.on_update_and_create_subscription_group
+            ),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
+                groups.on_update_and_create_subscription_group_list
+            ),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.on_delete_subscription_group,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.on_get_subscription_group_config,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (
+                groups.on_get_all_subscription_group_config
+            ),
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.on_update_and_get_group_forbidden,
+            RequestCode.GET_CONSUME_STATS: progress.on_get_consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: progress.on_get_broker_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: progress.on_query_consume_time_span,
+            RequestCode.QUERY_CORRECTION_OFFSET: progress.on_query_correction_offset,
+        }
+
+    def _of_clients(self) -> dict[int, Handler]:
+        clients, calls = self.clients, self.calls
+        return {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: clients.on_get_consumer_connection_list,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: clients.on_get_producer_connection_list,
+            RequestCode.GET_ALL_PRODUCER_INFO: clients.on_get_all_producer_info,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: clients.on_query_topic_consume_by_who,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: clients.on_query_topics_by_consumer,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: clients.on_query_subscription_by_consumer,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: calls.on_get_consumer_running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: calls.on_consume_message_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (
+                calls.on_invoke_broker_to_get_consumer_status
+            ),
+        }
+
+    def _of_offsets(self) -> dict[int, Handler]:
+        offsets, store = self.offsets, self.store
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.on_invoke_broker_to_reset_offset,
+            RequestCode.CLONE_GROUP_OFFSET: offsets.on_clone_group_offset,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.on_get_all_consumer_offset,
+            RequestCode.GET_ALL_DELAY_OFFSET: offsets.on_get_all_delay_offset,
+            RequestCode.QUERY_CONSUME_QUEUE: store.on_query_consume_queue,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: store.on_clean_expired_consume_queue,
+            RequestCode.CLEAN_UNUSED_TOPIC: store.on_clean_unused_topic,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: store.on_delete_expired_commitlog,
+        }
+
+
+async def call_connection(
+    peer: Peer, command: RemotingCommand, timeout_s: float
+) -> RemotingCommand:
+    """Send a request on the connection that a client made, and return its answer."""
+    assert isinstance(peer, Connection), "clients come by connections"
+    return await peer.request(command, timeout_s)
+
+
+def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection) -> AdminHandlers:
+    """Return the handlers of a broker with these parts; `call_client` is the way to a client."""
+    tables, clients = parts.tables, parts.clients
+    calls = _calls(parts, call_client)
+    return AdminHandlers(
+        groups=GroupAdminHandlers(
+            tables.groups, tables.offsets, parts.stats, parts.runtime.offload, parts.later
+        ),
+        clients=ClientAdminHandlers(parts.config, clients, tables.offsets, parts.runtime.clock),
+        progress=_progress(parts),
+        offsets=_offsets(parts, calls),
+        calls=calls,
+        store=StoreAdminHandlers(
+            topics=tables.topics,
+            clients=clients,
+            store=parts.store,
+            queues=parts.queue_deletion,
+            retention=parts.retention,
+            offload=parts.runtime.offload,
+            later=parts.later,
+        ),
+    )
+
+
+def _calls(parts: Parts, call_client: CallClient) -> ClientCalls:
+    return ClientCalls(
+        broker_name=parts.config.broker_name,
+        topics=parts.tables.topics,
+        groups=parts.tables.groups,
+        clients=parts.clients,
+        store=parts.store,
+        call_client=call_client,
+        offload=parts.runtime.offload,
+        later=parts.later,
+    )
+
+
+def _progress(parts: Parts) -> ProgressHandlers:
+    return ProgressHandlers(
+        config=parts.config,
+        topics=parts.tables.topics,
+        groups=parts.tables.groups,
+        clients=parts.clients,
+        offsets=parts.tables.offsets,
+        store=parts.store,
+        consume_tps=parts.stats.get_tps,
+        clock=parts.runtime.clock,
+        offload=parts.runtime.offload,
+        later=parts.later,
+    )
+
+
+def _offsets(parts: Parts, calls: ClientCalls) -> OffsetAdminHandlers:
+    return OffsetAdminHandlers(
+        config=parts.config,
+        topics=parts.tables.topics,
+        groups=parts.tables.groups,
+        clients=parts.clients,
+        offsets=parts.tables.offsets,
+        delay_offsets=parts.delay.table,
+        store=parts.store,
+        calls=calls,
+        on_reset=parts.pulls.on_offset_reset,
+        offload=parts.runtime.offload,
+        later=parts.later,
+    )

@@ -1,0 +1,1 @@
+"""Statistics: what the broker counts, and how it tells."""

@@ -1,0 +1,371 @@
+"""What a broker counts: messages put and got by topic, queue and group, under RocketMQ's names.
+
+The hot path adds to one item a put or get, that of its queue; sums over queues are made when
+somebody asks. Measured with CPython 3.11: 0.3 us a put, 0.8 us with the message's type and the
+clock, of the 67 us of CPU that a send of 1 KB takes in all (docs/performance.md); 0.35 us a pull.
+
+    set (request 315)                       key                    of
+    TOPIC_PUT_NUMS, TOPIC_PUT_SIZE          topic                  puts
+    TOPIC_PUT_LATENCY                       queueId@topic          puts, ms
+    QUEUE_PUT_NUMS, QUEUE_PUT_SIZE          topic@queueId          puts
+    GROUP_GET_NUMS, GROUP_GET_SIZE          topic@group            gets
+    GROUP_GET_FROM_DISK_NUMS, .._SIZE       topic@group            gets that waited for the device
+    QUEUE_GET_NUMS, QUEUE_GET_SIZE          topic@queueId@group    gets
+    GROUP_GET_LATENCY                       queueId@topic@group    gets, ms
+    BROKER_PUT_NUMS, BROKER_GET_NUMS, ..    cluster                all of them
+    SNDBCK_PUT_NUMS, SNDBCK2DLQ_TIMES       topic@group            messages given back
+    CHANNEL_ACTIVITY                        CLOSE                  connections
+
+Messages are counted under the topic that they are stored in, as in Java: one that waits at a delay
+level under SCHEDULE_TOPIC_XXXX, and again under its own when it is delivered.
+
+Pure: no I/O, no time; instants are arguments.
+
+Source: BrokerStatsManager.java, apache/rocketmq 5.5.0. Unlike there, QUEUE_PUT_NUMS counts all
+topics, and dead letters count as puts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from kourou.broker.message_type import DELAY, NORMAL
+from kourou.broker.statistics.stats_samples import Sampler, StatsItem, Window
+from kourou.broker.statistics.stats_sets import MESSAGES, SETS, Unit
+from kourou.broker.statistics.store_stats import StoreStats
+from kourou.model.topic import SCHEDULE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic
+from kourou.protocol.bodies_broker import BrokerStatsItem
+from kourou.store.message_store import Appended
+
+log = logging.getLogger(__name__)
+
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
+"""The group under which delivery at delay levels is counted."""
+_SIZES: Final = 34
+"""Messages are counted by the bits of their size, 32 at most; the last place is for the bytes."""
+
+_ITEMS_MAX: Final = 200_000
+"""An item takes about 0.6 KB when it is new, and 2.5 KB once it was counted all day long."""
+
+
+class BrokerStats:
+    """All statistics of one broker.
+
+    Attributes:
+        store: what all puts and gets together make; runtime information reads it.
+        sizes: message type -> messages by the bits of (their size - 1), and at the end the bytes
+            of all; retries and dead letters are left out, as in Java.
+    """
+
+    def __init__(self, cluster_name: str, now_ms: int, *, items_max: int = _ITEMS_MAX) -> None:
+        """Start at 0.
+
+        Args:
+            cluster_name: the key of what the whole broker counts.
+            now_ms: on the clock that `sample` is told; it only grows.
+            items_max: queues and keys counted one by one; of more only the sums are known.
+        """
+        self.store = StoreStats(now_ms)
+        self.sizes: dict[str, list[int]] = {NORMAL: [0] * _SIZES}
+        self._sampler = Sampler(now_ms)
+        self._cluster_name = cluster_name
+        self._items_max = items_max
+        self._count = 0
+        self._is_filled = False  # said once
+        self._puts: dict[str, dict[int, StatsItem]] = {}
+        self._gets: dict[str, dict[str, dict[int, StatsItem]]] = {}
+        self._cold_gets: dict[str, dict[str, dict[int, StatsItem]]] = {}
+        self._named: dict[str, dict[str, StatsItem]] = {}
+        self._tables: dict[str | int, dict[Any, Any]] = {
+            "PUT": self._puts,
+            "GET": self._gets,
+            "COLD": self._cold_gets,
+        }
+        self._uncounted_sizes = [0] * _SIZES
+        self._told: dict[str, int] = {}  # totals of `store` that `_named` has
+        self._beyond = StatsItem(
+            (), sizes=self.sizes[NORMAL]
+        )  # counts for all that `items_max` leaves no place for
+
+    # Counting ------------------------------------------------------------------------------------
+
+    def on_put(
+        self,
+        topic: str,
+        queue_id: int,
+        kind: str,
+        count: int,
+        size_bytes: int,
+        took_ms: int,
+    ) -> None:
+        """Count a send that was stored: `count` records, which have `size_bytes` together.
+
+        `kind` is one of the constants of `message_type.py`.
+        """
+        try:
+            item = self._puts[topic][queue_id]
+        except KeyError:
+            item = self._new_put(topic, queue_id)
+        if not item.is_touched:
+            self._sampler.touch(item)
+        item.calls += 1
+        item.messages += count
+        item.size_bytes += size_bytes
+        item.took_ms += took_ms
+        if kind is NORMAL:
+            sizes = item.sizes
+            sizes[(size_bytes // count - 1).bit_length()] += 1
+            sizes[-1] += size_bytes
+        else:
+            self._count_type(item, kind, count, size_bytes)
+        store = self.store
+        store.put_messages += count
+        store.put_bytes += size_bytes
+        if item.is_system:
+            store.system_puts += count
+        store.on_took(took_ms)
+
+    def on_put_failed(self) -> None:
+        """Count a put of which nothing was stored."""
+        self.store.put_failures += 1
+
+    def on_sent_back(
+        self, group: str, topic: str, stored: Appended, *, is_dead: bool, took_ms: int
+    ) -> None:
+        """Count a message that a consumer gave back.
+
+        Args:
+            group: of the consumer.
+            topic: where the message was sent to at first.
+            stored: the record that was stored for it.
+            is_dead: it went to the dead letters.
+            took_ms: until it was stored.
+        """
+        self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)
+        self.count("SNDBCK_PUT_NUMS", f"{topic}@{group}")
+        if is_dead:
+            self.count("SNDBCK2DLQ_TIMES", f"{topic}@{group}")
+
+    def on_delivered(self, level: int, stored: Appended, took_ms: int) -> None:
+        """Count a message that a delay level has put into its own topic."""
+        self._add_get(self._gets, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, (1, stored.size, 0))
+        self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)
+
+    def on_get(
+        self, group: str, topic: str, queue_id: int, count: int, size_bytes: int, took_ms: int
+    ) -> None:
+        """Count a read that found `count` messages."""
+        item = self._add_get(self._gets, group, topic, queue_id, (count, size_bytes, took_ms))
+        store = self.store
+        store.found += 1
+        store.get_messages += count
+        if item.is_system:
+            store.system_gets += count
+        store.get_took_max_ms = max(store.get_took_max_ms, took_ms)
+
+    def on_cold_get(
+        self, group: str, topic: str, queue_id: int, count: int, size_bytes: int
+    ) -> None:
+        """Count a read, beside `on_get`, of messages that had to come from the device."""
+        self._add_get(self._cold_gets, group, topic, queue_id, (count, size_bytes, 0))
+        for name, value in (("NUMS", count), ("SIZE", size_bytes)):
+            self.count(f"BROKER_GET_FROM_DISK_{name}", self._cluster_name, value, calls=0)
+
+    def on_miss(self) -> None:
+        """Count a read that found nothing."""
+        self.store.missed += 1
+
+    def on_closed(self) -> None:
+        """Count a connection that ended."""
+        self.count("CHANNEL_ACTIVITY", "CLOSE")
+
+    def count(self, stats_name: str, key: str, value: int = 1, *, calls: int = 1) -> None:
+        """Count under a key of a set that no put or get goes into."""
+        items = self._named.setdefault(stats_name, {})
+        item = items.get(key)
+        if item is None:
+            item = self._new((stats_name, key))
+            if item is not self._beyond:
+                items[key] = item
+        if not item.is_touched:
+            self._sampler.touch(item)
+        item.calls += calls
+        item.messages += value
+
+    # Sampling ------------------------------------------------------------------------------------
+
+    def sample(self, now_ms: int) -> None:
+        """Take the samples that are due; to be called each second."""
+        self.store.sample(now_ms)
+        for stats_name, total in self.store.totals().items():
+            self.count(
+                stats_name, self._cluster_name, total - self._told.get(stats_name, 0), calls=0
+            )
+            self._told[stats_name] = total
+        for item in self._sampler.sample(now_ms):
+            self._forget(item)
+
+    def values(self, stats_name: str, key: str, window: Window) -> BrokerStatsItem | None:
+        """Return how a key of a set grew within the window; None if it was never counted."""
+        items, unit = self._items(stats_name, key)
+        if not items:
+            return None
+        growth = self._sampler.growth(window, items)
+        total: int = unit(growth)
+        return BrokerStatsItem(
+            total,
+            total * 1000 / growth.span_ms if growth.span_ms else 0.0,
+            total / growth.calls if growth.calls else 0.0,
+        )
+
+    def put_tps(self, topic: str) -> float:
+        """Return messages a second that were put into the topic in the last minute."""
+        values = self.values("TOPIC_PUT_NUMS", topic, Window.MINUTE)
+        return values.tps if values is not None else 0.0
+
+    def get_tps(self, group: str, topic: str) -> float:
+        """Return messages a second that the group got from the topic in the last minute."""
+        values = self.values("GROUP_GET_NUMS", f"{topic}@{group}", Window.MINUTE)
+        return values.tps if values is not None else 0.0
+
+    def puts(self) -> Iterator[tuple[str, list[StatsItem]]]:
+        """Yield each topic that was put into, and its items by queue."""
+        for topic, queues in self._puts.items():
+            yield topic, list(queues.values())
+
+    def gets(self) -> Iterator[tuple[str, str, list[StatsItem]]]:
+        """Yield each topic that was read, the group that read it, and its items by queue."""
+        for topic, groups in self._gets.items():
+            for group, queues in groups.items():
+                yield topic, group, list(queues.values())
+
+    def named(self, stats_name: str) -> dict[str, int]:
+        """Return key -> total of a set that no put or get goes into."""
+        return {key: item.messages for key, item in self._named.get(stats_name, {}).items()}
+
+    # Keeping -------------------------------------------------------------------------------------
+
+    def on_topic_deleted(self, topic: str) -> None:
+        """Forget what was counted of a topic."""
+        gone = [*self._puts.pop(topic, {}).values()]
+        for table in (self._gets, self._cold_gets):
+            for queues in table.pop(topic, {}).values():
+                gone += queues.values()
+        for stats_name in ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES"):
+            items = self._named.get(stats_name, {})
+            gone += [items.pop(key) for key in list(items) if key.startswith(f"{topic}@")]
+        self._count -= len(gone)
+
+    def on_group_deleted(self, group: str) -> None:
+        """Forget what was counted of a consumer group."""
+        gone: list[StatsItem] = []
+        for table in (self._gets, self._cold_gets):
+            for groups in table.values():
+                gone += groups.pop(group, {}).values()
+        for stats_name in ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES"):
+            items = self._named.get(stats_name, {})
+            gone += [items.pop(key) for key in list(items) if key.endswith(f"@{group}")]
+        self._count -= len(gone)
+
+    def _items(self, stats_name: str, key: str) -> tuple[list[StatsItem], Unit]:
+        """Return the items that make up a key of a set, and what of them the set counts."""
+        known = SETS.get(stats_name)
+        if known is None:
+            named = self._named.get(stats_name, {}).get(key)
+            return ([named] if named is not None else []), MESSAGES
+        parts = known.parse(key)
+        if parts is None:
+            return [], known.unit
+        topic = parts["topic"]
+        if "group" in parts:
+            table = self._cold_gets if known.is_cold else self._gets
+            queues = table.get(topic, {}).get(parts["group"], {})
+        else:
+            queues = self._puts.get(topic, {})
+        asked = parts.get("queue")
+        items = [item for queue_id, item in queues.items() if asked in (None, str(queue_id))]
+        return items, known.unit
+
+    def _new_put(self, topic: str, queue_id: int) -> StatsItem:
+        is_again = is_retry_topic(topic) or is_dlq_topic(topic)
+        sizes = self._uncounted_sizes if is_again else self.sizes[NORMAL]
+        item = self._new(("PUT", topic, queue_id), is_system=is_system_topic(topic), sizes=sizes)
+        if item is not self._beyond:
+            self._puts.setdefault(topic, {})[queue_id] = item
+        return item
+
+    def _add_get(
+        self,
+        table: dict[str, dict[str, dict[int, StatsItem]]],
+        group: str,
+        topic: str,
+        queue_id: int,
+        what: tuple[int, int, int],
+    ) -> StatsItem:
+        """Add messages, bytes and ms to the item of a queue as a group reads it."""
+        try:
+            item = table[topic][group][queue_id]
+        except KeyError:
+            kind = "COLD" if table is self._cold_gets else "GET"
+            item = self._new((kind, topic, group, queue_id), is_system=is_system_topic(topic))
+            if item is not self._beyond:
+                table.setdefault(topic, {}).setdefault(group, {})[queue_id] = item
+        if not item.is_touched:
+            self._sampler.touch(item)
+        item.calls += 1
+        item.messages += what[0]
+        item.size_bytes += what[1]
+        item.took_ms += what[2]
+        return item
+
+    def _new(
+        self,
+        path: tuple[str | int, ...],
+        *,
+        is_system: bool = False,
+        sizes: list[int] | None = None,
+    ) -> StatsItem:
+        """Return a new item, or the one for all that there is no place for."""
+        if self._count >= self._items_max:
+            if not self._is_filled:
+                log.warning("stats.filled items=%d", self._items_max)
+            self._is_filled = True
+            return self._beyond
+        self._count += 1
+        return StatsItem(path, is_system=is_system, sizes=sizes)
+
+    def _count_type(self, item: StatsItem, kind: str, count: int, size_bytes: int) -> None:
+        """Count messages of a type other than normal."""
+        by_type = item.by_type = item.by_type or {}
+        counted = by_type.setdefault(kind, [0, 0])
+        counted[0] += count
+        counted[1] += size_bytes
+        if item.sizes is not self._uncounted_sizes:
+            sizes = self.sizes.setdefault(kind, [0] * _SIZES)
+            sizes[(size_bytes // count - 1).bit_length()] += 1
+            sizes[-1] += size_bytes
+
+    def _forget(self, item: StatsItem) -> None:
+        """Give up an item that was idle for a day; it is made anew when it is counted again."""
+        kind, *key = item.path
+        if kind in self._tables:
+            is_gone = _remove(self._tables[kind], key, item)
+        else:
+            is_gone = _remove(self._named, item.path, item)
+        self._count -= is_gone
+
+
+def _remove(table: dict[Any, Any], path: Sequence[str | int], item: StatsItem) -> bool:
+    """Take the item out of nested dictionaries, and those that are empty then.
+
+    Returns:
+        Whether it was there; another one may have its place, after its topic was deleted.
+    """
+    first, *rest = path
+    inner = table.get(first)
+    is_there = _remove(inner, rest, item) if rest and inner else inner is item
+    if is_there and not (rest and inner):
+        del table[first]
+    return is_there

@@ -1,0 +1,1 @@
+"""The key index: messages by key, unique id and tag."""

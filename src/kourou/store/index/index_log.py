@@ -1,0 +1,237 @@
+"""Following the commit log cheaply: what the key index needs of each record, and no more.
+
+No checksum is looked at: those records were checked by recovery, or written here. Where a record
+is damaged, the next one that says itself where it is goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from typing import Final, NamedTuple
+
+from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from kourou.store.log.commitlog import CommitLog
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Read at once: what is copied out of memory in a tenth of a millisecond."""
+
+_UNREADABLE_BYTES: Final = 4096
+"""Stepped over at once where the device fails: a page."""
+_SIZES: Final = struct.Struct(">ii").unpack_from
+_SIZES_BYTES: Final = 8
+_HEAD: Final = struct.Struct(">ii20xqi16xq20xi").unpack_from
+"""Size, magic, physical offset, sys flag, store time, body size: where both hosts are IPv4."""
+_HEAD_BYTES: Final = 88
+_MOVED_TIME: Final = struct.Struct(">q").unpack_from
+_MOVED_SIZE: Final = struct.Struct(">i").unpack_from
+_SIZE16: Final = struct.Struct(">h").unpack_from
+_V6_BYTES: Final = 12
+_V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_HEAD_BYTES_MAX: Final = _HEAD_BYTES + 2 * _V6_BYTES
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+_TAIL_BYTES_MIN: Final = 4
+"""Sizes of topic and properties, and a topic of one byte."""
+
+
+class LogRecord(NamedTuple):
+    """A record's place, and what it says of its keys."""
+
+    start: int
+    size: int
+    sys_flag: int
+    store_at_ms: int
+    topic: bytes
+    properties: bytes
+
+
+class LogCursor:
+    """Walks from a position on, in bytes that were read before: see `read`.
+
+    Attributes:
+        position: of the next record; nothing below is looked at again.
+    """
+
+    def __init__(self, log_: CommitLog, position: int) -> None:
+        self.position = position
+        self._log = log_
+        self._chunk = b""
+        self._chunk_start = position
+
+    def read(self, until: int, *, may_block: bool) -> bool:
+        """Have the next bytes below `until` in memory, where a record ends.
+
+        False if that might wait for the device. What the device cannot read counts as damage.
+
+        Raises:
+            OSError: they cannot be read for another reason.
+        """
+        position = self.position = max(self.position, self._log.min_position)
+        at = position - self._chunk_start
+        if 0 <= at < len(self._chunk) and self._is_whole(at):
+            return True
+        end = min(until, self._log.segment_end(position))
+        size = min(max(CHUNK_BYTES, self._next_size()), end - position)
+        read = self._log.read if may_block else self._log.read_resident
+        try:
+            data = read(position, size)
+        except FileNotFoundError:
+            if not may_block:
+                return False
+            data = b""  # removed, since all in it has expired
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            if not may_block:
+                return False
+            size, data = min(size, _UNREADABLE_BYTES), b""
+        if data is None:
+            return False
+        self._chunk, self._chunk_start = data.ljust(size, b"\0"), position
+        return True
+
+    def take(self, until: int, records_max: int) -> list[LogRecord]:
+        """Return the next records that end at or below `until`, of those in memory.
+
+        The position is behind the last one then. None of them: `read` more, or all was walked.
+        """
+        found: list[LogRecord] = []
+        chunk, start = self._chunk, self._chunk_start
+        segment_end = self._log.segment_end(start) - start
+        limit = min(until - start, segment_end)
+        end = min(len(chunk), limit)
+        at = self.position - start
+        while len(found) < records_max and 0 <= at <= end - _SIZES_BYTES:
+            record = _parse(chunk, at, start, limit, segment_end)
+            if record is None:
+                break  # it ends in what was not read yet
+            if not record.size:
+                at = self._skip_damage(at, end, limit, segment_end)
+                continue
+            at += record.size
+            if record.topic:
+                found.append(record)
+        if end - _SIZES_BYTES < at < end == limit:
+            at = limit
+        self.position = start + at
+        return found
+
+    def back_to(self, position: int) -> None:
+        """Take the record there once more; it is one that `take` returned last."""
+        self.position = position
+
+    def _next_size(self) -> int:
+        """Return the size of the next record, if the chunk has its first bytes."""
+        at = self.position - self._chunk_start
+        if not 0 <= at <= len(self._chunk) - 4:
+            return 0
+        return int(_MOVED_SIZE(self._chunk, at)[0])
+
+    def _is_whole(self, at: int) -> bool:
+        """Tell whether the chunk has the whole record, or ends where the readable log did."""
+        return at + max(self._next_size(), _HEAD_BYTES_MAX) <= len(self._chunk)
+
+    def _skip_damage(self, at: int, end: int, limit: int, segment_end: int) -> int:
+        """Return where a record or a blank begins behind what is none, or where to read on."""
+        next_at, last = at + 1, end - _HEAD_BYTES
+        while next_at <= last:
+            found = [self._chunk.find(magic, next_at + 4, end) for magic in _MAGICS]
+            next_at = min((place - 4 for place in found if place >= 0), default=end)
+            if next_at <= last and self._is_start(next_at, segment_end):
+                break
+            next_at += 1
+        else:
+            next_at = end if end == limit else max(at, last) + 1
+        log.warning(
+            "index.damage_stepped_over physical_offset=%d bytes=%d",
+            self._chunk_start + at,
+            next_at - at,
+        )
+        return next_at
+
+    def _is_start(self, at: int, segment_end: int) -> bool:
+        size, magic, offset, *_ = _HEAD(self._chunk, at)
+        if magic == MAGIC_BLANK:
+            return bool(size == segment_end - at)
+        return bool(offset == self._chunk_start + at)
+
+
+def record_time(log_: CommitLog, position: int) -> int | None:
+    """Return the store time of the record that begins there; None if none does.
+
+    May wait for the device.
+    """
+    try:
+        data = log_.read(position, _HEAD_BYTES_MAX).ljust(_HEAD_BYTES_MAX, b"\0")
+    except FileNotFoundError:
+        return None
+    _, magic, offset, sys_flag, store_at_ms, _ = _HEAD(data, 0)
+    if magic not in (MAGIC_V1, MAGIC_V2) or offset != position:
+        return None
+    at_ms = _MOVED_TIME(data, 56 + _V6_BYTES)[0] if sys_flag & BORN_HOST_V6 else store_at_ms
+    return int(at_ms)
+
+
+_NOTHING: Final = LogRecord(0, 0, 0, 0, b"", b"")
+
+
+def _parse(
+    chunk: bytes, at: int, chunk_start: int, limit: int, segment_end: int
+) -> LogRecord | None:
+    """Return the record at a byte of the chunk; a blank without a topic, damage without a size.
+
+    None if the chunk ends before the record does.
+    """
+    if at + _HEAD_BYTES > len(chunk):
+        size, magic = _SIZES(chunk, at)
+        is_record = magic in (MAGIC_V1, MAGIC_V2) and _HEAD_BYTES < size <= limit - at
+        return None if is_record else _blank(chunk_start + at, size, magic, segment_end - at)
+    size, magic, offset, sys_flag, store_at_ms, body_size = _HEAD(chunk, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return _blank(chunk_start + at, size, magic, segment_end - at)
+    if offset != chunk_start + at or not _HEAD_BYTES < size <= limit - at:
+        return _NOTHING
+    end = at + size
+    if end > len(chunk):
+        return None
+    topic_at = at + _HEAD_BYTES + body_size
+    if sys_flag & _V6_FLAGS:
+        store_at_ms, topic_at = _moved(chunk, at, sys_flag)
+    if not at < topic_at <= end - _TAIL_BYTES_MIN:
+        return _NOTHING
+    if magic == MAGIC_V1:
+        topic_size, topic_at = chunk[topic_at], topic_at + 1
+    else:
+        topic_size, topic_at = _SIZE16(chunk, topic_at)[0], topic_at + 2
+    topic_end = topic_at + topic_size
+    if (
+        topic_size <= 0
+        or topic_end > end - 2
+        or _SIZE16(chunk, topic_end)[0] != end - topic_end - 2
+    ):
+        return _NOTHING
+    fields = (offset, size, sys_flag, store_at_ms, chunk[topic_at:topic_end])
+    # Its own constructor takes twice as long, and is called for each message.
+    return tuple.__new__(LogRecord, (*fields, chunk[topic_end + 2 : end]))
+
+
+def _blank(position: int, size: int, magic: int, left: int) -> LogRecord:
+    """Return what ends a segment, if this is it; else damage."""
+    if magic == MAGIC_BLANK and size == left:
+        return LogRecord(position, size, 0, 0, b"", b"")
+    return _NOTHING
+
+
+def _moved(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
+    """Return the store time, and where the topic begins, of a record with an IPv6 host."""
+    born = _V6_BYTES if sys_flag & BORN_HOST_V6 else 0
+    store = _V6_BYTES if sys_flag & STORE_HOST_V6 else 0
+    if at + _HEAD_BYTES_MAX > len(chunk):
+        return 0, 0  # it claims to be smaller than its own head
+    body_size = int(_MOVED_SIZE(chunk, at + 84 + born + store)[0])
+    store_at_ms = int(_MOVED_TIME(chunk, at + 56 + born)[0])
+    return store_at_ms, at + _HEAD_BYTES + born + store + body_size

@@ -1,0 +1,375 @@
+"""The key index: which records have a key, found without reading the log.
+
+It is derived data and follows the log, never beyond what is synced: nothing waits for it, a crash
+costs it nothing but following once more, and a file that is missing or damaged is made again with
+all later ones, while the store serves.
+
+`step` is cheap and waits for nothing, so that it can run between requests; where it says BLOCKED,
+`upkeep` does what waits for the device. These two, and `save`, are never called at once. Queries
+run on any thread beside them.
+
+Source: IndexService.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+
+from kourou.disk import Disk
+from kourou.errors import CorruptRecordError
+from kourou.store.index.index_active import TAIL_BYTES_MAX, ActiveIndexFile
+from kourou.store.index.index_file import (
+    IndexFile,
+    IndexHeader,
+    IndexLayout,
+    index_file_name,
+    index_file_names,
+    is_empty,
+    read_header,
+)
+from kourou.store.index.index_keys import KeyHashes, is_indexed
+from kourou.store.index.index_log import LogCursor, LogRecord, record_time
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.paths import INDEX
+
+log = logging.getLogger(__name__)
+
+CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What closing still indexes: less than a second, with messages of 1 KB."""
+_READS_BETWEEN: Final = 4
+"""Chunks of the log that are looked through between two files when the index is opened."""
+_RECORDS_PER_STEP: Final = 250
+"""A step takes about a millisecond."""
+
+
+class IndexStep(Enum):
+    """What is left after a step."""
+
+    IDLE = "idle"
+    """Nothing."""
+    MORE = "more"
+    """Another step."""
+    BLOCKED = "blocked"
+    """`upkeep`, which may wait for the device, and then another step."""
+
+
+class KeyIndex:
+    """The index of an open store.
+
+    Attributes:
+        position: records that begin below are in the index.
+        durable_at_ms: store time of the last record that a crash leaves in it; 0 if none is.
+    """
+
+    def __init__(self, disk: Disk, log_: CommitLog, layout: IndexLayout) -> None:
+        self.durable_at_ms = 0
+        self._disk = disk
+        self._log = log_
+        self._layout = layout
+        self._hashes = KeyHashes()
+        self._mutex = threading.Lock()  # around changes of the list of files
+        self._files: tuple[IndexFile, ...] = ()  # oldest first
+        self._last_name = ""
+        self._active: ActiveIndexFile | None = None
+        self._must_load = False  # the newest file is to be filled on, and not in memory yet
+        self._cursor = LogCursor(log_, log_.min_position)
+        self._keys_done = 0  # of the record at the position
+        self._must_wait = False  # before the next step
+
+    @property
+    def position(self) -> int:
+        return self._cursor.position
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """Its files, oldest first."""
+        return self._files
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether a crash would leave the index further behind than it is."""
+        return self._active is not None and self._active.header != self._active.saved
+
+    @property
+    def last_header(self) -> IndexHeader:
+        """Of the newest file: how far the index is; zeros if it is empty."""
+        files = self._files
+        return files[-1].header if files else IndexHeader(0, 0, 0, 0, 0, 1)
+
+    # Opening -----------------------------------------------------------------------------------
+
+    def open(self, *, durable_to_ms: int | None, complete_to: int | None) -> None:
+        """Take up the files that are whole and agree with the log, which recovery has found.
+
+        The first that does not is removed, and all behind it: the log is followed from there.
+
+        Args:
+            durable_to_ms: files with later records are removed too: Java, killed, leaves them in
+                any state; None to keep them.
+            complete_to: nothing from this position of the log on counts, since something before
+                it may be missing; None if that is not so.
+
+        Raises:
+            OSError: a file cannot be read, or removed.
+        """
+        names = index_file_names(self._disk)
+        files: list[IndexFile] = []
+        for name in names:
+            try:
+                header = read_header(self._disk, name, self._layout)
+                self._check(name, header, files, durable_to_ms, complete_to)
+            except CorruptRecordError as error:
+                if not is_empty(self._disk, name):
+                    log.warning("index.rebuilt_from file=%s reason=%s", name, error.reason)
+                break
+            files.append(IndexFile(self._disk, name, self._layout, header))
+        self._last_name = names[len(files) - 1] if files else ""
+        self._remove(names[len(files) :])
+        self._files = tuple(files)
+        self._start_behind(files)
+
+    def _check(
+        self,
+        name: str,
+        header: IndexHeader,
+        files: list[IndexFile],
+        durable_to_ms: int | None,
+        complete_to: int | None,
+    ) -> None:
+        """Raise if the file does not go with the log, or with the files before it."""
+        if durable_to_ms is not None and header.end_at_ms > durable_to_ms:
+            raise CorruptRecordError(name, 8, "Java was killed before it was durable")
+        if header.end_offset >= self._log.written_position:
+            raise CorruptRecordError(name, 24, "the log ends before its last record")
+        if complete_to is not None and header.end_offset >= complete_to:
+            raise CorruptRecordError(name, 24, "records before its last may be missing")
+        if files and header.begin_offset < files[-1].header.end_offset:
+            raise CorruptRecordError(name, 16, "it begins before the file before it ends")
+        if not self._follows(header, files[-1].header if files else None):
+            raise CorruptRecordError(name, 16, "records between it and what is before are missing")
+        is_kept = header.end_offset >= self._log.min_position
+        if is_kept and record_time(self._log, header.end_offset) != header.end_at_ms:
+            raise CorruptRecordError(name, 24, "its last record is not in the log")
+
+    def _follows(self, header: IndexHeader, before: IndexHeader | None) -> bool:
+        """Tell whether no record with a key lies between a file's first and the file before it."""
+        done = -1 if before is None else before.end_offset
+        if done < self._log.min_position and before is not None:
+            return True  # those between may have expired
+        cursor = LogCursor(self._log, max(done, self._log.min_position))
+        until = self._log.written_position
+        for _ in range(_READS_BETWEEN):
+            if cursor.position >= header.begin_offset:
+                return True
+            cursor.read(until, may_block=True)
+            for record in cursor.take(until, _RECORDS_PER_STEP):
+                if record.start >= header.begin_offset:
+                    return True
+                if record.start > done and self._hashes_of(record):
+                    return False
+        return True  # so much without a key is no file that went missing
+
+    def _start_behind(self, files: list[IndexFile]) -> None:
+        """Go on behind what the files hold."""
+        self._active = None
+        self._must_load = False
+        self._keys_done = 0
+        position = self._log.min_position
+        if files:
+            last = files[-1].header
+            self._must_load = last.count < self._layout.entries
+            self.durable_at_ms = last.end_at_ms
+            if last.end_offset >= position:
+                position = last.end_offset
+                self._keys_done = _count_last(files)
+        self._must_wait = self._must_load
+        self._cursor = LogCursor(self._log, position)
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove files, last first, so that a crash leaves no gap."""
+        for name in reversed(names):
+            self._disk.unlink(f"{INDEX}/{name}")
+        if names:
+            self._disk.sync_directory(INDEX)
+
+    # Following ---------------------------------------------------------------------------------
+
+    def lag_bytes(self, until: int) -> int:
+        """Return how much of the log below `until` is not in the index yet."""
+        return max(0, until - max(self.position, self._log.min_position))
+
+    def step(self, until: int) -> IndexStep:
+        """Index some records that end at or below `until`, a record's end; waits for nothing.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        if not self._must_wait and not self.lag_bytes(until):
+            return IndexStep.IDLE
+        if self._must_wait or not self._cursor.read(until, may_block=False):
+            self._must_wait = True
+            return IndexStep.BLOCKED
+        for record in self._cursor.take(until, _RECORDS_PER_STEP):
+            if not self._put(record):
+                self._cursor.back_to(record.start)
+                self._must_wait = True
+                return IndexStep.BLOCKED
+        if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
+            self._must_wait = True
+        return IndexStep.MORE if self._must_wait or self.lag_bytes(until) else IndexStep.IDLE
+
+    def _put(self, record: LogRecord) -> bool:
+        """Add the record's entries; False if some of them need another file."""
+        done, self._keys_done = self._keys_done, 0
+        hashes = self._hashes_of(record)
+        if done:
+            hashes = hashes[done:]
+        if not hashes:
+            return True
+        if self._active is None:
+            count = 0
+        else:
+            count = self._active.put(hashes, record.start, record.store_at_ms)
+        if count < len(hashes):
+            self._keys_done = done + count
+            return False
+        return True
+
+    def _hashes_of(self, record: LogRecord) -> list[int]:
+        if not is_indexed(record.sys_flag):
+            return []
+        return self._hashes.of_record(record.topic, record.properties)
+
+    def upkeep(self, until: int, now_ms: int) -> None:
+        """Do what the next step cannot do without waiting for the device.
+
+        Raises:
+            OSError: call it again when the disk may be well, unless a sync failed.
+        """
+        if self._must_load:
+            last = self._files[-1]
+            self._take_up(ActiveIndexFile.load(self._disk, last.name, self._layout, last.header))
+            self._must_load = False
+        if self._active is not None and self._active.is_full:
+            self._seal(self._active)
+        if self._active is None:
+            self._add_file(now_ms)
+        elif self._active.tail_bytes >= TAIL_BYTES_MAX:
+            self._active.write_entries()
+        if self.lag_bytes(until):
+            self._cursor.read(until, may_block=True)
+        self._must_wait = False
+
+    def _add_file(self, now_ms: int) -> None:
+        if not self._files:
+            self._disk.make_directory(INDEX)
+            self._disk.sync_directory("")
+        before = self._files[-1].header if self._files else None
+        name = index_file_name(now_ms, self._last_name)
+        file = ActiveIndexFile.create(self._disk, name, self._layout, before)
+        self._last_name = name
+        with self._mutex:
+            self._files += (file,)
+            self._active = file
+        log.info("index.file_created name=%s", name)
+
+    def _take_up(self, file: ActiveIndexFile) -> None:
+        """Fill the newest file on."""
+        with self._mutex:
+            self._files = (*self._files[:-1], file)
+            self._active = file
+
+    def _seal(self, active: ActiveIndexFile) -> None:
+        """Make the full file durable, and give back the memory of its slots."""
+        self.save()
+        with self._mutex:
+            sealed = IndexFile(self._disk, active.name, self._layout, active.header)
+            self._files = tuple(sealed if file is active else file for file in self._files)
+            self._active = None
+
+    def save(self) -> None:
+        """Make durable what is in the index now.
+
+        Raises:
+            OSError: it is not; what was durable before still is.
+        """
+        if self._active is not None and self.has_unsaved:
+            self._active.save()
+            self.durable_at_ms = self._active.saved.end_at_ms
+
+    def close(self, until: int, now_ms: int) -> None:
+        """Bring the index up to the end of the log, and make it durable.
+
+        If more than `CLOSE_BYTES_MAX` are missing, which is so while it is made anew, some stay so.
+
+        Raises:
+            OSError: as `upkeep` and `save`.
+        """
+        until_end = self.lag_bytes(until) <= CLOSE_BYTES_MAX
+        while until_end and (left := self.step(until)) is not IndexStep.IDLE:
+            if left is IndexStep.BLOCKED:
+                self.upkeep(until, now_ms)
+        self.save()
+
+    def incomplete_from(self, end: int) -> int | None:
+        """Return from where on records below `end` are missing; None if none is."""
+        return self.position if self.lag_bytes(end) else None
+
+    def expire(self, log_min: int) -> int:
+        """Remove the files all of whose records are below that position; never the newest.
+
+        Returns:
+            How many were removed.
+
+        Raises:
+            OSError: one cannot be removed; it is no part of the index any more.
+        """
+        with self._mutex:
+            kept = 0
+            while kept < len(self._files) - 1 and self._files[kept].header.end_offset < log_min:
+                kept += 1
+            expired, self._files = self._files[:kept], self._files[kept:]
+        for file in expired:
+            self._disk.unlink(file.path)
+            log.info("index.file_expired name=%s", file.name)
+        if expired:
+            self._disk.sync_directory(INDEX)
+        return len(expired)
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield where records are that may have the key and a store time in the span, newest first.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        for file in reversed(self._files):
+            header = file.header
+            if header.begin_at_ms <= end_ms and begin_ms <= header.end_at_ms:
+                try:
+                    yield from file.find(key_hash, begin_ms, end_ms)
+                except FileNotFoundError:
+                    return  # expired meanwhile, as all before it
+            if header.begin_at_ms < begin_ms:
+                return
+
+    def bytes_allotted(self) -> int:
+        """Return the sizes of all files together; they are sparse."""
+        return len(self._files) * self._layout.file_bytes
+
+
+def _count_last(files: list[IndexFile]) -> int:
+    """Return how many entries at the end of the files are of the last record."""
+    end_offset = files[-1].header.end_offset
+    found = 0
+    for file in reversed(files):
+        for number in range(file.header.count - 1, 0, -1):
+            if file.entry(number).physical_offset != end_offset:
+                return found
+            found += 1
+    return found

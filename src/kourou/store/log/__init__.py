@@ -1,0 +1,1 @@
+"""The commit log: its files, its records, and walking over them, damaged ones too."""

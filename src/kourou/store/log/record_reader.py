@@ -1,0 +1,107 @@
+"""Reading stored records as they are: the ranges of a read's plan, or one record by its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.errors import CorruptRecordError, MalformedMessageError
+from kourou.protocol.message_layout import MAGIC_V1, MAGIC_V2
+from kourou.store.formats import RECORD_START
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.record_seal import read_checked
+
+_READ_WORTH_BYTES: Final = 32 * 1024
+"""Bytes that are copied out of the page cache in the time that one more call would take."""
+
+
+def read_ranges(
+    log: CommitLog, ranges: Sequence[tuple[int, int]], *, may_block: bool
+) -> bytes | None:
+    """Return the bytes of the ranges, one after another; runs on any thread.
+
+    None if a segment is gone; with `may_block` False, also if that might wait for the device. What
+    comes from the device is checked record by record; what is in memory was checked when it was
+    read, or written here.
+
+    Raises:
+        CorruptRecordError: a record is not what was written.
+    """
+    if not may_block and (together := _read_together(log, ranges)) is not None:
+        return together
+    parts: list[bytes] = []
+    for position, size in ranges:
+        try:
+            read = log.read if may_block else log.read_resident
+            data = read(position, size)
+        except FileNotFoundError:
+            return None
+        if data is None:
+            return None
+        if len(data) < size:
+            raise _corrupt(log, position, f"{len(data)} of {size} bytes are there")
+        if may_block:
+            _check_records(log, position, data)
+        parts.append(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_together(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes | None:
+    """Return the ranges' bytes out of one read from the first to the last of them.
+
+    Records of one queue lie among those of others. Reading those too costs less than a call for
+    each range: with 8 queues of 1 KB messages a quarter of it. None if that is not so here, or
+    something is not in memory.
+    """
+    if len(ranges) < 2:
+        return None
+    first, end = min(ranges)[0], max(map(sum, ranges))
+    span = end - first
+    if span > len(ranges) * _READ_WORTH_BYTES or end > log.segment_end(first):
+        return None
+    try:
+        data = log.read_resident(first, span)
+    except FileNotFoundError:
+        return None
+    if data is None or len(data) < span:
+        return None
+    view = memoryview(data)
+    return b"".join([view[at - first : at - first + size] for at, size in ranges])
+
+
+def _check_records(log: CommitLog, position: int, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        try:
+            header = read_checked(data, at)
+        except MalformedMessageError as error:
+            raise _corrupt(log, position + at, str(error)) from None
+        if header.physical_offset != position + at:
+            raise _corrupt(log, position + at, f"it claims to be at {header.physical_offset}")
+        at += header.total_size
+
+
+def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
+    """Return the record that begins at the offset and ends at or before `end` of the log.
+
+    None if no whole record begins there: the offset may be a client's guess.
+    """
+    if not log.min_position <= physical_offset < end:
+        return None
+    try:
+        start = log.read(physical_offset, RECORD_START.size)
+        if len(start) < RECORD_START.size:
+            return None
+        size, magic = RECORD_START.unpack(start)
+        room = min(end, log.segment_end(physical_offset)) - physical_offset
+        if magic not in (MAGIC_V1, MAGIC_V2) or not 0 < size <= room:
+            return None
+        data = log.read(physical_offset, size)
+        header = read_checked(data, 0)
+    except (FileNotFoundError, MalformedMessageError):
+        return None
+    return data if header.physical_offset == physical_offset else None
+
+
+def _corrupt(log: CommitLog, position: int, reason: str) -> CorruptRecordError:
+    return CorruptRecordError(log.segments.name(position), log.file_offset(position), reason)

@@ -1,0 +1,218 @@
+"""A batch consume queue (Java's BatchCQ): an entry of 46 bytes for each batch of messages.
+
+An entry says itself which offsets it has: its first one, and how many. It is searched for by
+halving. Offsets that no entry has are those of lost records; there are no blanks.
+
+Source: BatchConsumeQueue.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Final, NamedTuple
+
+from kourou.disk import Disk
+from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES, BLANK_ENTRY_SIZE, QueueEntry
+from kourou.store.log.segment_list import SegmentList
+from kourou.store.paths import batch_queue_directory
+from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.dispatch import INNER_MESSAGES_MAX, Appended
+
+_NOT_COMPACTED: Final = -1
+_NOTHING: Final = QueueEntry(0, 0, 0)
+
+
+class BatchEntry(NamedTuple):
+    """Where a batch lies, and which messages of the queue it has.
+
+    Attributes:
+        queue_offset: of its first message.
+        count: how many there are; 0 and less in what was never written, or torn.
+    """
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_at_ms: int
+    queue_offset: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
+
+    @property
+    def end(self) -> int:
+        """The offset just behind its last message."""
+        return self.queue_offset + self.count
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all parts of it can be what a queue wrote."""
+        return self.size > 0 and self.count > 0 and self.queue_offset >= 0
+
+
+def batch_entries(data: bytes) -> Iterator[BatchEntry]:
+    """Return the entries in the bytes of whole ones."""
+    return (BatchEntry._make(fields[:6]) for fields in BATCH_ENTRY.iter_unpack(data))
+
+
+class BatchQueue(ConsumeQueue):
+    """One queue in `batchconsumequeue/<topic>/<queue id>`."""
+
+    __slots__ = ("_last_found",)
+
+    entry_bytes: ClassVar[int] = BATCH_ENTRY_BYTES
+
+    def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
+        segments = SegmentList(disk, batch_queue_directory(topic, queue_id), file_bytes)
+        super().__init__(disk, topic, queue_id, segments)
+        self._last_found = 0  # an entry's number: most reads go on where the one before ended
+
+    def put(self, record: Appended) -> None:
+        """Add the record's entry at `max_offset`, in memory."""
+        self._put(
+            record.physical_offset, record.size, record.tags_code, record.store_at_ms, record.count
+        )
+
+    def _put(self, position: int, size: int, code: int, store_at_ms: int, count: int) -> None:
+        self._tail.extend(
+            BATCH_ENTRY.pack(
+                position, size, code, store_at_ms, self.max_offset, count, _NOT_COMPACTED, 0
+            )
+        )
+        self.max_offset += count
+
+    def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
+        """Let the next entry begin at `queue_offset`; no entry has the offsets before.
+
+        Or entries that point at damaged bytes of the log.
+        """
+        while size != BLANK_ENTRY_SIZE and self.max_offset < queue_offset:
+            count = min(queue_offset - self.max_offset, INNER_MESSAGES_MAX)
+            self._put(position, size, 0, 0, count)
+        self.max_offset = max(self.max_offset, queue_offset)
+
+    # Finding an entry ----------------------------------------------------------------------------
+
+    def index_of(self, queue_offset: int, read: Callable[[int, int], bytes] | None = None) -> int:
+        """Return the number of the entry that has the offset, or is the first one behind it.
+
+        With `read`, entries are read by that instead of by the queue, which may wait.
+        """
+        read = read or self.read
+        first, end = self.first, self.end
+
+        def entry_at(index: int) -> BatchEntry | None:
+            return next(batch_entries(read(index, 1)), None) if first <= index < end else None
+
+        for index in (self._last_found, self._last_found + 1):
+            entry = entry_at(index)
+            if entry is not None and entry.queue_offset <= queue_offset < entry.end:
+                self._last_found = index
+                return index
+        index = _first_behind(entry_at, first, end, queue_offset)
+        self._last_found = index
+        return index
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return the entry that has the offset; None if there is none."""
+        if not 0 <= queue_offset < self.max_offset:
+            return None
+        entry = self._at(self.index_of(queue_offset))
+        if entry is None or not entry.is_written or entry.queue_offset > queue_offset:
+            return None
+        return QueueEntry._make(entry[:3])
+
+    def _at(self, index: int) -> BatchEntry | None:
+        """Return one entry; None if its file is gone, or there is none."""
+        if index >= self.end:
+            return None
+        return next(batch_entries(self.read(index, 1)), None)
+
+    def directories(self) -> tuple[str, ...]:
+        """Return what is to be synced when the queue makes files: its root is made with it."""
+        return (*super().directories(), "")
+
+    # Recovery ------------------------------------------------------------------------------------
+
+    def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
+        """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
+
+        True for offset 0 of a queue whose files begin there, or that has none.
+        """
+        if queue_offset == 0:
+            return self.segments.first == 0
+        entry = self._in_file(self._file_index(queue_offset - 1))
+        return (
+            entry is not None
+            and entry.is_written
+            and entry.end == queue_offset
+            and entry.physical_offset < physical_offset
+        )
+
+    def restart_at(self, queue_offset: int) -> None:
+        """Take the files' entries below `queue_offset` as they are and forget all others.
+
+        What the files hold from there on is overwritten by later flushes; `cut` zeroes the rest.
+        """
+        index = self._file_index(max(queue_offset - 1, 0))
+        entry = self._in_file(index)
+        if entry is not None and entry.is_written and entry.end <= queue_offset:
+            index += 1
+        self._begin_tail(index)
+        self.max_offset = self.next_offset = queue_offset
+
+    def start_at(self, queue_offset: int) -> None:
+        """Begin the queue anew at `queue_offset`. There must be no files."""
+        self._begin_tail(0)
+        self.min_offset = self.max_offset = self.next_offset = queue_offset
+
+    def correct_min_offset(self, log_min_position: int) -> None:
+        """Move `min_offset` to the first entry whose record is in the log; entries are in order."""
+        low, high = self.first, self.end
+        first = self._at(low)
+        if first is not None and first.physical_offset >= log_min_position:
+            high = low  # the usual case, at the price of one read
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._at(middle)
+            if entry is None or entry.physical_offset < log_min_position:
+                low = middle + 1
+            else:
+                high = middle
+        begin = self._at(low)
+        offset = self.max_offset if begin is None else begin.queue_offset
+        self.min_offset = max(self.min_offset, offset)
+
+    def _entries(self, data: bytes) -> Iterator[QueueEntry]:
+        for entry in batch_entries(data):
+            yield QueueEntry._make(entry[:3]) if entry.is_written else _NOTHING
+
+    def _offset_behind(self, index: int) -> int:
+        """Return the offset just behind the entries in the files below number `index`."""
+        entry = self._in_file(index - 1)
+        return entry.end if entry is not None and entry.is_written else 0
+
+    def _file_index(self, queue_offset: int) -> int:
+        """As `index_of`, of what the files hold, however that ends."""
+        begin, end = (at // BATCH_ENTRY_BYTES for at in (self.segments.first, self.segments.end))
+        return _first_behind(self._in_file, begin, end, queue_offset)
+
+    def _in_file(self, index: int) -> BatchEntry | None:
+        if not self.segments.first <= index * BATCH_ENTRY_BYTES < self.segments.end:
+            return None
+        return next(batch_entries(self._file_read(index, 1)), None)
+
+
+def _first_behind(
+    read: Callable[[int], BatchEntry | None], low: int, high: int, queue_offset: int
+) -> int:
+    """Return the first entry from `low` on that does not end at or before the offset.
+
+    What was never written counts as behind it, what is gone as before.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        entry = read(middle)
+        if entry is None or (entry.is_written and entry.end <= queue_offset):
+            low = middle + 1
+        else:
+            high = middle
+    return low

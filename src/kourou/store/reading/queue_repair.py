@@ -1,0 +1,310 @@
+"""Finding the records of a queue in the log again, where its entries cannot be true.
+
+Queue entries are derived data: what they should say stands in the log, between the records of the
+nearest entries that are true. That part of the log is walked by its records' sizes, over damage
+too, about 1 us a record; a record of the queue found there is compared whole.
+
+    looked for                             what is the matter         done about it
+    found in another place, or with        the entry rotted           the entry is written again
+    another size or tags code
+    not found                              the record is damaged      its reader is told
+    not found, no true entry before, and   its segment was removed    the entry is passed over
+    the log is whole from its begin on
+
+Nothing is written here. Runs on any thread beside the one that writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from kourou.errors import MalformedMessageError
+from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RecordHeader
+from kourou.store.formats import BLANK_BYTES, ENTRY, ENTRY_BYTES, QueueEntry
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.record_check import HEAD, LIGHT_TOPIC_PREFIX, RecordCheck, Wanted
+from kourou.store.log.record_seal import read_checked
+from kourou.store.queues.consumequeue import ConsumeQueue
+
+SEARCH_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Most bytes of the log that are looked through for one run of entries: some seconds."""
+RUN_ENTRIES_MAX: Final = 1024
+"""Entries beside the one that is looked for that may be untrue as well; a page holds 205."""
+
+_READ_BYTES: Final = 1024 * 1024
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+_MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
+
+
+class Damage(NamedTuple):
+    """A message that cannot be read: which, the file and byte where that shows, and why."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    file: str
+    file_offset: int
+    reason: str
+
+
+class Looked(NamedTuple):
+    """What was found out about an entry and those beside it.
+
+    Attributes:
+        found: queue offset -> what its entry should say.
+        is_gone: the record that was looked for was removed with its segment.
+        damage: why it was not found, if it was not and is not gone.
+    """
+
+    found: Mapping[int, QueueEntry]
+    is_gone: bool
+    damage: Damage | None
+
+
+class QueueRepair:
+    """Looks for the records of one queue.
+
+    Args:
+        log: to look in.
+        queue: whose entries are in doubt.
+        check: of the queue's records.
+        floor: records below are of an earlier topic of the same name.
+        bytes_max: most bytes to look through at a time.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queue: ConsumeQueue,
+        check: RecordCheck,
+        *,
+        floor: int = 0,
+        bytes_max: int = SEARCH_BYTES_MAX,
+    ) -> None:
+        self._log = log
+        self._queue = queue
+        self._check = check
+        self._floor = floor
+        self._bytes_max = bytes_max
+
+    def look_for(self, queue_offset: int, reason: str) -> Looked:
+        """Look for the record of a message whose entry cannot be true, for some `reason`.
+
+        Raises:
+            OSError: the queue cannot be read.
+        """
+        told = self._entry(queue_offset)
+        if told is not None and self._is_removed(queue_offset, told):
+            return Looked({}, is_gone=True, damage=None)
+        before, begin = self._neighbour(queue_offset, -1)
+        behind, end = self._neighbour(queue_offset, 1)
+        walk = _Walk(self._log, *self._bounded(begin, end))
+        found = self._records(walk, before, behind)
+        if queue_offset in found:
+            return Looked(found, is_gone=False, damage=None)
+        if 0 < begin == self._log.min_position and self._is_whole(begin, end):
+            return Looked(found, is_gone=True, damage=None)
+        position = walk.damaged_at
+        if told is not None and begin <= told.physical_offset < end:
+            position = told.physical_offset
+        return Looked(found, is_gone=False, damage=self._damage(queue_offset, reason, position))
+
+    def _damage(self, queue_offset: int, reason: str, position: int | None = None) -> Damage:
+        queue = self._queue
+        if position is not None:
+            file, at = self._log.segments.name(position), self._log.file_offset(position)
+        else:
+            byte = queue_offset * ENTRY_BYTES
+            file, at = queue.segments.name(byte), byte % queue.segments.file_bytes
+            reason += ", and the log has no record of it between those beside it"
+        return Damage(queue.topic, queue.queue_id, queue_offset, file, at, reason)
+
+    # Entries beside it ---------------------------------------------------------------------------
+
+    def _entry(self, queue_offset: int) -> QueueEntry | None:
+        data = self._queue.read(queue_offset, 1)
+        return QueueEntry._make(ENTRY.unpack(data)) if len(data) == ENTRY_BYTES else None
+
+    def _is_removed(self, queue_offset: int, told: QueueEntry) -> bool:
+        """Tell whether an entry beside it too names a record below the log's begin, in order."""
+        low, begin = self._queue.min_offset, self._log.min_position
+        beside = self._entry(queue_offset - 1 if queue_offset > low else queue_offset + 1)
+        if beside is None or told.size <= 0 or beside.size <= 0:
+            return False
+        first, second = told.physical_offset, beside.physical_offset
+        if queue_offset > low:
+            first, second = second, first
+        return 0 <= first < second < begin
+
+    def _neighbour(self, queue_offset: int, step: int) -> tuple[int, int]:
+        """Return the nearest offset whose entry is true, and where the log is to be looked through.
+
+        That is just behind its record if it is before, else its record's begin. Where there is
+        none it is the bound of the queue, and of the log.
+        """
+        low, high = self._queue.min_offset, self._queue.max_offset
+        for at in range(queue_offset + step, queue_offset + step * (RUN_ENTRIES_MAX + 1), step):
+            if not low <= at < high:
+                break
+            entry = self._entry(at)
+            if entry is not None and self._is_true(at, entry):
+                return at, entry.physical_offset + (entry.size if step < 0 else 0)
+        if step < 0:
+            return low - 1, max(self._log.min_position, self._floor)
+        return high, self._log.written_position
+
+    def _is_true(self, queue_offset: int, entry: QueueEntry) -> bool:
+        position, size, _ = entry
+        log = self._log
+        end = min(log.written_position, log.segment_end(position))
+        if not log.min_position <= position < position + size <= end:
+            return False
+        wanted = Wanted(queue_offset, *entry)
+        try:
+            if not self._check.may_be(log.read(position, HEAD.size), wanted):
+                return False
+            self._check.check(log.read(position, size), 0, wanted)
+        except (OSError, MalformedMessageError):
+            return False
+        return True
+
+    def _bounded(self, begin: int, end: int) -> tuple[int, int]:
+        if end - begin <= self._bytes_max:
+            return begin, end
+        if begin > max(self._log.min_position, self._floor):
+            return begin, begin + self._bytes_max
+        # Nothing is known before: the records looked for are rather at the end.
+        return max(begin, self._log.segment_end(end - self._bytes_max)), end
+
+    def _is_whole(self, begin: int, end: int) -> bool:
+        """Tell whether all records of this part of the log are as they were written."""
+        if end - begin > self._bytes_max:
+            return False
+        walk = _Walk(self._log, begin, end)
+        try:
+            for position, size, *_ in walk:
+                if read_checked(self._log.read(position, size), 0).total_size != size:
+                    return False
+        except (OSError, MalformedMessageError):
+            return False
+        return walk.damaged_at is None
+
+    # The log between them ------------------------------------------------------------------------
+
+    def _records(self, walk: _Walk, before: int, behind: int) -> dict[int, QueueEntry]:
+        """Return the entries of all whole records of the queue whose offsets are in between."""
+        found: dict[int, QueueEntry] = {}
+        queue = self._queue
+        is_light = queue.topic.startswith(LIGHT_TOPIC_PREFIX)
+        for position, size, queue_id, queue_offset in walk:
+            if is_light or (queue_id == queue.queue_id and before < queue_offset < behind):
+                entry = self._whole(position, size)
+                if entry is not None and before < entry[0] < behind:
+                    # A later one counts: that before is of an earlier topic of the same name.
+                    found[entry[0]] = entry[1]
+        return found
+
+    def _whole(self, position: int, size: int) -> tuple[int, QueueEntry] | None:
+        """Return the offset in this queue and the entry of the record, if it is whole and of it."""
+        try:
+            data = self._log.read(position, size)
+            header = read_checked(data, 0)
+        except (OSError, MalformedMessageError):
+            return None
+        properties = data[
+            header.properties_start : header.properties_start + header.properties_size
+        ]
+        queue_offset = self._offset_in_queue(header, properties)
+        if queue_offset is None or header.total_size != size:
+            return None
+        code = self._check.tags_code(header.topic, properties, header.store_at_ms)
+        return queue_offset, QueueEntry(position, size, code)
+
+    def _offset_in_queue(self, header: RecordHeader, properties: bytes) -> int | None:
+        if (header.topic, header.queue_id) == (self._check.topic, self._check.queue_id):
+            return header.queue_offset
+        return self._check.light_offset(properties)
+
+
+class _Walk:
+    """Walks the log by the sizes of its records, without comparing them, from one place to another.
+
+    Attributes:
+        damaged_at: the first place that held no record; None if there was none.
+    """
+
+    def __init__(self, log: CommitLog, begin: int, end: int) -> None:
+        self._log = log
+        self._begin = begin
+        self._end = end
+        self._buffer = b""
+        self._buffer_start = begin
+        self.damaged_at: int | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        """Return position, size, queue id and queue offset of what seems to be a record."""
+        at, last = self._begin, self._begin - 1
+        while at < self._end:
+            segment_end = self._log.segment_end(at)
+            fields = self._head(at)
+            if fields is not None and fields[1] == MAGIC_BLANK and fields[0] == segment_end - at:
+                at = segment_end
+                continue
+            if fields is not None and _is_record(fields, at, segment_end):
+                yield at, fields[0], fields[2], fields[3]
+                last, at = at, at + fields[0]
+                continue
+            if self.damaged_at is None:
+                self.damaged_at = at
+            # The size of the one before may be what rotted.
+            begin = max(last + 1, self._log.segment_end(at) - self._segment_bytes)
+            at = self._next(begin, segment_end)
+            last = at
+
+    @property
+    def _segment_bytes(self) -> int:
+        return self._log.segments.file_bytes
+
+    def _next(self, begin: int, segment_end: int) -> int:
+        """Return the next place from `begin` on that seems to be a record, or the segment's end."""
+        at = begin
+        stop = min(self._end, segment_end)
+        while at < stop:
+            data = self._read(at, min(_READ_BYTES, segment_end - at))
+            if len(data) < HEAD.size:
+                break
+            found = 0
+            while (found := data.find(_MAGIC_START, found + 1)) >= 0:
+                place = at + found - 4
+                if place < at or found - 4 + HEAD.size > len(data):
+                    continue
+                if _is_record(HEAD.unpack_from(data, found - 4), place, segment_end):
+                    return place
+            at += len(data) - HEAD.size + 1
+        return segment_end
+
+    def _head(self, position: int) -> tuple[int, ...] | None:
+        at = position - self._buffer_start
+        if at < 0 or at + HEAD.size > len(self._buffer):
+            left = self._log.segment_end(position) - position
+            self._buffer = self._read(position, min(_READ_BYTES, left))
+            self._buffer_start, at = position, 0
+            if len(self._buffer) < HEAD.size:
+                self._buffer = self._buffer.ljust(HEAD.size, b"\0")  # a blank may be shorter
+        return HEAD.unpack_from(self._buffer, at)
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            return self._log.read(position, size)
+        except OSError:
+            return b""
+
+
+def _is_record(fields: tuple[int, ...], position: int, segment_end: int) -> bool:
+    size, magic, _, _, own_position, _ = fields
+    return (
+        magic in _MAGICS
+        and own_position == position
+        and HEAD.size <= size <= segment_end - position - BLANK_BYTES
+    )

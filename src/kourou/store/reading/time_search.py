@@ -1,0 +1,80 @@
+"""From a time to the offset of a queue, by the store times of the records that it names.
+
+An entry that rotted, or a damaged record, tells no time: the search goes by the next one behind it,
+and rather back than forth, so that no message is missed.
+
+Source: ConsumeQueue.binarySearchInQueueByTime and BoundaryType.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.errors import MalformedMessageError
+from kourou.store.formats import QueueEntry
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.record_seal import read_checked
+from kourou.store.queues.consumequeue import ConsumeQueue
+
+_NO_TIME_RUN_MAX: Final = 1024
+"""Entries one behind the other that may tell no time; a page of them holds 205."""
+_GONE: Final = -1
+
+
+def offset_by_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool = False
+) -> int:
+    """Return the first offset whose message is not older than the time.
+
+    With `upper`, the last one whose message is not newer; `min_offset` if all are newer. Without,
+    `max_offset` if all are older.
+
+    Raises:
+        OSError: the queue or the log cannot be read.
+    """
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        at, at_ms = _next_time(log, queue, middle, min(high, middle + _NO_TIME_RUN_MAX))
+        if at_ms is not None and (at_ms < timestamp_ms or (upper and at_ms == timestamp_ms)):
+            low = at + 1
+        else:
+            high = middle
+    return max(low - 1, queue.min_offset) if upper else low
+
+
+def _next_time(
+    log: CommitLog, queue: ConsumeQueue, offset: int, stop: int
+) -> tuple[int, int | None]:
+    """Return the first offset whose message tells a time, and that; None if none does."""
+    for at in range(offset, stop):
+        entry = queue.entry(at)
+        at_ms = None if entry is None else _time(log, entry)
+        if at_ms is not None:
+            return at, at_ms
+    return offset, None
+
+
+def store_time(log: CommitLog, entry: QueueEntry) -> int:
+    """Return the store time of the entry's record, in epoch milliseconds; -1 if it is gone.
+
+    Also if the record is damaged, or the entry names none.
+    """
+    at_ms = _time(log, entry)
+    return _GONE if at_ms is None else at_ms
+
+
+def _time(log: CommitLog, entry: QueueEntry) -> int | None:
+    """Return when the record was stored, -1 if it is gone, None if that cannot be told."""
+    position, size, _ = entry
+    if 0 <= position < log.min_position:
+        return _GONE
+    if not log.min_position <= position < position + size <= log.segment_end(position):
+        return None
+    try:
+        header = read_checked(log.read(position, size), 0)
+    except FileNotFoundError:
+        return _GONE
+    except MalformedMessageError:
+        return None
+    return header.store_at_ms if header.physical_offset == position else None

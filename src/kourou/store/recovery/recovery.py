@@ -1,0 +1,388 @@
+"""Finding, when a store is opened, where its log ends, and making its queues agree with it.
+
+    found                          meaning                     done
+    no `abort`                     the last stop was clean     scan from the last record that a
+                                                               queue names
+    `abort`                        killed, or power was lost   scan from the checkpoint's record
+    ... with a failed sync, or     the cache may show what     the segments scanned are forgotten
+    after Java                     the device never got        by the cache first
+    no record, below what is       damage                      stepped over and told; its queue
+    known durable                                              entries point at it
+    ... none up to the durable     the log lost its end        refused: nothing is changed
+    end either
+    no record, from there on       an append was cut short     the log ends: zeroed, and later
+                                                               segments removed
+    record without queue entry     the entry was in memory     the entry is made
+    queue entry beyond the log     its record was lost         zeroed
+    queue lacks what lies before   its files were lost, or     scan again from the log's start
+    the scan, or ends strangely    its last entry is damaged
+
+Known durable is what lies below the checkpoint's synced position and its record, and after a clean
+stop all that the log had. What a kill leaves above is synced before anything is built on it.
+
+Where the scan begins is `scan_start`'s to say, which entries are made `replay`'s.
+
+Source: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally,
+apache/rocketmq 5.5.0, and where this differs: the checkpoint is trusted, the log above it is not.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from kourou.disk import Disk
+from kourou.errors import CorruptRecordError
+from kourou.store.config import StoreConfig
+from kourou.store.formats import BLANK_ENTRY_SIZE, Checkpoint, QueueEntry
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.damage import DamagedSpan
+from kourou.store.log.log_scan import LogScan, used_bytes
+from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
+from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.consumequeue_table import ConsumeQueueTable
+from kourou.store.queues.dispatch import Appended, is_visible
+from kourou.store.recovery.replay import Replay
+from kourou.store.recovery.scan_start import clean_start, last_entry, unclean_start
+from kourou.store.state.abort_file import LastRun, note_failed_sync
+from kourou.store.state.file_sizes import check_log_sizes, check_queue_sizes
+from kourou.store.state.store_state import StoreState
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Told (bytes scanned, bytes to scan) now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a store found and did.
+
+    Attributes:
+        last_run: how the store was found.
+        records_scanned: whole records that were read and checked.
+        truncated_bytes: bytes of torn or lost appends that were cut off, zeros at the end of a
+            file not counted.
+        redispatched: queue entries made or made again.
+        end: where the log goes on.
+        last: the last record that a queue names, of those that were scanned.
+        last_store_at_ms: the latest store time of the records scanned.
+        scanned_from: where the scan began: records from there on were checked.
+        damaged: what was stepped over, in log order.
+    """
+
+    last_run: LastRun
+    records_scanned: int
+    truncated_bytes: int
+    redispatched: int
+    end: int
+    last: Appended | None
+    last_store_at_ms: int
+    scanned_from: int
+    damaged: tuple[DamagedSpan, ...]
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last stop was in order."""
+        return self.last_run.was_clean
+
+
+class Recovery:
+    """One recovery; the parts it is given are empty before, and ready for use after `run`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        log_: CommitLog,
+        queues: ConsumeQueueTable,
+        *,
+        checkpoint: Checkpoint,
+        state: StoreState | None,
+        progress: Progress | None,
+        last_run: LastRun,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._log = log_
+        self._segments = log_.segments
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._state = state
+        self._deleted_topics = state.deleted_topics if state is not None else {}
+        self._progress = progress
+        self._last_run = last_run
+        self._was_clean = last_run.was_clean
+        self._start_position = 0
+        self._durable_end = 0
+        self._behind_gap: list[int] = []
+        self._replay = self._new_replay()
+
+    def run(self) -> RecoveryReport:
+        """Recover the log and the queues.
+
+        Raises:
+            StoreConfigError: the store was made with other file sizes.
+            CorruptRecordError: the log lost an end that was durable. It is unchanged.
+            OSError: a file cannot be read or written.
+        """
+        are_queues_whole = self._load()
+        scan = self._scan_from(self._start() if are_queues_whole else self._segments.first)
+        if self._was_clean and not self._is_full_scan and not self._has_all_queues(scan.position):
+            log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
+            scan = self._scan_from(self._segments.first)
+        if self._must_cut(scan) and self._place_untouched(scan) and not self._is_full_scan:
+            scan = self._scan_from(self._segments.first)
+            self._place_untouched(scan)
+        self._refuse_loss(scan)
+        self._report_damage(scan)
+        truncated_bytes = self._cut_log(scan.position)
+        self._log.start_at(scan.position)
+        self._finish_queues(scan)
+        return RecoveryReport(
+            self._last_run,
+            self._replay.records,
+            truncated_bytes,
+            self._replay.entries,
+            scan.position,
+            self._replay.last,
+            self._replay.last_store_at_ms,
+            self._start_position,
+            tuple(scan.damaged),
+        )
+
+    def _load(self) -> bool:
+        """Take up the files; tell whether the queues' are as they must be."""
+        self._behind_gap = self._segments.load()
+        durable = self._segments.end if self._was_clean else self._known_durable()
+        are_recorded = self._state is not None
+        check_log_sizes(
+            self._disk, self._segments, are_recorded=are_recorded, durable_below=durable
+        )
+        damaged = self._queues.load()
+        damaged += check_queue_sizes(self._disk, self._queues, are_recorded=are_recorded)
+        self._finish_deletions()
+        # While no message has expired, no queue begins later than the log.
+        is_front_lost = (
+            self._segments.first
+            == 0
+            < max((queue.segments.first for queue in self._queues), default=0)
+        )
+        return not is_front_lost and not (self._was_clean and damaged)
+
+    def _finish_deletions(self) -> None:
+        """Remove what is left of topics where a crash came between the note and the removal."""
+        for topic, below in self._deleted_topics.items():
+            queues = self._queues.of_topic(topic)
+            gone = [queue for queue in queues if _is_from_before(queue, below)]
+            if len(gone) < len(queues):  # somebody made the topic again
+                for queue in gone:
+                    self._queues.remove(queue)
+            elif self._queues.has_files(topic):
+                log.info("topic.deletion_finished name=%s queues=%d", topic, len(gone))
+                self._queues.forget(topic)
+                self._queues.remove_files(topic)
+
+    # What is known durable, and where the scan begins -------------------------------------------
+
+    def _known_durable(self) -> int:
+        """Return where the log ended at least, when that was last noted durably."""
+        checkpoint = self._checkpoint
+        closed = self._state.closed if self._state is not None and self._was_clean else None
+        return max(
+            checkpoint.queues_offset + 1 if checkpoint.queues_offset > 0 else 0,
+            checkpoint.synced_position,
+            closed.log_end if closed is not None else 0,
+        )
+
+    def _start(self) -> int:
+        where = (self._disk, self._segments, self._checkpoint)
+        if not self._was_clean:
+            return unclean_start(*where, last_run=self._last_run)
+        last = last_entry(self._queues)
+        return clean_start(*where, last, last_run=self._last_run)
+
+    @property
+    def _is_full_scan(self) -> bool:
+        return self._start_position == self._segments.first
+
+    # The scan ----------------------------------------------------------------------------------
+
+    def _scan_from(self, start: int) -> LogScan:
+        """Scan to the last whole record; where a queue lacks what lies before, scan everything."""
+        self._durable_end = max(self._durable_end, self._known_durable())
+        scan = self._scan(start)
+        if not self._replay.lacking:
+            return scan
+        for queue in self._replay.lacking:
+            log.warning("consumequeue.entries_missed directory=%s", queue.segments.directory)
+        return self._scan(self._segments.first)
+
+    def _scan(self, start: int) -> LogScan:
+        self._start_position = start
+        self._replay = self._new_replay()
+        if not self._was_clean:
+            self._make_durable(start)
+        scan = LogScan(self._disk, self._segments, start, durable_below=self._durable_end)
+        self._replay.run(scan, lambda: self._tell(scan.position))
+        return scan
+
+    def _new_replay(self) -> Replay:
+        return Replay(self._queues, self._config, self._deleted_topics, is_full=self._is_full_scan)
+
+    def _tell(self, position: int) -> None:
+        if self._progress is not None:
+            start = self._start_position
+            self._progress(position - start, self._segments.end - start)
+
+    def _make_durable(self, start: int) -> None:
+        """See to it that what is read from `start` on would survive a power cut."""
+        for at in self._segments.starts():
+            if at + self._segments.file_bytes > start:
+                try:
+                    self._disk.sync(self._segments.name(at))
+                except OSError:
+                    note_failed_sync(self._disk)  # the next start must not believe the cache
+                    raise
+                if self._last_run.is_cache_suspect:
+                    self._disk.forget(self._segments.name(at))
+
+    # After the scan ----------------------------------------------------------------------------
+
+    def _has_all_queues(self, end: int) -> bool:
+        """Tell whether the queues hold as much as when this store was closed, if that is known."""
+        closed = self._state.closed if self._state is not None else None
+        if closed is None or closed.log_end != end:
+            return True
+        return closed.queue_entries == sum(queue.max_offset for queue in self._queues)
+
+    def _refuse_loss(self, scan: LogScan) -> None:
+        """Refuse to go on where records are missing that were durable: that is no torn append."""
+        if scan.position >= self._durable_end:
+            return
+        raise CorruptRecordError(
+            self._segments.name(scan.position),
+            scan.position % self._segments.file_bytes,
+            f"{scan.problem or 'no record'}, but the log was durable to byte {self._durable_end}; "
+            "restore the file from a copy, or give up what follows: `kourou store truncate`",
+        )
+
+    def _report_damage(self, scan: LogScan) -> None:
+        for span in scan.damaged:
+            log.error(
+                "commitlog.damage_found file=%s byte=%d size=%d reason=%s",
+                self._segments.name(span.position),
+                span.position % self._segments.file_bytes,
+                span.size,
+                span.reason,
+            )
+
+    def _cut_log(self, end: int) -> int:
+        """Remove what lies behind the last whole record, durably; return how much that was."""
+        cut = sum(
+            used_bytes(self._disk, self._segments, max(start, end))
+            for start in (*self._segments.starts(), *self._behind_gap)
+            if start + self._segments.file_bytes > end
+        )
+        if cut or self._behind_gap or self._segments.end - end > self._segments.file_bytes:
+            log.info("commitlog.truncated position=%d bytes=%d", end, cut)
+            self._segments.remove(self._behind_gap)
+            for name in self._segments.cut(end):
+                self._disk.sync(name)
+        if not self._was_clean or cut:
+            self._disk.sync_directory(COMMITLOG)
+        return cut
+
+    def _must_cut(self, scan: LogScan) -> bool:
+        """Tell whether queues may hold what the log does not."""
+        is_as_left = self._was_clean and not scan.problem and self._replay.records > 0
+        return not is_as_left or self._is_full_scan or bool(scan.damaged)
+
+    def _place_untouched(self, scan: LogScan) -> bool:
+        """Let the queues of which no record was scanned end below the scan.
+
+        Returns:
+            Whether one ends with an entry whose record is none that a crash took: a damaged entry,
+            which only a scan of the whole log can make again. Cutting it off would lose a message.
+        """
+
+        def is_strange(entry: QueueEntry) -> bool:
+            at = entry.physical_offset
+            is_lost = scan.position <= at < self._segments.end
+            is_blank = not at and entry.size in (0, BLANK_ENTRY_SIZE)
+            return not (is_lost or is_blank or _note_span(scan.damaged, [], entry))
+
+        strange = None
+        for queue in self._queues:
+            if queue not in self._replay.touched:
+                queue.restart_at(queue.find_end_before(self._start_position))
+                if queue.end_in_files(is_strange) > queue.max_offset:
+                    strange = queue
+        if strange is not None:
+            log.warning("consumequeue.entry_damaged directory=%s", strange.segments.directory)
+        return strange is not None
+
+    def _finish_queues(self, scan: LogScan) -> None:
+        """Cut the queues where the log ends, and find where they begin."""
+        must_cut = self._must_cut(scan)
+        self._keep_damaged_ends(scan)
+        self._queues.recovered()
+        for queue in list(self._queues):
+            if must_cut and self._has_rest(queue):
+                self._queues.cut(queue)
+            if not queue.max_offset:
+                self._queues.remove(queue)
+                continue
+            queue.correct_min_offset(self._segments.first)
+            queue.next_offset = queue.max_offset
+
+    def _keep_damaged_ends(self, scan: LogScan) -> None:
+        """Give the damaged records that end a queue their entries: no offset is given out twice.
+
+        Which queue that was tells its entry, where that reached the file; else the record itself,
+        if what it says of itself is just what the queue lacks.
+        """
+        if not scan.damaged:
+            return
+        for queue in self._queues:
+            spans: list[DamagedSpan] = []
+            end = queue.end_in_files(partial(_note_span, scan.damaged, spans))
+            if spans:
+                self._queues.fill_damaged(queue, end, spans[0])
+        for span in scan.damaged:
+            header = scan.damaged_headers.get(span.position)
+            if header is None or not is_visible(header.sys_flag):
+                continue
+            named = self._queues.get(header.topic, header.queue_id)
+            if named is not None and named.max_offset == header.queue_offset:
+                self._queues.fill_damaged(named, header.queue_offset + 1, span)
+
+    def _has_rest(self, queue: ConsumeQueue) -> bool:
+        """Tell whether the queue's files hold something behind its last entry."""
+        segments, position = queue.segments, queue.file_end * queue.entry_bytes
+        if not segments.first <= position < segments.end:
+            return False
+        is_last_file = position + segments.file_bytes >= segments.end
+        return not is_last_file or used_bytes(self._disk, segments, position) > 0
+
+
+def _note_span(damaged: Sequence[DamagedSpan], noted: list[DamagedSpan], entry: QueueEntry) -> bool:
+    """Tell whether the entry points at damage, and note at which."""
+    at = bisect_right(damaged, entry.physical_offset, key=lambda span: span.position) - 1
+    if at < 0 or entry.physical_offset >= damaged[at].position + damaged[at].size:
+        return False
+    noted.append(damaged[at])
+    return entry.size > 0
+
+
+def _is_from_before(queue: ConsumeQueue, physical_offset: int) -> bool:
+    """Tell whether the queue's files begin with a record below that place of the log.
+
+    So are files without an entry: what is left of a removal, or of a newer queue, which the scan
+    makes again.
+    """
+    entry = queue.first_entry()
+    return entry is None or entry.physical_offset < physical_offset

@@ -1,0 +1,1 @@
+"""What a store remembers about itself and its broker, beside messages."""

@@ -1,0 +1,111 @@
+"""What the files of a store look like before it is opened, however damaged: sizes and places.
+
+Opening a store asks it for the sizes that it was made with and refuses what does not fit. Tools
+that look at a store, or mend it, need an answer whatever they find: what the store recorded, else
+the size that most of its files have, else the default.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kourou.disk import Disk
+from kourou.store.config import StoreConfig
+from kourou.store.formats import BATCH_ENTRY_BYTES, ENTRY_BYTES
+from kourou.store.paths import (
+    BATCH_CONSUMEQUEUE,
+    COMMITLOG,
+    CONSUMEQUEUE,
+    parse_file_name,
+    topic_directory,
+)
+from kourou.store.state.made_with import sizes_made_with
+
+_SEGMENT_BYTES_MIN: Final = 64
+
+
+class StoreSizes(NamedTuple):
+    """Bytes of one commit log segment, of one consume queue file, and of one of a batch queue."""
+
+    segment_bytes: int
+    queue_bytes: int
+    batch_queue_bytes: int
+
+
+class LogFile(NamedTuple):
+    """A file that is named as one of a log.
+
+    Attributes:
+        name: below the store's root.
+        start: byte of the log at which it begins.
+        size: in bytes.
+    """
+
+    name: str
+    start: int
+    size: int
+
+
+def find_sizes(disk: Disk) -> StoreSizes:
+    """Return the sizes of the store's files; a guess where it does not say, never an error."""
+    recorded = sizes_made_with(disk)
+    defaults = StoreConfig()
+    segment = recorded.get("commitlog_segment_bytes", 0)
+    if segment < _SEGMENT_BYTES_MIN:
+        segment = _usual_size([COMMITLOG], disk) or defaults.commitlog_segment_bytes
+    queue = recorded.get("consumequeue_file_bytes", 0)
+    batch_queue = recorded.get("batch_queue_file_bytes", 0)
+    return StoreSizes(
+        segment,
+        _queue_size(disk, CONSUMEQUEUE, queue, ENTRY_BYTES) or defaults.consumequeue_file_bytes,
+        _queue_size(disk, BATCH_CONSUMEQUEUE, batch_queue, BATCH_ENTRY_BYTES)
+        or defaults.batch_queue_file_bytes,
+    )
+
+
+def _queue_size(disk: Disk, root: str, recorded: int, entry_bytes: int) -> int:
+    """Return the size of the queue files below a directory; 0 if it cannot be told."""
+    if recorded >= entry_bytes and recorded % entry_bytes == 0:
+        return recorded
+    topics = (f"{root}/{topic}" for topic in disk.list(root))
+    size = _usual_size((f"{one}/{name}" for one in topics for name in disk.list(one)), disk)
+    return size - size % entry_bytes
+
+
+def queue_ids(disk: Disk) -> Iterator[tuple[str, int]]:
+    """Return topic and queue id of each directory that can be a consume queue's, sorted."""
+    for topic in disk.list(CONSUMEQUEUE):
+        names = disk.list(topic_directory(topic))
+        for queue_id in sorted(int(name) for name in names if is_queue_id(name)):
+            yield topic, queue_id
+
+
+def is_queue_id(name: str) -> bool:
+    """Tell whether a directory's name is a queue id."""
+    return name.isascii() and name.isdecimal() and name == str(int(name))
+
+
+def log_files(disk: Disk, directory: str) -> list[LogFile]:
+    """Return the files of a log or of a queue, oldest first; what else is there is left out."""
+    found = []
+    for name in disk.list(directory):
+        start = parse_file_name(name)
+        if start is not None:
+            path = f"{directory}/{name}"
+            try:
+                found.append(LogFile(path, start, disk.size(path)))
+            except OSError:
+                continue  # removed meanwhile, or no file
+    return found
+
+
+def _usual_size(directories: Iterator[str] | list[str], disk: Disk) -> int:
+    sizes = Counter(
+        file.size for directory in directories for file in log_files(disk, directory) if file.size
+    )
+    if not sizes:
+        return 0
+    size = sizes.most_common(1)[0][0]
+    return size if size >= ENTRY_BYTES else 0

@@ -1,0 +1,281 @@
+"""Verifying a store directory: every invariant, as a list of findings. Nothing is changed.
+
+    commit log       names and sizes; record after record from the first byte, each with its own
+                     position and checksum; damage in the middle is stepped over; nothing but zeros
+                     behind the last
+    consume queues   names and sizes; for each visible record the entry at its queue offset with
+                     its place, size and code; offsets without a hole; nothing behind the last
+    batch queues     the same, an entry a record
+    index            entry by entry against the log, not of a store in use; see `check_index`
+    checkpoint       names a record, and no time later than the log's; our copy is whole
+    config           each file, or its backup, can be read
+
+A store that crashed has findings until it was opened once. One that is in use is verified as far as
+its checkpoint said, when the check began, that it was durable: the log up to the synced position,
+the queues for records up to the last whose entry was. What expired or was deleted meanwhile is no
+finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kourou.disk import Disk
+from kourou.errors import KourouError
+from kourou.protocol import fastjson
+from kourou.store.formats import COPY_AT, RECORD_START
+from kourou.store.index.index_file import IndexLayout
+from kourou.store.log.log_walk import Progress
+from kourou.store.log.segment_list import SegmentList
+from kourou.store.paths import (
+    ABORT,
+    BATCH_CONSUMEQUEUE,
+    CHECKPOINT,
+    COMMITLOG,
+    CONFIG,
+    CONSUMEQUEUE,
+    INDEX,
+    TOPICS,
+    batch_queue_directory,
+    queue_directory,
+)
+from kourou.store.queues.queue_kinds import batch_topics
+from kourou.store.state.abort_file import read_last_run
+from kourou.store.state.checkpoint import read_checkpoint
+from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
+from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.store_sizes import find_sizes, is_queue_id, log_files
+from kourou.store.state.store_state import StoreStateFile
+from kourou.store.tools.check_batch_queue import BatchQueueCheck
+from kourou.store.tools.check_index import check_index
+from kourou.store.tools.check_log import LogBounds, LogCheck, TopicRules
+from kourou.store.tools.check_queue import QueueCheck
+from kourou.store.tools.findings import CheckReport, Finding
+
+__all__ = ["CheckReport", "Finding", "check_store"]
+
+_ROOTS: Final[dict[str, Callable[[str, int], str]]] = {
+    CONSUMEQUEUE: queue_directory,
+    BATCH_CONSUMEQUEUE: batch_queue_directory,
+}
+
+
+def check_store(disk: Disk, *, progress: Progress | None = None, live: bool = False) -> CheckReport:
+    """Return what is wrong with the store on the disk; no findings if it is in order.
+
+    Args:
+        disk: the store's.
+        progress: told (bytes of the log read, bytes of all its files) now and then.
+        live: somebody may have it open; verify what was durable when this began. Otherwise nobody
+            may, and all of it is verified.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    return _Check(disk, progress, live=live).run()
+
+
+def _parse(text: bytes) -> object:
+    return fastjson.loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX)
+
+
+class _Check:
+    """One walk over a store."""
+
+    def __init__(self, disk: Disk, progress: Progress | None, *, live: bool) -> None:
+        self._disk = disk
+        self._progress = progress
+        self._is_live = live
+        self._findings: list[Finding] = []
+        # First of all: what it says is durable is so whatever happens meanwhile.
+        self._checkpoint_file = read_checkpoint(disk)
+        self._checkpoint = self._checkpoint_file.numbers
+        if self._checkpoint_file.copy is not None and read_last_run(disk).was_kourou:
+            self._checkpoint = self._checkpoint_file.copy
+        self._sizes = find_sizes(disk)
+        self._log = SegmentList(disk, COMMITLOG, self._sizes.segment_bytes)
+        self._queues: dict[tuple[str, int], QueueCheck | BatchQueueCheck] = {}
+        self._batch_topics = frozenset(batch_topics(disk))
+        self._bounds = self._live_bounds() if live else LogBounds()
+
+    def run(self) -> CheckReport:
+        if not self._is_live and self._disk.exists(ABORT):
+            self._find(ABORT, 0, "the store was not closed cleanly: opening it recovers it")
+        rules = self._check_config()
+        self._load(self._log)
+        self._load_queues()
+        watched = {self._checkpoint.queues_offset, self._checkpoint_file.numbers.queues_offset}
+        log = LogCheck(self._disk, self._log, rules, self._bounds, self._queue, watched)
+        log.run(log_files(self._disk, COMMITLOG), self._progress)
+        self._findings += log.findings
+        for queue in self._queues.values():
+            self._findings += queue.finish(log, is_live=self._is_live)
+        self._check_checkpoint(log)
+        if not self._is_live:
+            self._check_index(log)
+        findings = self._still_there() if self._is_live else self._findings
+        return CheckReport(findings, log.records, len(self._queues), log.end - self._log.first)
+
+    def _find(self, file: str, offset: int, problem: str) -> None:
+        self._findings.append(Finding(file, offset, problem))
+
+    # A store in use ----------------------------------------------------------------------------
+
+    def _live_bounds(self) -> LogBounds:
+        """Return how far the checkpoint says that log and queues are durable."""
+        at = self._checkpoint.queues_offset
+        end = at
+        try:
+            name = f"{COMMITLOG}/{at - at % self._sizes.segment_bytes:020d}"
+            head = self._disk.read(name, at % self._sizes.segment_bytes, RECORD_START.size)
+            if at > 0 and len(head) == RECORD_START.size:
+                end = at + RECORD_START.unpack(head)[0]
+        except OSError:
+            pass  # expired since, or never there: the walk tells
+        return LogBounds(max(end, self._checkpoint.synced_position), at if at > 0 else -1)
+
+    def _still_there(self) -> list[Finding]:
+        """Return the findings but those of files that expired or were deleted meanwhile."""
+        first = self._log.name(log_files(self._disk, COMMITLOG)[0].start) if self._log.end else ""
+        deleted = self._deleted_below()
+        return [
+            one
+            for one in self._findings
+            if not (one.file.startswith(f"{COMMITLOG}/") and one.file < first)
+            and not (
+                one.file.startswith((f"{CONSUMEQUEUE}/", f"{BATCH_CONSUMEQUEUE}/"))
+                and (one.file.split("/")[1] in deleted or not self._has_directory(one.file))
+            )
+        ]
+
+    def _has_directory(self, file: str) -> bool:
+        return self._disk.exists(file.rpartition("/")[0])
+
+    # Config ------------------------------------------------------------------------------------
+
+    def _check_config(self) -> TopicRules:
+        """Check that each config file can be loaded, and note which topics are no more."""
+        for name in self._disk.list(CONFIG):
+            if name.endswith(".json"):
+                self._parse_config(f"{CONFIG}/{name}")
+        topics = self._parse_config(TOPICS)
+        table = topics.get("topicConfigTable") if isinstance(topics, dict) else None
+        known: frozenset[str] | None = None
+        if isinstance(table, dict):
+            # Java deletes a topic without a note: its config and its queues are gone, no more.
+            found = (frozenset(self._disk.list(root)) for root in _ROOTS)
+            known = frozenset(map(str, table)).union(*found)
+        return TopicRules(self._deleted_below(), known, self._batch_topics)
+
+    def _deleted_below(self) -> dict[str, int]:
+        try:
+            state = StoreStateFile(self._disk).read()
+        except KourouError:
+            return {}  # found already
+        return state.deleted_topics if state is not None else {}
+
+    def _parse_config(self, name: str) -> object:
+        try:
+            data = ConfigFile(self._disk, name, _parse).load()
+        except KourouError as error:
+            if Finding(name, 0, str(error)) not in self._findings:
+                self._find(name, 0, str(error))
+            return None
+        return None if data is None else _parse(data)
+
+    # Names and sizes ---------------------------------------------------------------------------
+
+    def _load(self, segments: SegmentList) -> None:
+        """Take up the files of a log or queue, and check their names and sizes."""
+        try:
+            behind_gap = segments.load()
+        except KourouError as error:
+            self._find(segments.directory, 0, str(error))
+            return
+        if behind_gap:
+            self._find(segments.name(segments.end), 0, "the file is missing, and later ones exist")
+        for start in segments.starts():
+            name = segments.name(start)
+            try:
+                size = self._disk.size(name)
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except OSError as error:
+                self._find(name, 0, f"cannot be read: {error.strerror}")
+                continue
+            if self._is_live and start + segments.file_bytes == segments.end:
+                continue  # it may be in the making
+            if size != segments.file_bytes:
+                self._find(name, size, f"{size} bytes long, must be {segments.file_bytes}")
+
+    def _load_queues(self) -> None:
+        for root in _ROOTS:
+            for topic in self._disk.list(root):
+                for name in self._disk.list(f"{root}/{topic}"):
+                    if not is_queue_id(name):
+                        self._find(f"{root}/{topic}/{name}", 0, "no queue has such a name")
+                    elif (root == BATCH_CONSUMEQUEUE) == (topic in self._batch_topics):
+                        self._queue(topic, int(name))
+
+    def _queue(self, topic: str, queue_id: int) -> QueueCheck | BatchQueueCheck:
+        check = self._queues.get((topic, queue_id))
+        if check is None:
+            is_batch = topic in self._batch_topics
+            directory = _ROOTS[BATCH_CONSUMEQUEUE if is_batch else CONSUMEQUEUE](topic, queue_id)
+            size = self._sizes.batch_queue_bytes if is_batch else self._sizes.queue_bytes
+            segments = SegmentList(self._disk, directory, size)
+            self._load(segments)
+            kind = BatchQueueCheck if is_batch else QueueCheck
+            check = kind(self._disk, segments, self._log.first)
+            self._queues[topic, queue_id] = check
+        return check
+
+    # The index and the checkpoint --------------------------------------------------------------
+
+    def _check_index(self, log: LogCheck) -> None:
+        sizes = sizes_made_with(self._disk)
+        layout = IndexLayout(sizes.get("index_slots", 0), sizes.get("index_entries", 0))
+        if not self._disk.list(INDEX):
+            return
+        if layout.slots <= 0 or layout.entries <= 0:
+            self._find(INDEX, 0, "how many slots and entries its files have is not known")
+            return
+        segment_bytes = self._sizes.segment_bytes
+        is_complete = self._is_index_complete and not log.has_damage
+        try:
+            self._findings += check_index(
+                self._disk, layout, segment_bytes, log.end, is_complete=is_complete
+            )
+        except (KourouError, OSError) as error:
+            self._find(INDEX, 0, f"cannot be read: {error}")
+
+    @property
+    def _is_index_complete(self) -> bool:
+        """Tell whether the store says that its index has all keys: Kourou closed it last."""
+        run = read_last_run(self._disk)
+        if not (run.was_clean and run.was_kourou):
+            return False
+        try:
+            state = StoreStateFile(self._disk).read()
+        except KourouError:
+            return False
+        return state is not None and state.closed is not None and state.index_position is None
+
+    def _check_checkpoint(self, log: LogCheck) -> None:
+        numbers = self._checkpoint_file.numbers
+        if self._checkpoint_file.is_damaged:
+            self._find(CHECKPOINT, COPY_AT, "our copy of the numbers is not what was written")
+        if self._is_live:
+            return  # it is written anew each second
+        places = ((40, numbers.queues_offset), (COPY_AT + 44, self._checkpoint.queues_offset))
+        for file_offset, at in dict(places).items():
+            if at >= log.end > 0 or (at > self._log.first and at not in log.starts_seen):
+                self._find(CHECKPOINT, file_offset, f"no record begins at byte {at} of the log")
+        for file_offset, value in ((0, numbers.log_at_ms), (8, numbers.queues_at_ms)):
+            if value > log.last_store_at_ms:
+                self._find(
+                    CHECKPOINT,
+                    file_offset,
+                    f"time {value} is after {log.last_store_at_ms}, the log's last",
+                )

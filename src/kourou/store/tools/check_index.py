@@ -1,0 +1,194 @@
+"""Verifying the key index of a store that nobody has open.
+
+    names and sizes   a time of 17 digits; each file as long as its slots and entries are
+    header            counts, times and places are those of its entries
+    entries           each names a record of the log that has a key of that hash and that time, and
+                      the entry of its slot that was the newest before; none is older than the one
+                      before it
+    slots             each names its newest entry
+
+Keys that have no entry are no finding, unless the index is said to be complete: Java, killed,
+leaves such. Entries of records that have expired are compared with each other only.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from kourou.disk import Disk
+from kourou.errors import CorruptRecordError
+from kourou.store.index.index_file import (
+    HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    SLOT_BYTES,
+    IndexFile,
+    IndexHeader,
+    IndexLayout,
+    index_file_names,
+    is_empty,
+    read_header,
+    seconds_since,
+)
+from kourou.store.index.index_keys import KeyHashes, is_indexed
+from kourou.store.index.index_log import LogCursor, LogRecord
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.paths import INDEX
+from kourou.store.tools.findings import Finding
+
+_FINDINGS_MAX: Final = 10
+"""Of one file; more of them say the same."""
+_READ_ENTRIES: Final = 8192
+
+
+def check_index(
+    disk: Disk, layout: IndexLayout, segment_bytes: int, log_end: int, *, is_complete: bool = False
+) -> list[Finding]:
+    """Return what is wrong with the files of the key index; nothing where there are none.
+
+    Args:
+        disk: the store's.
+        layout: of its index files.
+        segment_bytes: of its commit log.
+        log_end: where its whole records end.
+        is_complete: no key of any record between the index's first and last may be missing.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    log_ = CommitLog(disk, segment_bytes)
+    log_.segments.load()
+    log_.start_at(log_end)
+    check = _Check(disk, layout, log_, is_complete=is_complete)
+    for name in disk.list(INDEX):
+        if name not in index_file_names(disk):
+            check.findings.append(Finding(f"{INDEX}/{name}", 0, "no index file has such a name"))
+    for name in index_file_names(disk):
+        check.file(name)
+    return check.findings
+
+
+class _Check:
+    """One walk over the entries of all files, and the log beside them."""
+
+    def __init__(
+        self, disk: Disk, layout: IndexLayout, log_: CommitLog, *, is_complete: bool
+    ) -> None:
+        self.findings: list[Finding] = []
+        self._disk = disk
+        self._layout = layout
+        self._log = log_
+        self._is_complete = is_complete
+        self._cursor = LogCursor(log_, log_.min_position)
+        self._hashes = KeyHashes()
+        self._record: LogRecord | None = None  # of the entry before
+        self._missing: list[int] = []  # hashes of that record which no entry has had yet
+        self._end_offset = 0
+        self._found_in_file = 0
+
+    def file(self, name: str) -> None:
+        """Check one file; those before it were checked."""
+        self._found_in_file = 0
+        try:
+            header = read_header(self._disk, name, self._layout)
+        except CorruptRecordError as error:
+            if not is_empty(self._disk, name):
+                self._find(name, error.offset, error.reason)
+            return
+        newest: array[int] = array("i", bytes(SLOT_BYTES * self._layout.slots))
+        self._check_entries(name, header, newest)
+        self._check_slots(name, header, newest)
+
+    def _check_entries(self, name: str, header: IndexHeader, newest: array[int]) -> None:
+        file = IndexFile(self._disk, name, self._layout, header)
+        for first in range(1, header.count, _READ_ENTRIES):
+            number = min(_READ_ENTRIES, header.count - first)
+            at = self._layout.entries_at + INDEX_ENTRY_BYTES * first
+            data = self._disk.read(file.path, at, INDEX_ENTRY_BYTES * number)
+            for index, entry in enumerate(INDEX_ENTRY.iter_unpack(data), first):
+                key_hash, offset, seconds, previous = entry
+                problem = self._problem(header, index, key_hash, offset, seconds)
+                slot = key_hash % self._layout.slots
+                if not problem and previous != newest[slot]:
+                    problem = f"it leads to entry {previous}, not {newest[slot]}"
+                newest[slot] = index
+                if problem:
+                    self._find(name, at + INDEX_ENTRY_BYTES * (index - first), problem)
+        if header.used_slots != sum(map(bool, newest)):
+            self._find(name, 32, f"{header.used_slots} used slots, not {sum(map(bool, newest))}")
+
+    def _check_slots(self, name: str, header: IndexHeader, newest: array[int]) -> None:
+        file = IndexFile(self._disk, name, self._layout, header)
+        for slot, number in enumerate(newest):
+            found = file.slot(slot)
+            if found != number:
+                problem = f"slot {slot} names entry {found}, not {number}"
+                self._find(name, HEADER_BYTES + SLOT_BYTES * slot, problem)
+
+    def _problem(
+        self, header: IndexHeader, number: int, key_hash: int, offset: int, seconds: int
+    ) -> str:
+        """Return what is wrong with an entry; empty if nothing is."""
+        if key_hash < 0 or offset < self._end_offset:
+            return f"entry {number} is of byte {offset} of the log, behind {self._end_offset}"
+        if offset < self._log.min_position:
+            self._end_offset = offset
+            return ""
+        if offset >= self._log.written_position:
+            return f"entry {number} is of byte {offset}, where the log has ended"
+        lost = ""
+        if self._record is None or offset != self._record.start:
+            lost = self._missing_before(offset)
+            record = self._record_at(offset)
+            if record is None:
+                return f"entry {number} is of byte {offset} of the log, where no record begins"
+            self._record, self._end_offset = record, offset
+            self._missing = self._hashes_of(record)
+        if key_hash not in self._hashes_of(self._record):
+            return f"entry {number} is of a key that the record at {offset} has not"
+        if key_hash in self._missing:
+            self._missing.remove(key_hash)
+        if number > 1 and seconds != seconds_since(header.begin_at_ms, self._record.store_at_ms):
+            return f"entry {number} is of a time that is not its record's"
+        return f"before entry {number}, {lost}" if lost else ""
+
+    def _missing_before(self, offset: int) -> str:
+        """Return which keys have no entry, between the record of the entry before and this one."""
+        if not self._is_complete or self._record is None:
+            return ""
+        at = self._record.start
+        missing = self._missing
+        while not missing and at < offset:
+            following = self._record_at(at, skip=1)
+            if following is None or following.start >= offset:
+                return ""
+            missing, at = self._hashes_of(following), following.start
+        return f"keys of the record at {at} are missing"
+
+    def _record_at(self, offset: int, *, skip: int = 0) -> LogRecord | None:
+        """Return the record that begins there, or the next one behind it."""
+        self._cursor.back_to(offset)
+        record = self._next_record()
+        for _ in range(skip):
+            record = self._next_record()
+        return record if record is not None and (skip or record.start == offset) else None
+
+    def _next_record(self) -> LogRecord | None:
+        end = self._log.written_position
+        while self._cursor.position < end:
+            self._cursor.read(end, may_block=True)
+            records = self._cursor.take(end, 1)
+            if records:
+                return records[0]
+        return None
+
+    def _hashes_of(self, record: LogRecord) -> list[int]:
+        if not is_indexed(record.sys_flag):
+            return []
+        return self._hashes.of_record(record.topic, record.properties)
+
+    def _find(self, name: str, file_offset: int, problem: str) -> None:
+        self._found_in_file += 1
+        if self._found_in_file <= _FINDINGS_MAX:
+            self.findings.append(Finding(f"{INDEX}/{name}", file_offset, problem))

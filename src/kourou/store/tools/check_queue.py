@@ -1,0 +1,182 @@
+"""Verifying one consume queue while the commit log is read from its first record on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kourou.disk import Disk
+from kourou.store.formats import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
+from kourou.store.log.log_scan import used_bytes
+from kourou.store.log.log_walk import LogPiece
+from kourou.store.log.segment_list import SegmentList
+from kourou.store.queues.queue_extension import is_address
+from kourou.store.tools.findings import Finding
+
+_READ_ENTRIES = 512
+_FINDINGS_MAX = 20
+_JUMP_MAX = 100_000
+_NOTHING = QueueEntry(0, 0, 0)
+
+
+class Damages(Protocol):
+    """What of the log cannot be read, as far as the walk over it has come."""
+
+    @property
+    def has_damage(self) -> bool:
+        """Tell whether there is any."""
+
+    def damaged_at(self, position: int) -> LogPiece | None:
+        """Return the damage that holds the position."""
+
+
+class QueueCheck:
+    """Compares the entries of one queue with the records that should have them, in log order.
+
+    Args:
+        disk: where the queue's files are.
+        segments: all its files; none, if the queue has none.
+        log_first: where the commit log begins; entries of older records may be there still.
+    """
+
+    def __init__(self, disk: Disk, segments: SegmentList, log_first: int) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._log_first = log_first
+        self._next: int | None = None  # the offset of the next record, once one was seen
+        self._buffer = b""
+        self._buffer_at = 0  # offset of its first entry
+        self._findings: list[Finding] = []
+        self._findings_left_out = 0
+
+    def expect(
+        self, queue_offset: int, entry: QueueEntry, damages: Damages, *, is_code_known: bool
+    ) -> None:
+        """Take the next record of the queue, and the entry that it should have."""
+        if self._next is None or queue_offset == 0:
+            # A topic of the same name begins anew: what the entries were before is not known.
+            self._findings.clear()
+            self._check_before(queue_offset, damages)
+        elif queue_offset != self._next and not self._is_damaged(queue_offset, damages):
+            self._find(queue_offset, f"the log goes on at offset {queue_offset}, not {self._next}")
+        self._next = queue_offset + 1
+        found = self._entry(queue_offset)
+        if not is_code_known or is_address(found.tags_code):
+            found = found._replace(tags_code=entry.tags_code)
+        if found != entry:
+            self._find(queue_offset, f"the entry is {tuple(found)}, and should be {tuple(entry)}")
+
+    def _is_damaged(self, queue_offset: int, damages: Damages) -> bool:
+        """Tell whether the records before `queue_offset` that miss are damaged; name each."""
+        start = self._next
+        if start is None or not damages.has_damage or not 0 < queue_offset - start < _JUMP_MAX:
+            return False
+        for offset in range(start, queue_offset):
+            damage = damages.damaged_at(self._entry(offset).physical_offset)
+            if damage is None:
+                self._find(offset, "no record is left of the message, and no place to look for it")
+            else:
+                self._find_damaged(offset, damage)
+        return True
+
+    def finish(self, damages: Damages, *, is_live: bool) -> list[Finding]:
+        """Take the end of the log; return what was found."""
+        if not is_live:
+            if self._next is None:
+                self._next = self._check_before(self._end, damages)
+            elif damages.has_damage:
+                self._skip_damaged(damages)
+            self._check_behind(self._next)
+        if self._findings_left_out:
+            last = self._findings[-1]
+            text = f"and {self._findings_left_out} more problems of this queue"
+            self._findings.append(Finding(last.file, last.offset, text))
+        return self._findings
+
+    def _skip_damaged(self, damages: Damages) -> None:
+        """Go on behind entries of damaged messages, the queue's last; name each."""
+        assert self._next is not None
+        while (entry := self._entry(self._next)).size > 0 and self._next < self._end:
+            damage = damages.damaged_at(entry.physical_offset)
+            if damage is None:
+                return
+            self._find_damaged(self._next, damage)
+            self._next += 1
+
+    def _check_behind(self, queue_offset: int) -> None:
+        """Check that the files hold nothing from the offset on."""
+        position = max(queue_offset * ENTRY_BYTES, self._segments.first)
+        while position < self._segments.end:
+            if self._used_bytes(position):
+                self._find(
+                    position // ENTRY_BYTES, "from here on are entries for which no record is left"
+                )
+                return
+            position += self._segments.file_bytes - position % self._segments.file_bytes
+
+    def _used_bytes(self, position: int) -> int:
+        try:
+            return used_bytes(self._disk, self._segments, position)
+        except OSError:
+            return 0  # found with the names and sizes
+
+    @property
+    def _end(self) -> int:
+        return self._segments.end // ENTRY_BYTES
+
+    def _check_before(self, stop: int, damages: Damages) -> int:
+        """Check the entries below `stop`, whose records must be older than the log.
+
+        Returns:
+            The first offset whose entry is not of that kind.
+        """
+        last = -1
+        for offset in range(self._segments.first // ENTRY_BYTES, min(stop, self._end)):
+            entry = self._entry(offset)
+            if entry.size == BLANK_ENTRY_SIZE and entry.physical_offset == 0:
+                continue
+            damage = damages.damaged_at(entry.physical_offset) if entry.size > 0 else None
+            if damage is not None:
+                self._find_damaged(offset, damage)
+            elif not (entry.size > 0 and last < entry.physical_offset < self._log_first):
+                if stop < self._end:
+                    self._find(offset, f"the entry {tuple(entry)} names no record of the queue")
+                return offset
+            last = entry.physical_offset
+        return min(stop, self._end)
+
+    def _entry(self, queue_offset: int) -> QueueEntry:
+        """Return what the files hold at the offset; zeros outside them."""
+        at = queue_offset - self._buffer_at
+        if not 0 <= at < len(self._buffer) // ENTRY_BYTES:
+            self._read(queue_offset)
+            at = 0
+        if not self._buffer:
+            return _NOTHING
+        return QueueEntry._make(ENTRY.unpack_from(self._buffer, at * ENTRY_BYTES))
+
+    def _read(self, queue_offset: int) -> None:
+        position = queue_offset * ENTRY_BYTES
+        self._buffer, self._buffer_at = b"", queue_offset
+        if not self._segments.first <= position < self._segments.end:
+            return
+        try:
+            data = self._disk.read(
+                self._segments.name(position),
+                position % self._segments.file_bytes,
+                _READ_ENTRIES * ENTRY_BYTES,
+            )
+        except OSError:
+            return  # missing, or not readable: as if it had no entries
+        self._buffer = data[: len(data) - len(data) % ENTRY_BYTES]
+
+    def _find_damaged(self, queue_offset: int, damage: LogPiece) -> None:
+        text = f"the message cannot be read: the log is damaged at byte {damage.position}"
+        self._find(queue_offset, text)
+
+    def _find(self, queue_offset: int, problem: str) -> None:
+        if len(self._findings) >= _FINDINGS_MAX:
+            self._findings_left_out += 1
+            return
+        position = queue_offset * ENTRY_BYTES
+        name, at = self._segments.name(position), position % self._segments.file_bytes
+        self._findings.append(Finding(name, at, f"offset {queue_offset}: {problem}"))

@@ -1,0 +1,117 @@
+"""Consume queues can be looked into, and what is cleaned up is only what nobody uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kourou.broker.administration.admin_store import ENTRIES_MAX
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_consume_queue import decode_consume_queue
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.hashing import java_string_hash
+from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+
+
+async def look(parts: BrokerParts, **fields: Any) -> RemotingCommand:
+    said: dict[str, Any] = {"topic": "T", "queue_id": 0, "index": 0, "count": 3} | fields
+    header = QueryConsumeQueueRequestHeader(**said)
+    return await parts.ask(parts.admin.store.on_query_consume_queue, header)
+
+
+def test_the_entries_of_a_queue_are_told_from_an_offset_on() -> None:
+    async def test(parts: BrokerParts) -> None:
+        stored = [
+            (await parts.store_messages([parts.draft(tags=tags)])).appended[0]
+            for tags in ("TagA", "", "TagB")
+        ]
+
+        found = decode_consume_queue((await look(parts, index=1, count=ENTRIES_MAX * 2)).body)
+
+        assert (found.min_queue_index, found.max_queue_index) == (0, 3)
+        assert [
+            (one.physic_offset, one.physic_size, one.tags_code) for one in found.queue_data
+        ] == [
+            (stored[1].physical_offset, stored[1].size, 0),
+            (stored[2].physical_offset, stored[2].size, java_string_hash("TagB")),
+        ]
+        assert (found.subscription, found.filter_data) == (None, None)
+        assert not decode_consume_queue((await look(parts, count=-5)).body).queue_data
+
+    run_with_parts(test)
+
+
+def test_a_groups_subscription_is_told_with_the_entries() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        offline = decode_consume_queue((await look(parts, consumer_group="g")).body)
+        assert (offline.subscription, offline.filter_data) == (None, "g@T is not online!")
+
+        parts.connect("c")
+        live = decode_consume_queue((await look(parts, consumer_group="g")).body)
+        assert live.subscription is not None
+        assert (live.subscription.sub_string, live.filter_data) == ("*", "null")
+
+    run_with_parts(test)
+
+
+def test_a_queue_or_offset_that_does_not_exist_is_told_as_by_java() -> None:
+    async def test(parts: BrokerParts) -> None:
+        unknown = await look(parts, topic="NoSuchTopic")
+        assert (unknown.code, unknown.remark) == (1, "0@NoSuchTopic is not exist!")
+        parts.topics.put(TopicConfig("T", 2, 2))
+        assert (await look(parts, queue_id=2)).code == 1
+        beyond = await look(parts, index=7)
+        assert (beyond.code, beyond.remark) == (0, "Index 7 of 0@T is not exist!")
+
+    run_with_parts(test)
+
+
+def test_only_queues_of_topics_that_are_gone_are_cleaned_up() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for topic in ("T", "U"):
+            await parts.store_messages([parts.draft(topic=topic)])
+        await parts.store_messages([parts.draft(delay_level=3)])
+        parts.topics.delete("U")
+
+        answer = await parts.ask(parts.admin.store.on_clean_unused_topic)
+
+        assert answer.code == 0
+        assert sorted(parts.store.queues()) == ["SCHEDULE_TOPIC_XXXX", "T"]
+
+    run_with_parts(test)
+
+
+def test_a_clean_up_that_the_disk_refuses_is_told() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.topics.delete("T")
+        parts.disk.fail_after(0, OSError(5, "Input/output error"))
+        answer = await parts.ask(parts.admin.store.on_clean_unused_topic)
+        assert answer.code == 1
+        assert "topic T cannot be removed" in (answer.remark or "")
+
+    run_with_parts(test)
+
+
+def test_expired_messages_go_on_request_and_then_what_names_them() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        assert (await parts.ask(parts.admin.store.on_delete_expired_commitlog)).code == 0
+        assert (await parts.ask(parts.admin.store.on_clean_expired_consume_queue)).code == 0
+        assert parts.store.queues() == {"T": [0]}
+
+    run_with_parts(test)
+
+
+def test_queues_of_a_store_that_is_read_only_are_not_cleaned_up() -> None:
+    async def main() -> None:
+        parts = BrokerParts(SimDisk())
+        parts.store.set_read_only("a sync failed")
+        refused = await parts.ask(parts.admin.store.on_clean_expired_consume_queue)
+        assert (refused.code, refused.remark) == (1, "sim:0 is read-only: a sync failed")
+        await parts.stop()
+
+    run_virtual(main())

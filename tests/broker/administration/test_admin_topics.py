@@ -1,0 +1,360 @@
+"""Administrators make, change, list and delete topics as at a Java broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kourou.broker.administration.admin_topics import AdminTopicHandlers
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies import (
+    TopicOffset,
+    decode_topic_config,
+    decode_topic_config_table,
+    decode_topic_list,
+    decode_topic_stats,
+    encode_data_version,
+    encode_topic_config_list,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_admin import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from kourou.remoting.runtime import Offload
+from kourou.testing.clock import EPOCH_MS
+from kourou.testing.runtime import call_directly
+from kourou.testing.send_rig import SendRig, run_sends
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+CREATE = CreateTopicRequestHeader("New", "TBW102", 4, 8, 6, "SINGLE_TAG", 0)
+
+
+class AdminBench:
+    """An administrator beside a broker's sends."""
+
+    def __init__(self, sends: SendRig, offload: Offload = call_directly) -> None:
+        self.sends = sends
+        self.parts = parts = sends.parts
+        self.handlers = AdminTopicHandlers(
+            config=parts.config,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            store=parts.store,
+            queues=parts.queue_deletion,
+            offload=offload,
+            later=parts.later,
+            stats=parts.stats,
+        )
+
+    async def ask(self, code: int, header: object) -> RemotingCommand:
+        """Return the answer to a request."""
+        return await self.ask_with(self.sends.peer.request(code, header).command)
+
+    async def ask_with(self, command: RemotingCommand) -> RemotingCommand:
+        """Return the answer to a request that was made elsewhere."""
+        peer = self.sends.peer
+        handler: Any = {
+            17: self.handlers.on_update_and_create_topic,
+            18: self.handlers.on_update_and_create_topic_list,
+            305: self.handlers.on_get_system_topic_list,
+            21: self.handlers.on_get_all_topic_config,
+            202: self.handlers.on_get_topic_stats_info,
+            215: self.handlers.on_delete_topic,
+            351: self.handlers.on_get_topic_config,
+        }[command.code]
+        before = len(peer.sent)
+        peer.ask(handler, peer.request_of(command))
+        await asyncio.sleep(0.01)
+        (answer,) = peer.sent[before:]
+        return answer
+
+    def saved_topics(self) -> str:
+        """Return the file as it is on the disk."""
+        return self.parts.disk.read("config/topics.json", 0, 1 << 20).decode()
+
+
+def test_a_made_topic_is_durable_when_it_is_answered() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        answer = await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO", order=True))
+        assert answer.code == 0
+        topic = TopicConfig("New", 4, 8, 6, order=True, attributes={"message.type": "FIFO"})
+        assert admin.parts.topics.get("New") == topic
+        assert '"New"' in admin.saved_topics()
+
+    run_sends(test)
+
+
+def test_a_change_keeps_the_attributes_that_it_does_not_mention() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO"))
+        await admin.ask(17, replace(CREATE, perm=4, attributes=""))
+        topic = admin.parts.topics.get("New")
+        assert topic is not None
+        assert (topic.perm, topic.attributes) == (4, {"message.type": "FIFO"})
+
+    run_sends(test)
+
+
+def test_the_same_again_changes_no_version() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        await admin.ask(17, CREATE)
+        version = admin.parts.topics.data_version
+        assert (await admin.ask(17, CREATE)).code == 0
+        assert admin.parts.topics.data_version == version
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "17_UPDATE_AND_CREATE_TOPIC_raw-create-topic-invalid_rc29",
+        "17_UPDATE_AND_CREATE_TOPIC_raw-create-topic-system_rc29",
+        "17_UPDATE_AND_CREATE_TOPIC_admin-updateTopic-bad-attribute_rc1",
+        "215_DELETE_TOPIC_IN_BROKER_raw-delete-topic-system_rc29",
+        "215_DELETE_TOPIC_IN_BROKER_raw-delete-topic-unknown",
+        "18_UPDATE_AND_CREATE_TOPIC_LIST_raw-create-topic-list",
+        "305_GET_SYSTEM_TOPIC_LIST_FROM_BROKER_raw-system-topics-broker",
+        "202_GET_TOPIC_STATS_INFO_raw-topic-stats-unknown_rc17",
+        "351_GET_TOPIC_CONFIG_raw-topic-config-unknown_rc17",
+    ],
+)
+def test_the_codes_are_javas(golden: Golden, name: str) -> None:
+    request, expected = golden(name)
+    assert expected is not None
+
+    async def test(bench: SendRig) -> None:
+        answer = await AdminBench(bench).ask_with(request)
+        assert answer.code == expected.code
+        assert bool(answer.remark) == bool(expected.code)
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"read_queue_nums": 0},
+        {"write_queue_nums": -1},
+        {"write_queue_nums": 100_000},
+        {"perm": 8},
+        {"perm": -1},
+        {"topic_filter_type": "SOME_TAG"},
+        {"attributes": "+message.type=MIXED"},
+        {"attributes": "+cleanup.policy=COMPACTION"},
+    ],
+)
+def test_a_topic_that_could_not_be_served_is_not_made(change: dict[str, Any]) -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        answer = await admin.ask(17, replace(CREATE, **change))
+        assert answer.code == 29
+        assert answer.remark
+        assert admin.parts.topics.get("New") is None
+
+    run_sends(test)
+
+
+def test_a_topic_that_cannot_be_saved_is_not_confirmed() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        admin.parts.disk.fail_after(0, OSError(28, "No space left"), ["write"])
+        answer = await admin.ask(17, CREATE)
+        assert answer.code == 14
+        assert "No space left" in (answer.remark or "")
+
+    run_sends(test)
+
+
+def test_a_deleted_topic_takes_its_queues_and_offsets_with_it() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        await bench.send()
+        admin.parts.offsets.commit("g", "T", 0, 1)
+        assert (await admin.ask(215, DeleteTopicRequestHeader("T"))).code == 0
+        assert admin.parts.topics.get("T") is None
+        assert admin.parts.store.max_offset("T", 0) == 0
+        assert admin.parts.offsets.query("g", "T", 0) is None
+        assert '"T"' not in admin.saved_topics()
+
+        again = await bench.send(topic="T")
+        assert (again.code, again.ext_fields["queueOffset"]) == (0, "0")
+
+    run_sends(test)
+
+
+def test_a_topic_is_not_deleted_from_a_store_that_takes_no_writes() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        await bench.send()
+        admin.parts.store.set_read_only("for this test")
+        answer = await admin.ask(215, DeleteTopicRequestHeader("T"))
+        assert answer.code == 14
+        assert "for this test" in (answer.remark or "")
+        assert admin.parts.topics.get("T") is not None
+
+    run_sends(test)
+
+
+def test_one_topic_is_shown(golden: Golden) -> None:
+    _, expected = golden("351_GET_TOPIC_CONFIG_raw-topic-config")
+    assert expected is not None
+
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        admin.parts.topics.put(decode_topic_config(expected.body))
+        answer = await admin.ask(351, GetTopicConfigRequestHeader("GoldenDelay"))
+        assert answer.body == expected.body
+
+    run_sends(test)
+
+
+def test_all_topics_are_shown_at_once_or_page_by_page() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        topics = admin.parts.topics
+        everything = await admin.ask(RequestCode.GET_ALL_TOPIC_CONFIG, None)
+        assert everything.ext_fields == {"totalTopicNum": str(len(topics))}
+        assert decode_topic_config_table(everything.body) == topics.table()
+
+        version = encode_data_version(topics.data_version).decode()
+        names: list[str] = []
+        while len(names) < len(topics):
+            header = GetAllTopicConfigRequestHeader(len(names), version, 3)
+            page = await admin.ask(21, header)
+            names += decode_topic_config_table(page.body).topics
+        assert sorted(names) == sorted(topics.table().topics)
+
+    run_sends(test)
+
+
+def test_a_page_of_an_older_table_begins_again() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        version = encode_data_version(admin.parts.topics.data_version).decode()
+        admin.parts.topics.put(TopicConfig("Newer"))
+        first = await admin.ask(21, GetAllTopicConfigRequestHeader(0, None, 3))
+        for stale in (version, None):
+            page = await admin.ask(21, GetAllTopicConfigRequestHeader(6, stale, 3))
+            assert page.body == first.body
+
+    run_sends(test)
+
+
+def test_statistics_say_what_each_queue_holds() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        for queue_id in (0, 0, 3):
+            await bench.send(queue_id=queue_id)
+        answer = await admin.ask(202, GetTopicStatsInfoRequestHeader("T"))
+        assert decode_topic_stats(answer.body).offsets == {
+            MessageQueue("T", "broker-a", 0): TopicOffset(0, 2, EPOCH_MS + 1000),
+            MessageQueue("T", "broker-a", 1): TopicOffset(0, 0, 0),
+            MessageQueue("T", "broker-a", 2): TopicOffset(0, 0, 0),
+            MessageQueue("T", "broker-a", 3): TopicOffset(0, 1, EPOCH_MS + 2000),
+        }
+
+    run_sends(test)
+
+
+def test_the_times_of_messages_are_read_off_the_loop() -> None:
+    async def test(bench: SendRig) -> None:
+        is_off_the_loop = False
+
+        async def offload(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            nonlocal is_off_the_loop
+            is_off_the_loop = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                is_off_the_loop = False
+
+        def watch(operation: str, name: str) -> None:
+            assert is_off_the_loop, (operation, name)
+            seen.append(operation)
+
+        seen: list[str] = []
+        admin = AdminBench(bench, offload)
+        await bench.send(topic="T", queue_id=0)
+        bench.parts.commit.flush(EPOCH_MS)
+        bench.parts.disk.on_operation = watch
+        assert (await admin.ask(202, GetTopicStatsInfoRequestHeader("T"))).code == 0
+        bench.parts.disk.on_operation = None
+        assert "read" in seen
+
+    run_sends(test)
+
+
+async def ask_list(admin: AdminBench, *topics: TopicConfig) -> RemotingCommand:
+    body = encode_topic_config_list(topics)
+    return await admin.ask_with(admin.sends.peer.request(18, None, body).command)
+
+
+def test_a_list_of_topics_is_durable_when_it_is_answered() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        await admin.ask(17, replace(CREATE, attributes="+message.type=NORMAL"))
+        answer = await ask_list(
+            admin,
+            TopicConfig("New", 1, 1, attributes={"-message.type": ""}),
+            TopicConfig("Other", 2, 2, attributes={"+message.type": "FIFO"}),
+        )
+        assert (answer.code, answer.remark) == (0, None)
+        assert admin.parts.topics.get("New") == TopicConfig("New", 1, 1)
+        other = TopicConfig("Other", 2, 2, attributes={"message.type": "FIFO"})
+        assert admin.parts.topics.get("Other") == other
+        assert '"Other"' in admin.saved_topics()
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (TopicConfig("not a name"), 29),
+        (TopicConfig("TBW102"), 29),
+        (TopicConfig("DefaultCluster"), 29),
+        (TopicConfig("Bad", 0, 1), 29),
+        (TopicConfig("Bad", attributes={"message.type": "FIFO"}), 1),
+    ],
+)
+def test_one_bad_topic_refuses_the_list(bad: TopicConfig, code: int) -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        version = admin.parts.topics.data_version
+        answer = await ask_list(admin, TopicConfig("Good"), bad)
+        assert answer.code == code
+        assert admin.parts.topics.get("Good") is None
+        assert admin.parts.topics.data_version == version
+
+    run_sends(test)
+
+
+def test_the_systems_topics_are_those_of_a_java_broker(golden: Golden) -> None:
+    request, java = golden("305_GET_SYSTEM_TOPIC_LIST_FROM_BROKER_raw-system-topics-broker")
+    assert java is not None
+    expected = set(decode_topic_list(java.body))
+
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        answer = await admin.ask_with(request)
+        assert set(decode_topic_list(answer.body)) == expected
+        for name in expected:
+            assert (await admin.ask(17, replace(CREATE, topic=name))).code == 29, name
+            assert (await admin.ask(215, DeleteTopicRequestHeader(name))).code == 29, name
+
+    run_sends(test)

@@ -1,0 +1,35 @@
+"""The sizes of Java's index files are told from the files alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.store.index.index_sizes import index_sizes
+from kourou.store.state.made_with import sizes_made_with
+from kourou.testing.disk import SimDisk
+from tests.store.golden import NAMES, load
+from tests.store.rig import CONFIG, Rig
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_javas_sizes_are_told_from_its_files(name: str) -> None:
+    golden = load(name)
+    assert index_sizes(golden.disk) == {"index_slots": 200, "index_entries": 800}
+    assert sizes_made_with(golden.disk).items() >= index_sizes(golden.disk).items()
+
+
+def test_sizes_that_a_store_recorded_count() -> None:
+    rig = Rig()
+    rig.store.close(rig.now_ms)
+    found = sizes_made_with(rig.disk)
+    sizes = (found["index_slots"], found["index_entries"])
+    assert sizes == (CONFIG.index_slots, CONFIG.index_entries)
+
+
+def test_files_that_do_not_fit_javas_proportion_tell_nothing() -> None:
+    disk = SimDisk()
+    disk.make_directory("index")
+    assert index_sizes(disk) == {}
+    disk.truncate("index/20261121000000000", 40 + 84 * 10)
+    disk.truncate("index/20261121000000001", 40 + 84 * 10 + 1)
+    assert index_sizes(disk) == {}

@@ -1,0 +1,113 @@
+"""A record passes as the one wanted only if it is that one, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kourou.errors import MalformedMessageError
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.hashing import tags_code
+from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.store.log.record_check import RecordCheck, Wanted
+from kourou.store.log.record_seal import encode_sealed
+from tests.store.rig import draft
+
+CHECK = RecordCheck("T", 0, (1_000, 5_000))
+TAG_A = tags_code("a")
+
+
+def wanted_of(record: bytes, *, code: int = TAG_A) -> Wanted:
+    return Wanted(7, 4096, len(record), code)
+
+
+def sealed(one: RecordDraft | None = None) -> bytes:
+    return encode_sealed(one or draft(), 7, 4096, 1_000_000)
+
+
+def is_right(record: bytes, wanted: Wanted, check: RecordCheck = CHECK) -> bool:
+    """Tell whether the record passes, alone and among others."""
+    among = check.first_wrong(bytes(3) + record, [Wanted(0, 0, 3, 0), wanted])
+    assert among is not None  # the first three bytes are no record
+    try:
+        check.check(b"before" + record + b"behind", 6, wanted)
+    except MalformedMessageError:
+        assert check.first_wrong(record, [wanted]) is not None
+        return False
+    assert check.first_wrong(record, [wanted]) is None
+    return True
+
+
+V6 = draft()
+V6 = replace(V6, born_host=("::1", 40_000), store_host=("::1", 10_911))
+LONG = replace(draft(), topic=b"x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("one", "topic"), [(draft(), "T"), (V6, "T"), (LONG, "x" * 200)], ids=["v1", "v6 hosts", "v2"]
+)
+def test_a_sealed_record_passes_whole_and_with_no_bit_changed(one: RecordDraft, topic: str) -> None:
+    record, check = sealed(one), RecordCheck(topic, 0, (1_000,))
+    wanted = wanted_of(record)
+    assert is_right(record, wanted, check)
+    for bit in range(len(record) * 8):
+        changed = bytearray(record)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert not is_right(bytes(changed), wanted, check), f"bit {bit}"
+
+
+def test_a_record_without_a_seal_passes_and_not_with_a_changed_body() -> None:
+    record = encode_record(draft(), 7, 4096, 1_000_000)
+    assert is_right(record, wanted_of(record))
+    assert not is_right(record.replace(b"hello", b"hallo"), wanted_of(record))
+
+
+@pytest.mark.parametrize("encode", [encode_sealed, encode_record])
+def test_a_record_of_another_place_does_not_pass(encode: type) -> None:
+    wanted = wanted_of(encode(draft(), 7, 4096, 1_000_000))
+    for other in (
+        encode(draft(), 8, 4096, 1_000_000),
+        encode(draft(), 7, 4097, 1_000_000),
+        encode(draft(topic="U"), 7, 4096, 1_000_000),
+        encode(draft(queue_id=1), 7, 4096, 1_000_000),
+    ):
+        assert not is_right(other, wanted)
+    record = encode(draft(), 7, 4096, 1_000_000)
+    assert not is_right(record, wanted._replace(size=wanted.size - 1))
+    assert not is_right(record[:-1], wanted)
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({"TAGS": "a"}, TAG_A),
+        ({"KEYS": "k", "TAGS": "a"}, TAG_A),
+        ({"TAGS": "a", "MYTAGS": "b"}, TAG_A),
+        ({"MYTAGS": "b"}, 0),
+        ({"KEYS": "k"}, 0),
+    ],
+)
+def test_an_entry_has_the_code_of_the_tag(properties: dict[str, str], code: int) -> None:
+    record = sealed(draft(properties=properties))
+    assert is_right(record, wanted_of(record, code=code))
+    assert not is_right(record, wanted_of(record, code=code + 1))
+    assert is_right(record, wanted_of(record, code=-(1 << 63) + 5)), "an extension's address"
+
+
+def test_an_entry_of_a_delayed_message_has_the_time_when_it_is_due() -> None:
+    check = RecordCheck(SCHEDULE_TOPIC, 1, (1_000, 5_000))
+    one = draft(topic=SCHEDULE_TOPIC, queue_id=1, properties={"DELAY": "2"})
+    record = sealed(one)
+    assert is_right(record, wanted_of(record, code=1_005_000), check)
+    assert not is_right(record, wanted_of(record, code=1_001_000), check)
+
+
+def test_a_record_passes_for_the_light_queues_that_java_put_it_in() -> None:
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%x,%LMQ%y", "INNER_MULTI_QUEUE_OFFSET": "7,9"}
+    record = sealed(draft(properties=properties))
+    wanted = wanted_of(record, code=0)
+    assert is_right(record, wanted, RecordCheck("%LMQ%x", 0, (1_000,)))
+    assert not is_right(record, wanted, RecordCheck("%LMQ%y", 0, (1_000,)))
+    assert is_right(record, wanted._replace(queue_offset=9), RecordCheck("%LMQ%y", 0, (1_000,)))
+    assert not is_right(record, wanted, RecordCheck("%LMQ%x", 1, (1_000,)))

@@ -1,0 +1,101 @@
+"""However many calls it takes, a plan's ranges are read as they are stored, in their order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import CorruptRecordError
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.record_reader import read_ranges
+from kourou.testing.disk import SimDisk
+
+SEGMENT = 64 * 1024
+
+
+class CountingDisk(SimDisk):
+    """A disk that counts how often it is asked for what is in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.largest = 0
+
+    def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
+        self.calls += 1
+        self.largest = max(self.largest, size)
+        return super().read_resident(name, offset, size)
+
+
+def filled_log(disk: SimDisk, segments: int) -> tuple[CommitLog, bytes]:
+    """Return a log of whole segments, and what is in it."""
+    disk.make_directory("commitlog")
+    log = CommitLog(disk, SEGMENT)
+    log.start_at(0)
+    data = random.Random(1).randbytes(segments * SEGMENT)
+    for start in range(0, len(data), SEGMENT):
+        log.segments.create(start)
+        disk.write(log.segments.name(start), 0, [data[start : start + SEGMENT]])
+    return log, data
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3 * SEGMENT - 600), st.integers(1, 600)).filter(
+            lambda at: at[0] // SEGMENT == (at[0] + at[1] - 1) // SEGMENT
+        ),
+        max_size=12,
+    )
+)
+def test_ranges_in_any_order_are_read_as_they_are_stored(ranges: list[tuple[int, int]]) -> None:
+    log, data = filled_log(SimDisk(), 3)
+
+    read = read_ranges(log, ranges, may_block=False)
+
+    assert read == b"".join(data[at : at + size] for at, size in ranges)
+
+
+def test_the_records_of_one_queue_among_others_take_one_call() -> None:
+    disk = CountingDisk()
+    log, data = filled_log(disk, 1)
+    ranges = [(at, 100) for at in range(0, SEGMENT, 800)]
+
+    assert read_ranges(log, ranges, may_block=False) == b"".join(
+        data[at : at + 100] for at in range(0, SEGMENT, 800)
+    )
+    assert disk.calls == 1
+
+
+def test_records_far_apart_are_read_each_by_itself() -> None:
+    disk = CountingDisk()
+    disk.make_directory("commitlog")
+    log = CommitLog(disk, 1024 * 1024)
+    log.start_at(0)
+    log.segments.create(0)
+
+    assert read_ranges(log, [(0, 10), (900_000, 10)], may_block=False) == bytes(20)
+    assert (disk.calls, disk.largest) == (2, 10)
+
+
+def test_what_is_not_in_memory_is_not_waited_for_and_a_segment_that_is_gone_is_none() -> None:
+    class HalfColdDisk(CountingDisk):
+        def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
+            return None if offset + size > 1000 else super().read_resident(name, offset, size)
+
+    log, data = filled_log(HalfColdDisk(), 1)
+
+    assert read_ranges(log, [(0, 10), (500, 10)], may_block=False) == data[:10] + data[500:510]
+    assert read_ranges(log, [(0, 10), (2000, 10)], may_block=False) is None
+    assert read_ranges(log, [(5 * SEGMENT, 10), (5 * SEGMENT + 20, 10)], may_block=False) is None
+
+
+def test_a_segment_cut_short_is_an_error_that_names_the_byte() -> None:
+    disk = SimDisk()
+    log, _ = filled_log(disk, 1)
+    disk.truncate(log.segments.name(0), 1000)
+
+    with pytest.raises(CorruptRecordError, match="at byte 995"):
+        read_ranges(log, [(0, 10), (995, 10)], may_block=False)

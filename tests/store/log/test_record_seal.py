@@ -1,0 +1,131 @@
+"""The checksum property of a record is Java's, and covers all of the record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import InvalidMessageError, MalformedMessageError
+from kourou.protocol.hashing import crc32
+from kourou.protocol.message_layout import decode_message, encode_record
+from kourou.store.log.record_seal import (
+    SEAL_BYTES,
+    encode_seal,
+    encode_sealed,
+    read_checked,
+    sealed_size,
+    unsealed,
+)
+from tests.store.rig import CONFIG, Rig, draft
+
+
+@pytest.mark.parametrize(
+    ("checksum", "text"),
+    [
+        # What MessageDecoder.createCrc32 of Apache RocketMQ 5.5.0 writes.
+        (0, b"__CRC32#\x010000000000\x02"),
+        (1, b"__CRC32#\x011000000000\x02"),
+        (1486039724, b"__CRC32#\x014279306841\x02"),
+        (2147483647, b"__CRC32#\x017463847412\x02"),
+    ],
+)
+def test_the_digits_are_written_as_java_does(checksum: int, text: bytes) -> None:
+    assert encode_seal(checksum) == text
+    assert len(text) == SEAL_BYTES
+
+
+@given(body=st.binary(max_size=50), note=st.text("abc", max_size=20), ends=st.booleans())
+def test_a_sealed_record_is_the_plain_one_and_its_checksum(
+    body: bytes, note: str, ends: bool
+) -> None:
+    message = draft(body, properties={"NOTE": note} if note else {"A": "b"})
+    if not ends:
+        message.properties = message.properties[:-1]  # as clients of other languages send them
+    record = encode_sealed(message, 3, 5, 7)
+
+    assert len(record) == sealed_size(message)
+    assert record[-SEAL_BYTES:] == encode_seal(crc32(record[:-SEAL_BYTES]))
+    plain = decode_message(encode_record(message, 3, 5, 7))
+    sealed = decode_message(record)
+    assert sealed.properties.pop("__CRC32#")
+    assert replace(sealed, store_size=plain.store_size) == plain
+    assert read_checked(record, 0).queue_offset == 3
+
+
+@given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_any_damage_before_the_checksum_is_noticed(at: int, flip: int) -> None:
+    record = bytearray(encode_sealed(draft(b"hello", properties={"NOTE": "n" * 99}), 3, 5, 7))
+    record[at % (len(record) - SEAL_BYTES)] ^= flip
+    with pytest.raises(MalformedMessageError):
+        read_checked(bytes(record), 0)
+
+
+@given(start=st.integers(0, 400), size=st.integers(1, 200))
+def test_zeros_in_place_of_any_part_are_noticed(start: int, size: int) -> None:
+    record = encode_sealed(draft(b"hello", properties={"NOTE": "n" * 300}), 3, 5, 7)
+    start %= len(record)
+    torn = record[:start] + bytes(len(record[start : start + size])) + record[start + size :]
+    if torn == record:
+        return
+    with pytest.raises(MalformedMessageError):
+        read_checked(torn, 0)
+
+
+def test_a_record_of_java_has_no_seal_and_is_read() -> None:
+    record = encode_record(draft(b"hello"), 3, 5, 7)
+
+    assert read_checked(record, 0).queue_offset == 3
+
+
+def test_properties_of_java_that_end_in_zeros_were_torn() -> None:
+    record = encode_record(draft(b"hello", properties={"NOTE": "n" * 99}), 3, 5, 7)
+    with pytest.raises(MalformedMessageError, match="zeros"):
+        read_checked(record[:-10] + bytes(10), 0)
+
+
+def test_properties_that_leave_no_room_for_the_seal_are_refused() -> None:
+    fits = draft(properties={"KEYS": "k" * (32_767 - SEAL_BYTES - 6)})
+    encode_sealed(fits, 0, 0, 0)
+    fits.properties = fits.properties[:-1] + b"k\x02"
+    with pytest.raises(InvalidMessageError, match="32768 bytes"):
+        encode_sealed(fits, 0, 0, 0)
+
+
+def test_the_seal_of_another_record_is_taken_off() -> None:
+    message = draft(properties={"A": "1", "__CRC32#": "0123456789", "TAGS": "a"})
+
+    assert unsealed(message).properties == b"A\x011\x02TAGS\x01a\x02"
+    plain = draft()
+    assert unsealed(plain) is plain
+
+
+def test_a_message_stored_again_has_one_seal(rig: Rig) -> None:
+    record = rig.store.read_record(rig.put(b"one").physical_offset)
+    assert record is not None
+    again = draft(b"two", properties=decode_message(record).properties)
+    stored = rig.store.append(again, rig.now_ms)
+    rig.commit()
+
+    second = rig.store.read_record(stored.physical_offset)
+    assert second is not None
+    assert second.count(b"__CRC32#") == 1
+
+
+def test_seals_can_be_left_off() -> None:
+    rig = Rig(config=replace(CONFIG, append_property_crc=False))
+    appended = rig.put(b"one")
+
+    assert appended.size == len(encode_record(draft(b"one"), 0, 0, 0))
+    assert rig.problems() == []
+
+
+def test_one_bit_flipped_in_the_checksum_itself_is_noticed() -> None:
+    record = encode_sealed(draft(b"hello", properties={"NOTE": "n"}), 3, 5, 7)
+    for bit in range(8 * SEAL_BYTES):
+        flipped = bytearray(record)
+        flipped[len(record) - 1 - bit // 8] ^= 1 << bit % 8
+        with pytest.raises(MalformedMessageError):
+            read_checked(bytes(flipped), 0)

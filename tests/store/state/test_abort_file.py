@@ -1,0 +1,83 @@
+"""`abort` tells the next start who ran last, and whether the cache can be believed."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kourou.store.state.abort_file import (
+    LastRun,
+    note_failed_sync,
+    read_last_run,
+    remove_abort,
+    write_abort,
+)
+from kourou.testing.disk import SimDisk
+from tests.store.rig import Rig
+
+
+def test_a_new_store_and_a_clean_stop_leave_nothing_to_doubt() -> None:
+    disk = SimDisk()
+    assert read_last_run(disk) == LastRun(True, was_kourou=True, is_cache_suspect=False)
+    write_abort(disk, 7)
+    remove_abort(disk)
+    assert read_last_run(disk) == LastRun(True, was_kourou=True, is_cache_suspect=False)
+
+
+def test_a_kill_leaves_kourous_name_and_a_power_cut_too() -> None:
+    disk = SimDisk()
+    write_abort(disk, 7)
+    killed = LastRun(False, was_kourou=True, is_cache_suspect=False)
+    assert read_last_run(disk) == killed
+    disk.crash()
+    assert read_last_run(disk) == killed
+
+
+def test_a_failed_sync_is_noted_once_and_a_new_start_takes_it_back() -> None:
+    disk = SimDisk()
+    write_abort(disk, 7)
+    note_failed_sync(disk)
+    note_failed_sync(disk)
+    assert disk.read("abort", 0, 64) == b"7 kourou sync-failed"
+    assert read_last_run(disk) == LastRun(False, was_kourou=True, is_cache_suspect=True)
+    write_abort(disk, 8)
+    assert not read_last_run(disk).is_cache_suspect
+
+
+@pytest.mark.parametrize("text", [b"4711", b"", b"kourou", b"12 other", b"\xff \x00"])
+def test_what_else_stands_there_is_javas_or_nobodys(text: bytes) -> None:
+    disk = SimDisk()
+    disk.write("abort", 0, [text])
+    expected = LastRun(False, False, is_cache_suspect=True, was_java_killed=text == b"4711")
+    assert read_last_run(disk) == expected
+
+
+def test_javas_clean_stop_is_known_by_what_it_leaves() -> None:
+    disk = SimDisk()
+    disk.write("abort.bak", 0, [b"12"])
+    assert read_last_run(disk) == LastRun(True, was_kourou=False, is_cache_suspect=False)
+    write_abort(disk, 7)
+    assert not disk.exists("abort.bak")
+
+
+def test_a_failed_sync_stands_in_the_file_before_anybody_is_told(rig: Rig) -> None:
+    rig.append()
+    rig.store.write()
+    plan = rig.store.sync_plan()
+    assert plan is not None
+    rig.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
+    with pytest.raises(OSError, match="broken"):
+        rig.store.run_sync(plan)
+
+    assert read_last_run(rig.disk).is_cache_suspect
+    assert rig.kill().recovery.last_run.is_cache_suspect
+
+
+def test_a_note_that_cannot_be_written_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk()
+    write_abort(disk, 7)
+    disk.fail_after(0, OSError(errno.EIO, "broken"), ("write",))
+    note_failed_sync(disk)
+
+    assert "abort.write_failed" in caplog.text

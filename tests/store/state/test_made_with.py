@@ -1,0 +1,66 @@
+"""The sizes that a store was made with are found before it is opened, Kourou's or Java's."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.store.config import StoreConfig
+from kourou.store.message_store import MessageStore
+from kourou.store.paths import STORE_STATE
+from kourou.store.state.made_with import sizes_made_with
+from kourou.testing.disk import SimDisk
+
+SIZES = {
+    "commitlog_segment_bytes": 8192,
+    "consumequeue_file_bytes": 400,
+    "batch_queue_file_bytes": 460,
+}
+
+
+def test_a_new_store_has_no_sizes() -> None:
+    assert sizes_made_with(SimDisk()) == {}
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_store_of_ours_says_its_sizes(*, is_clean: bool) -> None:
+    disk = SimDisk()
+    config = StoreConfig(
+        commitlog_segment_bytes=8192, consumequeue_file_bytes=400, batch_queue_file_bytes=460
+    )
+    store = MessageStore.open(disk, config, 1, pid=1)
+    if is_clean:
+        store.close(2)
+    else:
+        store.abandon()
+
+    index_sizes = {"index_slots": config.index_slots, "index_entries": config.index_entries}
+    assert sizes_made_with(disk) == SIZES | index_sizes
+
+
+def test_a_store_of_javas_has_files_of_its_sizes() -> None:
+    disk = SimDisk()
+    disk.make_directory("commitlog")
+    disk.make_directory("consumequeue/orders/3")
+    disk.truncate("commitlog/00000000000000008192", 8192)
+    disk.truncate("consumequeue/orders/3/00000000000000000000", 400)
+    disk.make_directory("batchconsumequeue/orders/3")
+    disk.truncate("batchconsumequeue/orders/3/00000000000000000000", 460)
+
+    assert sizes_made_with(disk) == SIZES
+
+
+def test_a_file_that_is_no_part_of_the_log_says_nothing() -> None:
+    disk = SimDisk()
+    disk.make_directory("commitlog")
+    disk.truncate("commitlog/backup.tar", 77)
+    disk.truncate("commitlog/00000000000000000000", 0)
+
+    assert sizes_made_with(disk) == {}
+
+
+def test_a_record_of_the_sizes_that_cannot_be_read_says_nothing() -> None:
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.write(STORE_STATE, 0, [b"{"])
+
+    assert sizes_made_with(disk) == {}
