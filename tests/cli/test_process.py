@@ -8,6 +8,7 @@ import pytest
 
 from kourou.cli.process import _found, _is_exposed, _reachable
 from kourou.store.message_store import RecoveryReport
+from kourou.store.state.abort_file import LastRun
 
 
 @pytest.mark.parametrize(
