@@ -51,7 +51,7 @@ CRASHED = RecoveryReport(
 
 def test_what_recovery_found_is_said() -> None:
     assert (
-        _found(dataclasses.replace(CRASHED, last_run=dataclasses.replace(KILLED, was_clean=True)))
+        _found(dataclasses.replace(CRASHED, last_run=KILLED._replace(was_clean=True)))
         == "closed cleanly when last used"
     )
     assert _found(CRASHED) == "recovered after a crash (1 message checked)"
