@@ -25,7 +25,6 @@ import pytest
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.put import PutResult, PutStatus
-from kourou.protocol.message_layout import decode_messages
 from kourou.store.message_store import Appended, Arrival, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
@@ -34,6 +33,7 @@ from kourou.testing.loop import run_virtual
 from tests.store.rig import CONFIG, draft
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
 from tests.torture.steps import PowerLostError, lose_power_anywhere
+from tests.torture.stored import stored_messages
 
 FAULT: Final = "power loss"
 QUEUES: Final = (("T", 0), ("T", 1), ("U", 0))
@@ -275,21 +275,13 @@ def read_all(store: MessageStore) -> dict[Place, bytes]:
 
     Raises:
         AssertionError: a queue has a hole.
-        CorruptRecordError: a record is not what was written.
+        KourouError: a record is not what was written.
     """
-    stored: dict[Place, bytes] = {}
-    for topic, queue_id in QUEUES:
-        at, end = 0, store.max_offset(topic, queue_id)
-        while at < end:
-            plan = store.plan_get(topic, queue_id, at, 32, 1 << 20, None)
-            data = store.read_ranges(plan.ranges, may_block=True)
-            assert data, f"nothing at {at} of {topic}/{queue_id}: {plan.status}"
-            for message in decode_messages(data):
-                place = message.topic, message.queue_id, message.queue_offset
-                assert place == (topic, queue_id, at), f"{place} at {at} of {topic}/{queue_id}"
-                stored[place] = message.body
-                at += 1
-    return stored
+    return {
+        (topic, queue_id, message.queue_offset): message.body
+        for topic, queue_id in QUEUES
+        for message in stored_messages(store, topic, queue_id)
+    }
 
 
 def lose_power_in_sync_mode(seed: int) -> Outcome:

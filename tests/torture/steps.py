@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from kourou.errors import StoreFullError
-from kourou.protocol.message_layout import decode_messages
 from kourou.store.message_store import MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, draft
+from tests.torture.stored import stored_messages
 
 QUEUES = [("T", 0), ("T", 1), ("U", 0)]
 
@@ -170,15 +170,10 @@ class Run:
             assert self.bodies(topic, queue_id) == expected
 
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:
-        bodies: list[bytes] = []
-        while len(bodies) < self.store.max_offset(topic, queue_id):
-            plan = self.store.plan_get(topic, queue_id, len(bodies), 32, 1 << 20, None)
-            data = self.store.read_ranges(plan.ranges, may_block=True)
-            assert data, plan
-            for message in decode_messages(data):
-                bodies.append(message.body)
-                assert set(message.properties.get("NOTE", "")) == {"y"}, "a torn record"
-        return bodies
+        messages = stored_messages(self.store, topic, queue_id)
+        for message in messages:
+            assert set(message.properties.get("NOTE", "")) == {"y"}, "a torn record"
+        return [message.body for message in messages]
 
 
 STEPS = [

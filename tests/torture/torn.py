@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from kourou.protocol.message_layout import decode_messages, read_record
+from kourou.errors import KourouError
+from kourou.protocol.message_layout import read_record
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BLANK_BYTES, RECORD_START
 from kourou.store.message_store import Appended, MessageStore
@@ -22,6 +23,7 @@ from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, draft
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
 from tests.torture.images import File, disk_of, image_of
+from tests.torture.stored import stored_messages
 
 FAULT: Final = "torn tail"
 LOST: Final = "messages lost or changed"
@@ -134,7 +136,11 @@ def tear(case: int) -> Outcome:
         return outcome
     finally:
         logging.disable(logging.NOTSET)
-    found = _bodies(store)
+    try:
+        found = _bodies(store)
+    except (AssertionError, KourouError) as error:
+        outcome.failures.append((LOST, f"{where}: {error}"))
+        return outcome
     if found[:WHOLE] != bodies:
         outcome.failures.append((LOST, f"{where}: {len(found)} of {WHOLE} messages"))
     if len(found) > WHOLE and not is_whole:
@@ -153,15 +159,7 @@ def tear(case: int) -> Outcome:
 
 
 def _bodies(store: MessageStore) -> list[bytes]:
-    bodies: list[bytes] = []
-    while len(bodies) < store.max_offset("T", 0):
-        plan = store.plan_get("T", 0, len(bodies), 32, 1 << 20, None)
-        data = store.read_ranges(plan.ranges, may_block=True)
-        messages = decode_messages(data or b"")
-        if not messages:
-            return [*bodies, b"(nothing)"]
-        bodies += [message.body for message in messages]
-    return bodies
+    return [message.body for message in stored_messages(store, "T", 0)]
 
 
 def run(size: Size) -> list[Figure]:
