@@ -92,7 +92,9 @@ def test_an_entry_has_the_code_of_the_tag(properties: dict[str, str], code: int)
     record = sealed(draft(properties=properties))
     assert is_right(record, wanted_of(record, code=code))
     assert not is_right(record, wanted_of(record, code=code + 1))
-    assert is_right(record, wanted_of(record, code=-(1 << 63) + 5)), "an extension's address"
+    address = wanted_of(record, code=-(1 << 63) + 5)
+    assert is_right(record, address, RecordCheck("T", 0, (1_000,), has_extension=True))
+    assert not is_right(record, address), "a flipped bit, where there are no extension units"
 
 
 def test_an_entry_of_a_delayed_message_has_the_time_when_it_is_due() -> None:

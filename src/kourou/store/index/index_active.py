@@ -18,8 +18,10 @@ never tried again: the store is read-only then.
 
 from __future__ import annotations
 
+import errno
 import sys
 from array import array
+from contextlib import suppress
 from typing import Final
 
 from kourou.disk import Disk
@@ -94,11 +96,16 @@ class ActiveIndexFile(IndexFile):
         if before is not None:
             at_ms, offset = before.end_at_ms, before.end_offset
             header = IndexHeader(at_ms, at_ms, offset, offset, 0, 1)
-        disk.truncate(path, 0)
-        disk.truncate(path, layout.file_bytes)
-        disk.write(path, 0, [HEADER.pack(*header)])
-        disk.sync(path)
-        disk.sync_directory(INDEX)
+        try:
+            disk.truncate(path, 0)
+            disk.truncate(path, layout.file_bytes)
+            disk.write(path, 0, [HEADER.pack(*header)])
+            _sync(disk, path)
+            disk.sync_directory(INDEX)
+        except OSError:
+            with suppress(OSError):  # each try has another name, and would leave another file
+                disk.unlink(path)
+            raise
         return cls(disk, name, layout, header, array(_INT, bytes(SLOT_BYTES * layout.slots)))
 
     @classmethod
@@ -164,6 +171,11 @@ class ActiveIndexFile(IndexFile):
         return self._count >= self.layout.entries
 
     @property
+    def _entries_end(self) -> int:
+        # Slots are in memory, true, and may get newer entries while somebody follows them.
+        return self.layout.entries
+
+    @property
     def tail_bytes(self) -> int:
         """Bytes of entries that are not written yet."""
         return len(self._tail[1])
@@ -225,10 +237,10 @@ class ActiveIndexFile(IndexFile):
         if header == self._saved and not self._changed_pages:
             return
         self.write_entries()
-        self._disk.sync(self.path)
+        _sync(self._disk, self.path)
         self._write_slots()
         self._disk.write(self.path, 0, [HEADER.pack(*header)])
-        self._disk.sync(self.path)
+        _sync(self._disk, self.path)
         self._saved = header
 
     def _write_slots(self) -> None:
@@ -241,9 +253,22 @@ class ActiveIndexFile(IndexFile):
                 slots = self._slots[start : end * _PAGE_SLOTS - _HEADER_SLOTS]
                 _to_or_from_disk(slots)
                 self._disk.write(self.path, HEADER_BYTES + SLOT_BYTES * start, [slots.tobytes()])
-            self._disk.sync(self.path)
+            _sync(self._disk, self.path)
             unsynced += len(some)
         self._changed_pages.clear()
+
+
+def _sync(disk: Disk, path: str) -> None:
+    """Sync a file.
+
+    Raises:
+        OSError: what was written may never become durable. Never that the disk is full, after
+            which one would try again: a sync that failed may succeed the next time, without effect.
+    """
+    try:
+        disk.sync(path)
+    except OSError as error:
+        raise OSError(errno.EIO, f"a sync failed: {error}", path) from error
 
 
 def _runs(pages: list[int]) -> list[tuple[int, int]]:

@@ -25,8 +25,8 @@ Source: IndexFile.java, IndexHeader.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kourou.disk import Disk
@@ -89,8 +89,8 @@ def index_file_name(now_ms: int, last_name: str) -> str:
     It is behind `last_name` in the order of names even if the clock was set back, since that
     order is the order of the files.
     """
-    now = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000))
-    name = f"{now}{now_ms % 1000:03d}"
+    local = datetime.fromtimestamp(now_ms // 1000, UTC).astimezone()
+    name = f"{local:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
     return name if name > last_name else f"{int(last_name) + 1:0{_NAME_DIGITS}d}"
 
 
@@ -169,6 +169,11 @@ class IndexFile:
         return self._header
 
     @property
+    def _entries_end(self) -> int:
+        """Slots name entries of lower numbers only."""
+        return self.header.count
+
+    @property
     def path(self) -> str:
         """Its name below the store's root."""
         return f"{INDEX}/{self.name}"
@@ -191,9 +196,9 @@ class IndexFile:
         Raises:
             OSError: the file cannot be read, or was removed meanwhile.
         """
-        begin_at_ms, _, _, _, _, count = self.header
+        begin_at_ms = self.header.begin_at_ms
+        before = self._entries_end
         number = self.slot(key_hash % self.layout.slots)
-        before = count
         for _ in range(_CHAIN_MAX):
             if not 0 < number < before:
                 return

@@ -161,13 +161,17 @@ class LogCursor:
 
 
 def record_time(log_: CommitLog, position: int) -> int | None:
-    """Return the store time of the record that begins there; None if none does.
+    """Return the store time of the record that begins there; None if none can be read there.
 
     May wait for the device.
     """
     try:
         data = log_.read(position, _HEAD_BYTES_MAX).ljust(_HEAD_BYTES_MAX, b"\0")
     except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
         return None
     _, magic, offset, sys_flag, store_at_ms, _ = _HEAD(data, 0)
     if magic not in (MAGIC_V1, MAGIC_V2) or offset != position:

@@ -14,25 +14,22 @@ Source: IndexService.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.errors import CorruptRecordError
 from kourou.store.index.index_active import TAIL_BYTES_MAX, ActiveIndexFile
+from kourou.store.index.index_check import IndexCheck, count_last
 from kourou.store.index.index_file import (
     IndexFile,
     IndexHeader,
     IndexLayout,
     index_file_name,
     index_file_names,
-    is_empty,
-    read_header,
 )
 from kourou.store.index.index_keys import KeyHashes, is_indexed
-from kourou.store.index.index_log import LogCursor, LogRecord, record_time
+from kourou.store.index.index_log import LogCursor, LogRecord
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import INDEX
 
@@ -40,8 +37,6 @@ log = logging.getLogger(__name__)
 
 CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
 """What closing still indexes: less than a second, with messages of 1 KB."""
-_READS_BETWEEN: Final = 4
-"""Chunks of the log that are looked through between two files when the index is opened."""
 _RECORDS_PER_STEP: Final = 250
 """A step takes about a millisecond."""
 
@@ -71,23 +66,29 @@ class KeyIndex:
         self._log = log_
         self._layout = layout
         self._hashes = KeyHashes()
-        self._mutex = threading.Lock()  # around changes of the list of files
-        self._files: tuple[IndexFile, ...] = ()  # oldest first
+        # Oldest first. Only whoever follows the log replaces it; whoever expires files, on another
+        # thread, moves the name of the first that counts.
+        self._files: tuple[IndexFile, ...] = ()
+        self._first_name = ""
         self._last_name = ""
         self._active: ActiveIndexFile | None = None
         self._must_load = False  # the newest file is to be filled on, and not in memory yet
         self._cursor = LogCursor(log_, log_.min_position)
+        self._position = self._cursor.position  # behind the cursor while its records are added
         self._keys_done = 0  # of the record at the position
         self._must_wait = False  # before the next step
 
     @property
     def position(self) -> int:
-        return self._cursor.position
+        return self._position
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
         """Its files, oldest first."""
-        return self._files
+        first_name, files = self._first_name, self._files
+        if not files or files[0].name >= first_name:
+            return files
+        return tuple(file for file in files if file.name >= first_name)
 
     @property
     def has_unsaved(self) -> bool:
@@ -97,7 +98,7 @@ class KeyIndex:
     @property
     def last_header(self) -> IndexHeader:
         """Of the newest file: how far the index is; zeros if it is empty."""
-        files = self._files
+        files = self.files
         return files[-1].header if files else IndexHeader(0, 0, 0, 0, 0, 1)
 
     # Opening -----------------------------------------------------------------------------------
@@ -117,61 +118,12 @@ class KeyIndex:
             OSError: a file cannot be read, or removed.
         """
         names = index_file_names(self._disk)
-        files: list[IndexFile] = []
-        for name in names:
-            try:
-                header = read_header(self._disk, name, self._layout)
-                self._check(name, header, files, durable_to_ms, complete_to)
-            except CorruptRecordError as error:
-                if not is_empty(self._disk, name):
-                    log.warning("index.rebuilt_from file=%s reason=%s", name, error.reason)
-                break
-            files.append(IndexFile(self._disk, name, self._layout, header))
+        check = IndexCheck(self._disk, self._log, self._layout, self._hashes_of)
+        files = check.sound_files(names, durable_to_ms=durable_to_ms, complete_to=complete_to)
         self._last_name = names[len(files) - 1] if files else ""
         self._remove(names[len(files) :])
         self._files = tuple(files)
         self._start_behind(files)
-
-    def _check(
-        self,
-        name: str,
-        header: IndexHeader,
-        files: list[IndexFile],
-        durable_to_ms: int | None,
-        complete_to: int | None,
-    ) -> None:
-        """Raise if the file does not go with the log, or with the files before it."""
-        if durable_to_ms is not None and header.end_at_ms > durable_to_ms:
-            raise CorruptRecordError(name, 8, "Java was killed before it was durable")
-        if header.end_offset >= self._log.written_position:
-            raise CorruptRecordError(name, 24, "the log ends before its last record")
-        if complete_to is not None and header.end_offset >= complete_to:
-            raise CorruptRecordError(name, 24, "records before its last may be missing")
-        if files and header.begin_offset < files[-1].header.end_offset:
-            raise CorruptRecordError(name, 16, "it begins before the file before it ends")
-        if not self._follows(header, files[-1].header if files else None):
-            raise CorruptRecordError(name, 16, "records between it and what is before are missing")
-        is_kept = header.end_offset >= self._log.min_position
-        if is_kept and record_time(self._log, header.end_offset) != header.end_at_ms:
-            raise CorruptRecordError(name, 24, "its last record is not in the log")
-
-    def _follows(self, header: IndexHeader, before: IndexHeader | None) -> bool:
-        """Tell whether no record with a key lies between a file's first and the file before it."""
-        done = -1 if before is None else before.end_offset
-        if done < self._log.min_position and before is not None:
-            return True  # those between may have expired
-        cursor = LogCursor(self._log, max(done, self._log.min_position))
-        until = self._log.written_position
-        for _ in range(_READS_BETWEEN):
-            if cursor.position >= header.begin_offset:
-                return True
-            cursor.read(until, may_block=True)
-            for record in cursor.take(until, _RECORDS_PER_STEP):
-                if record.start >= header.begin_offset:
-                    return True
-                if record.start > done and self._hashes_of(record):
-                    return False
-        return True  # so much without a key is no file that went missing
 
     def _start_behind(self, files: list[IndexFile]) -> None:
         """Go on behind what the files hold."""
@@ -185,9 +137,10 @@ class KeyIndex:
             self.durable_at_ms = last.end_at_ms
             if last.end_offset >= position:
                 position = last.end_offset
-                self._keys_done = _count_last(files)
+                self._keys_done = count_last(files)
         self._must_wait = self._must_load
         self._cursor = LogCursor(self._log, position)
+        self._position = position
 
     def _remove(self, names: list[str]) -> None:
         """Remove files, last first, so that a crash leaves no gap."""
@@ -216,8 +169,11 @@ class KeyIndex:
         for record in self._cursor.take(until, _RECORDS_PER_STEP):
             if not self._put(record):
                 self._cursor.back_to(record.start)
+                self._position = record.start
                 self._must_wait = True
                 return IndexStep.BLOCKED
+        # Not before: a query looks for itself at what is behind the position.
+        self._position = self._cursor.position
         if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
             self._must_wait = True
         return IndexStep.MORE if self._must_wait or self.lag_bytes(until) else IndexStep.IDLE
@@ -272,24 +228,21 @@ class KeyIndex:
         name = index_file_name(now_ms, self._last_name)
         file = ActiveIndexFile.create(self._disk, name, self._layout, before)
         self._last_name = name
-        with self._mutex:
-            self._files += (file,)
-            self._active = file
+        self._files = (*self.files, file)
+        self._active = file
         log.info("index.file_created name=%s", name)
 
     def _take_up(self, file: ActiveIndexFile) -> None:
         """Fill the newest file on."""
-        with self._mutex:
-            self._files = (*self._files[:-1], file)
-            self._active = file
+        self._files = (*self.files[:-1], file)
+        self._active = file
 
     def _seal(self, active: ActiveIndexFile) -> None:
         """Make the full file durable, and give back the memory of its slots."""
         self.save()
-        with self._mutex:
-            sealed = IndexFile(self._disk, active.name, self._layout, active.header)
-            self._files = tuple(sealed if file is active else file for file in self._files)
-            self._active = None
+        sealed = IndexFile(self._disk, active.name, self._layout, active.header)
+        self._files = (*self.files[:-1], sealed)
+        self._active = None
 
     def save(self) -> None:
         """Make durable what is in the index now.
@@ -322,17 +275,20 @@ class KeyIndex:
     def expire(self, log_min: int) -> int:
         """Remove the files all of whose records are below that position; never the newest.
 
+        On any thread, beside what follows the log, but never twice at once.
+
         Returns:
             How many were removed.
 
         Raises:
             OSError: one cannot be removed; it is no part of the index any more.
         """
-        with self._mutex:
-            kept = 0
-            while kept < len(self._files) - 1 and self._files[kept].header.end_offset < log_min:
-                kept += 1
-            expired, self._files = self._files[:kept], self._files[kept:]
+        files, kept = self.files, 0
+        while kept < len(files) - 1 and files[kept].header.end_offset < log_min:
+            kept += 1
+        expired = files[:kept]
+        if expired:
+            self._first_name = files[kept].name
         for file in expired:
             self._disk.unlink(file.path)
             log.info("index.file_expired name=%s", file.name)
@@ -348,7 +304,7 @@ class KeyIndex:
         Raises:
             OSError: a file cannot be read.
         """
-        for file in reversed(self._files):
+        for file in reversed(self.files):
             header = file.header
             if header.begin_at_ms <= end_ms and begin_ms <= header.end_at_ms:
                 try:
@@ -357,19 +313,3 @@ class KeyIndex:
                     return  # expired meanwhile, as all before it
             if header.begin_at_ms < begin_ms:
                 return
-
-    def bytes_allotted(self) -> int:
-        """Return the sizes of all files together; they are sparse."""
-        return len(self._files) * self._layout.file_bytes
-
-
-def _count_last(files: list[IndexFile]) -> int:
-    """Return how many entries at the end of the files are of the last record."""
-    end_offset = files[-1].header.end_offset
-    found = 0
-    for file in reversed(files):
-        for number in range(file.header.count - 1, 0, -1):
-            if file.entry(number).physical_offset != end_offset:
-                return found
-            found += 1
-    return found

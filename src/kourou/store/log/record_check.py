@@ -34,6 +34,7 @@ _LIGHT_QUEUE_ID: Final = 0
 LIGHT_TOPIC_PREFIX: Final = "%LMQ%"
 _EXTENSION_BELOW: Final = -(1 << 31)
 """Smaller codes are addresses in extension files, which Java may be told to keep."""
+_NO_ADDRESSES: Final = -(1 << 63)
 
 
 class Wanted(NamedTuple):
@@ -52,16 +53,26 @@ class RecordCheck:
         topic: of the queue.
         queue_id: of the queue.
         delay_levels_ms: tells when delayed messages are due.
+        has_extension: whether the queue's entries may name extension units instead of a tag.
     """
 
     __slots__ = (
-        "_codes", "_delay_levels_ms", "_is_schedule", "_topic_field", "queue_id", "topic",
+        "_addresses_below", "_codes", "_delay_levels_ms", "_is_schedule", "_topic_field",
+        "queue_id", "topic",
     )  # fmt: skip
 
-    def __init__(self, topic: str, queue_id: int, delay_levels_ms: Sequence[int]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        delay_levels_ms: Sequence[int],
+        *,
+        has_extension: bool = False,
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self._delay_levels_ms = delay_levels_ms
+        self._addresses_below = _EXTENSION_BELOW if has_extension else _NO_ADDRESSES
         self._is_schedule = topic == SCHEDULE_TOPIC
         self._codes: dict[bytes, int] = {}
         name = topic.encode()
@@ -117,12 +128,12 @@ class RecordCheck:
             return False  # when it is due is not worth a fast way
         tag_at = data.rfind(_TAG_START, topic_at, seal_at)
         if tag_at < 0:
-            return code == 0 or code < _EXTENSION_BELOW
+            return code == 0 or code < self._addresses_below
         if data[tag_at - 1] != _PAIR_END and tag_at != topic_at + len(self._topic_field) + 2:
             return False  # the end of a longer name
         tag_at += len(_TAG_START)
         tag = data[tag_at : data.find(_PAIR_END_BYTE, tag_at)]
-        return code == self._code_of(tag) or code < _EXTENSION_BELOW
+        return code == self._code_of(tag) or code < self._addresses_below
 
     def _code_of(self, tag: bytes) -> int:
         """Return a tag's code; those of one queue repeat."""
@@ -148,7 +159,7 @@ class RecordCheck:
                 f"it is message {header.queue_offset} of queue {header.queue_id} of {header.topic}"
             )
         code = self.tags_code(header.topic, properties, header.store_at_ms)
-        if not _is_code(wanted.tags_code, code):
+        if wanted.tags_code != code and wanted.tags_code >= self._addresses_below:
             raise MalformedMessageError(
                 f"its tags code is {code}, and its queue entry says {wanted.tags_code}"
             )
@@ -172,8 +183,3 @@ class RecordCheck:
     def tags_code(self, topic: str, properties: bytes, store_at_ms: int) -> int:
         """Return what the entry of such a record says of its tag, or of when it is due."""
         return queue_tags_code(topic.encode(), properties, store_at_ms, self._delay_levels_ms)
-
-
-def _is_code(told: int, code: int) -> bool:
-    """Tell whether an entry may say so; addresses of extension units look like no other code."""
-    return told == code or (told < _EXTENSION_BELOW and code >= _EXTENSION_BELOW)

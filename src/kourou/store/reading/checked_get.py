@@ -26,6 +26,7 @@ from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.record_check import RecordCheck, Wanted
 from kourou.store.log.record_reader import read_ranges
 from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.reading.get_plan import (
     Accepts,
     GetPlan,
@@ -112,7 +113,10 @@ class QueueReading(NamedTuple):
 
     def check(self, queue: ConsumeQueue) -> RecordCheck:
         """Return what compares the queue's records."""
-        return RecordCheck(queue.topic, queue.queue_id, self.config.delay_levels_ms)
+        has_extension = isinstance(queue, ExtendedQueue)
+        return RecordCheck(
+            queue.topic, queue.queue_id, self.config.delay_levels_ms, has_extension=has_extension
+        )
 
 
 def get_resident(reading: QueueReading, asked: Asked) -> Found | None:

@@ -38,6 +38,7 @@ from kourou.store.paths import (
     INDEX,
     TOPICS,
     batch_queue_directory,
+    extension_directory,
     queue_directory,
 )
 from kourou.store.queues.queue_kinds import batch_topics
@@ -226,8 +227,11 @@ class _Check:
             size = self._sizes.batch_queue_bytes if is_batch else self._sizes.queue_bytes
             segments = SegmentList(self._disk, directory, size)
             self._load(segments)
-            kind = BatchQueueCheck if is_batch else QueueCheck
-            check = kind(self._disk, segments, self._log.first)
+            if is_batch:
+                check = BatchQueueCheck(self._disk, segments, self._log.first)
+            else:
+                units = self._disk.list(extension_directory(topic, queue_id))
+                check = QueueCheck(self._disk, segments, self._log.first, has_extension=bool(units))
             self._queues[topic, queue_id] = check
         return check
 

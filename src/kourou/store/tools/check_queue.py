@@ -36,10 +36,14 @@ class QueueCheck:
         disk: where the queue's files are.
         segments: all its files; none, if the queue has none.
         log_first: where the commit log begins; entries of older records may be there still.
+        has_extension: whether entries may name extension units in place of a tags code.
     """
 
-    def __init__(self, disk: Disk, segments: SegmentList, log_first: int) -> None:
+    def __init__(
+        self, disk: Disk, segments: SegmentList, log_first: int, *, has_extension: bool = False
+    ) -> None:
         self._disk = disk
+        self._has_extension = has_extension
         self._segments = segments
         self._log_first = log_first
         self._next: int | None = None  # the offset of the next record, once one was seen
@@ -60,7 +64,7 @@ class QueueCheck:
             self._find(queue_offset, f"the log goes on at offset {queue_offset}, not {self._next}")
         self._next = queue_offset + 1
         found = self._entry(queue_offset)
-        if not is_code_known or is_address(found.tags_code):
+        if not is_code_known or (self._has_extension and is_address(found.tags_code)):
             found = found._replace(tags_code=entry.tags_code)
         if found != entry:
             self._find(queue_offset, f"the entry is {tuple(found)}, and should be {tuple(entry)}")
