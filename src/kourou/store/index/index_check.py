@@ -1,0 +1,143 @@
+"""Which files of the key index can be taken up: whole ones that agree with the log.
+
+An index is derived data: what is the matter with a file costs following the log again from it on.
+
+Source: IndexService.load, apache/rocketmq 5.5.0, which looks at times only.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kourou.disk import Disk
+from kourou.errors import CorruptRecordError
+from kourou.store.index.index_file import (
+    IndexFile,
+    IndexHeader,
+    IndexLayout,
+    is_empty,
+    read_header,
+)
+from kourou.store.index.index_log import LogCursor, LogRecord, record_time
+from kourou.store.log.commitlog import CommitLog
+
+log = logging.getLogger(__name__)
+
+_READS_BETWEEN: Final = 4
+"""Chunks of the log that are looked through between two files."""
+_RECORDS_AT_ONCE: Final = 250
+
+
+class IndexCheck:
+    """Compares the index's files with the log.
+
+    Args:
+        disk: where the files are.
+        log_: as recovery found it.
+        layout: of the files.
+        hashes_of: of the keys of a record.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_: CommitLog,
+        layout: IndexLayout,
+        hashes_of: Callable[[LogRecord], list[int]],
+    ) -> None:
+        self._disk = disk
+        self._log = log_
+        self._layout = layout
+        self._hashes_of = hashes_of
+
+    def sound_files(
+        self, names: list[str], *, durable_to_ms: int | None, complete_to: int | None
+    ) -> list[IndexFile]:
+        """Return the first files of the names, as long as all are whole; see `KeyIndex.open`.
+
+        Raises:
+            OSError: a file cannot be read, and not since the device fails in that place.
+        """
+        files: list[IndexFile] = []
+        for name in names:
+            try:
+                header = self._header(name)
+                self._check(name, header, files, durable_to_ms, complete_to)
+            except CorruptRecordError as error:
+                if not self._is_empty(name):
+                    log.warning("index.rebuilt_from file=%s reason=%s", name, error.reason)
+                break
+            files.append(IndexFile(self._disk, name, self._layout, header))
+        return files
+
+    def _header(self, name: str) -> IndexHeader:
+        try:
+            return read_header(self._disk, name, self._layout)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise CorruptRecordError(name, 0, f"it cannot be read: {error}") from error
+
+    def _is_empty(self, name: str) -> bool:
+        try:
+            return is_empty(self._disk, name)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False
+
+    def _check(
+        self,
+        name: str,
+        header: IndexHeader,
+        files: list[IndexFile],
+        durable_to_ms: int | None,
+        complete_to: int | None,
+    ) -> None:
+        """Raise if the file does not go with the log, or with the files before it."""
+        if durable_to_ms is not None and header.end_at_ms > durable_to_ms:
+            raise CorruptRecordError(name, 8, "Java was killed before it was durable")
+        if header.end_offset >= self._log.written_position:
+            raise CorruptRecordError(name, 24, "the log ends before its last record")
+        if complete_to is not None and header.end_offset >= complete_to:
+            raise CorruptRecordError(name, 24, "records before its last may be missing")
+        if files and header.begin_offset < files[-1].header.end_offset:
+            raise CorruptRecordError(name, 16, "it begins before the file before it ends")
+        if not self._follows(header, files[-1].header if files else None):
+            raise CorruptRecordError(name, 16, "records between it and what is before are missing")
+        is_kept = header.end_offset >= self._log.min_position
+        if is_kept and record_time(self._log, header.end_offset) != header.end_at_ms:
+            raise CorruptRecordError(name, 24, "its last record is not in the log")
+
+    def _follows(self, header: IndexHeader, before: IndexHeader | None) -> bool:
+        """Tell whether no record with a key lies between a file's first and the file before it."""
+        done = -1 if before is None else before.end_offset
+        if done < self._log.min_position and before is not None:
+            return True  # those between may have expired
+        cursor = LogCursor(self._log, max(done, self._log.min_position))
+        until = self._log.written_position
+        for _ in range(_READS_BETWEEN):
+            if cursor.position >= header.begin_offset:
+                return True
+            cursor.read(until, may_block=True)
+            for record in cursor.take(until, _RECORDS_AT_ONCE):
+                if record.start >= header.begin_offset:
+                    return True
+                if record.start > done and self._hashes_of(record):
+                    return False
+        return True  # so much without a key is no file that went missing
+
+
+def count_last(files: list[IndexFile]) -> int:
+    """Return how many entries at the end of the files are of the last record."""
+    end_offset = files[-1].header.end_offset
+    found = 0
+    for file in reversed(files):
+        for number in range(file.header.count - 1, 0, -1):
+            if file.entry(number).physical_offset != end_offset:
+                return found
+            found += 1
+    return found
