@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -80,6 +82,44 @@ def test_after_kill_9_the_next_start_recovers_and_says_so(tmp_path: Path, comman
 
     assert sorted(str(row["body"]) for row in received.rows) == ["0", "1", "2"]
     assert command("store", "check", str(tmp_path)).code == 0
+
+
+def test_damage_is_named_at_the_start_and_consumers_are_taken_past_it(
+    tmp_path: Path, command: Command
+) -> None:
+    with Serving.start(tmp_path) as serving:
+        at = ("-n", serving.namesrv)
+        assert command("topic", "create", "t", "--queues", "1", *at).code == 0
+        for number in range(3):
+            assert command("send", "t", f"body {number}", *at).code == 0
+        member = ("receive", "t", "--group", "g", "--from", "earliest")
+        first = command(*member, "--count", "1", *at)
+        serving.stop()
+    log = tmp_path / "commitlog" / "00000000000000000000"
+    with log.open("r+b") as file:
+        data = file.read(8192)
+        file.seek(data.index(b"body 1"))
+        file.write(b"B")
+    shutil.rmtree(tmp_path / "consumequeue")  # so that the whole log is read
+
+    with Serving.start(tmp_path) as serving:
+        (damaged,) = cast(list[dict[str, Any]], serving.ready["damaged"])
+        at = ("-n", serving.namesrv)
+        held = command("message", "print", "t", *at)
+        place = ("--broker", "broker-a", "--queue", "0", "--offset", "2", "--yes")
+        moved = command("group", "reset-offset", "g", "t", *place, *at)
+        behind = command(*member, "--count", "1", "--timeout", "9", *at)
+        told = command("broker", "set", "broker-a", "skipDamagedRecords=true", *at)
+        read = command("message", "print", "t", *at)
+        serving.stop()
+
+    assert damaged["file"] == "commitlog/00000000000000000000"
+    assert damaged["byte"] < data.index(b"body 1") < damaged["byte"] + damaged["size"]
+    assert "checksum" in damaged["reason"]
+    assert (held.code, "kourou group reset-offset GROUP TOPIC" in held.err) == (1, True)
+    assert (moved.code, told.code) == (0, 0)
+    assert [row["body"] for row in first.rows + behind.rows] == ["body 0", "body 2"]
+    assert [row["body"] for row in read.rows] == ["body 0", "body 2"]
 
 
 def test_the_start_screen_says_what_is_on_and_off_and_what_next(tmp_path: Path) -> None:

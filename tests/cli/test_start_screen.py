@@ -9,7 +9,7 @@ import json
 import pytest
 from rich.console import Console
 
-from kourou.cli.ready import Ready, ready_line
+from kourou.cli.ready import Damage, Ready, ready_line
 from kourou.cli.start_screen import print_screen, size_text
 
 READY = Ready(
@@ -21,6 +21,8 @@ READY = Ready(
     cluster="DefaultCluster",
     store="/var/kourou/store",
     found="closed cleanly when last used",
+    kept_hours=72,
+    expired_at="04",
     free_bytes=71 << 30,
     flush_disk_type="SYNC_FLUSH",
     flush_interval_ms=500,
@@ -92,6 +94,38 @@ def test_a_joined_name_server_is_said_to_run_elsewhere() -> None:
     assert "10.0.0.1:9876 joined; it runs elsewhere" in words(
         own_namesrv=False, namesrv="10.0.0.1:9876"
     )
+
+
+def test_it_says_how_long_messages_are_kept() -> None:
+    assert "Keeps 72 h older ones go in the hours 04 (fileReservedTime)" in words()
+    assert "12 h older ones go in the hours 04, 16 (" in words(kept_hours=12, expired_at="04;16")
+
+
+def test_an_index_that_lags_far_is_told() -> None:
+    assert "index" not in words(index_lag_bytes=500)
+    assert "index being made for 1.5 GiB of the log" in words(index_lag_bytes=3 << 29)
+
+
+def test_damage_is_told_with_its_place_and_what_to_do() -> None:
+    one = Damage("commitlog/00000000000067108864", 254, 1_254, "the body's checksum differs")
+    text = words(damaged=(one,))
+
+    assert "Damaged" not in words()
+    assert f"Damaged {one.file} at byte 254, 1,254 bytes: the body's checksum differs" in text
+    assert "kourou broker set broker-a skipDamagedRecords=true" in text
+    assert "             kourou store check /var/kourou/store\n" in screen(damaged=(one,))
+
+
+def test_of_much_damage_some_is_shown() -> None:
+    parts = tuple(Damage("commitlog/0", n, 5, "no record") for n in range(9))
+
+    assert "at byte 2, 5 bytes: no record ... and 6 more" in words(damaged=parts)
+    assert json.loads(ready_line(dataclasses.replace(READY, damaged=parts)))["damaged"][8] == {
+        "file": "commitlog/0",
+        "byte": 8,
+        "size": 5,
+        "reason": "no record",
+    }
 
 
 def test_programs_get_one_line_that_begins_with_ready() -> None:

@@ -57,6 +57,24 @@ def test_messages_go_out_and_come_in_again(command: Command, store: Path, name: 
     assert not list(store.parent.glob("*.part"))
 
 
+def test_messages_go_from_store_to_store_through_a_pipe(command: Command, store: Path) -> None:
+    new = store.parent / "new"
+    out = command("store", "export", str(store), "-")
+    taken = command("store", "import", str(new), "-", stdin=out.out)
+
+    assert out.err == "stdout: 4 messages\n"
+    assert (taken.code, taken.err) == (0, "")
+    assert taken.out == f"{new}: 4 messages of 2 topics stored; new: orders pay\n"
+    assert command("store", "export", str(new), "-").out == out.out
+
+
+def test_parquet_is_not_taken_from_a_pipe(command: Command, tmp_path: Path) -> None:
+    outcome = command("store", "import", str(tmp_path / "new"), "-", "--format", "parquet")
+
+    assert (outcome.code, "give a file" in outcome.err) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_line_of_json_has_all_of_a_message(command: Command, store: Path) -> None:
     first, second, *_ = lines(command("store", "export", str(store), "-").out)
 
@@ -98,7 +116,7 @@ def test_a_store_in_use_is_exported_live_only(command: Command, store: Path) -> 
         opened.close(NOW_MS)
 
     assert (refused.code, taken.code, len(lines(taken.out))) == (3, 0, 4)
-    assert entered.code != 0
+    assert (entered.code, "locked by another store" in entered.err) == (3, True)
 
 
 def test_a_file_is_not_replaced_unless_told(command: Command, store: Path) -> None:

@@ -21,7 +21,7 @@ from kourou.broker.flusher import ThreadFlusher
 from kourou.broker.server import Broker
 from kourou.cli.exits import INTERRUPTED, say
 from kourou.cli.output import counted
-from kourou.cli.ready import Ready
+from kourou.cli.ready import Damage, Ready
 from kourou.cli.recovery_progress import RecoveryProgress
 from kourou.console.server import Console
 from kourou.disk import OsDisk
@@ -196,6 +196,10 @@ def _ready(
         cluster=config.cluster_name,
         store=str(plan.store_path.absolute()),
         found="new" if is_new else _found(broker.store.recovery),
+        damaged=_damaged(broker.store.recovery, config.store.commitlog_segment_bytes),
+        index_lag_bytes=broker.store.index_lag_bytes,
+        kept_hours=config.store.retention.file_reserved_hours,
+        expired_at=config.store.retention.delete_when,
         free_bytes=disk.free_bytes(),
         flush_disk_type=config.flush_disk_type.value,
         flush_interval_ms=config.flush_interval_ms,
@@ -211,3 +215,16 @@ def _found(recovery: RecoveryReport) -> str:
         return "closed cleanly when last used"
     cut = f", {recovery.truncated_bytes:,} torn bytes cut" if recovery.truncated_bytes else ""
     return f"recovered after a crash ({counted(recovery.records_scanned, 'message')} checked{cut})"
+
+
+def _damaged(recovery: RecoveryReport, segment_bytes: int) -> tuple[Damage, ...]:
+    """Return where the parts of the log are that recovery stepped over."""
+    return tuple(
+        Damage(
+            f"{COMMITLOG}/{span.position - span.position % segment_bytes:020d}",
+            span.position % segment_bytes,
+            span.size,
+            span.reason,
+        )
+        for span in recovery.damaged
+    )

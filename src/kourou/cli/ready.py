@@ -8,6 +8,23 @@ from dataclasses import asdict, dataclass
 from kourou import __version__
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A part of the log that recovery could not read, and stepped over.
+
+    Attributes:
+        file: its name below the store's root.
+        byte: of the file, at which the part begins.
+        size: of the part, in bytes.
+        reason: why there is no record.
+    """
+
+    file: str
+    byte: int
+    size: int
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ready:
     """The state of a process that serves, at the moment it became ready.
@@ -17,6 +34,10 @@ class Ready:
         own_namesrv: whether the name server runs in this process.
         broker: the address listened on.
         found: what the store held when it was opened, for people.
+        damaged: what of its log cannot be read, as far as opening it looked.
+        index_lag_bytes: of the log, which the key index has still to follow.
+        kept_hours: how long messages are kept after their file was last written.
+        expired_at: local hours at which older ones go, as "04;16".
         free_bytes: on the store's file system.
         profile: dev or prod.
         console: where /metrics, /healthz and /readyz are; None without.
@@ -31,6 +52,10 @@ class Ready:
     cluster: str
     store: str
     found: str
+    damaged: tuple[Damage, ...] = ()
+    index_lag_bytes: int = 0
+    kept_hours: int
+    expired_at: str
     free_bytes: int
     flush_disk_type: str
     flush_interval_ms: int

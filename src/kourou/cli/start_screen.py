@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,18 +14,20 @@ from kourou.cli.ready import Ready
 
 SERVED: Final = (
     "send, batch and one-way send, pull, long polling, push groups, tag filter, retry, "
-    "dead-letter topics, 18 delay levels, topic auto-creation, TLS, administration by mqadmin"
+    "dead-letter topics, 18 delay levels, query by key, topic auto-creation, TLS, mqadmin"
 )
 """What works, as it is shown."""
 
 NOT_SERVED: Final = (
-    "transactions, timers, pop, SQL filters, ordered consumption, query by key, expiry of old "
-    "messages, replication, gRPC proxy, web console, access control"
+    "transactions, timers, pop, SQL filters, ordered consumption, replication, gRPC proxy, "
+    "web console, access control"
 )
 """What a RocketMQ user may look for and this version refuses, as it is shown."""
 
 
 _LABEL_WIDTH: Final = 13
+_DAMAGED_SHOWN_MAX: Final = 3
+_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,9 @@ def print_screen(ready: Ready, console: Console | None = None) -> None:
     console = console or Console()
     console.print()
     console.print(Text.assemble(("Kourou ", "bold"), ready.version, _dim("  Ctrl-C stops it")))
-    for part in (_places(ready), _features(), _next_steps(ready)):
+    for part in (_places(ready), _damage(ready), _features(), _next_steps(ready)):
+        if not part:
+            continue
         console.print()
         for row in part:
             _print_row(console, row)
@@ -79,8 +84,50 @@ def _places(ready: Ready) -> list[_Row]:
         ),
         _Row("Store", Text(ready.store), is_whole=True),
         _Row("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
+        *_index(ready),
+        _Row("Keeps", _kept(ready)),
         _Row("Profile", _noted(ready.profile, _profile_note(ready))),
         _Row("Durability", _durability(ready)),
+    ]
+
+
+def _index(ready: Ready) -> list[_Row]:
+    """Return what the key index lacks, if that is worth a line."""
+    if ready.index_lag_bytes < _MIB:
+        return []
+    lag = f"being made for {size_text(ready.index_lag_bytes)} of the log: queries miss some of it"
+    return [_Row("", _noted("index", lag))]
+
+
+def _kept(ready: Ready) -> Text:
+    hours = ready.kept_hours
+    note = f"older ones go in the hours {ready.expired_at.replace(';', ', ')} (fileReservedTime)"
+    return _noted(f"{hours:,} h", note)
+
+
+def _damage(ready: Ready) -> list[_Row]:
+    """Return which parts of the log cannot be read, and what to do about that."""
+    if not ready.damaged:
+        return []
+    shown = ready.damaged[:_DAMAGED_SHOWN_MAX]
+    rows = [
+        _Row(
+            "" if n else "Damaged",
+            Text(f"{one.file} at byte {one.byte}, {one.size:,} bytes: {one.reason}", style="red"),
+        )
+        for n, one in enumerate(shown)
+    ]
+    if more := len(ready.damaged) - len(shown):
+        rows.append(_Row("", Text(f"... and {more:,} more", style="red")))
+    advice = (
+        "Consumers wait before messages that cannot be read. Stop, put the files back from a copy; "
+        f"or let all go on: kourou broker set {ready.broker_name} skipDamagedRecords=true. "
+        "With the broker stopped, this names each:"
+    )
+    return [
+        *rows,
+        _Row("", Text(advice)),
+        _Row("", Text(f"kourou store check {shlex.quote(ready.store)}"), is_whole=True),
     ]
 
 

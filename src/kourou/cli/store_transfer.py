@@ -48,14 +48,16 @@ IMPORT_HELP: Final = """\
 Append the messages of FILE to the store in PATH, which no broker uses; a new one is made.
 
 FILE is what `kourou store export` wrote, or JSON lines as `kourou receive` and `kourou message
-print` write them; `topic` and `body` are enough. Topic, queue, id, tag, keys, properties, hosts and
-times stay, but a message is never stored earlier than the store's last. Its offset is the next of
-its queue. Topics that the store does not know are added, with as many queues as their messages
-need. Nothing is told to consumers that are connected elsewhere: it is a store, not a broker.
+print` write them; `topic` and `body` are enough. FILE - is stdin, for JSON lines. Topic, queue, id,
+tag, keys, properties, hosts and times stay, but a message is never stored earlier than the store's
+last. Its offset is the next of its queue. Topics that the store does not know are added, with as
+many queues as their messages need. Nothing is told to consumers that are connected elsewhere: it is
+a store, not a broker. Cut short, by Ctrl-C or a crash, it leaves a beginning of the messages.
 
 \b
 Examples:
   kourou store import ~/.kourou/new-store all.jsonl
+  kourou store export ./old - --topic orders | kourou store import ./new -
   kourou store import ~/.kourou/store orders.parquet --json
 
 Exit codes: 0 imported, 2 a message that cannot be stored: those before it are, or no FILE, 3 a
@@ -110,7 +112,8 @@ def export_store(
         row_writer(opened, chosen) as writer,
     ):
         messages, damaged = _write(export_messages(disk, wanted, progress), writer)
-    say(f"{file}: {output.counted(messages, 'message')}")
+    place = "stdout" if str(file) == "-" else file
+    say(f"{place}: {output.counted(messages, 'message')}")
     if damaged:
         raise typer.Exit(FAILED)
 
@@ -134,15 +137,13 @@ def import_store(
 ) -> None:
     """Append the messages, and tell how many there were."""
     chosen = format_of(file, row_format)
-    try:
-        opened = file.expanduser().open("rb")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
-    total = file.expanduser().stat().st_size
     with (
-        opened,
+        _opened(file, chosen) as (opened, size),
         store_at(path, lock=False, may_be_new=True) as disk,
-        Progress(f"MiB of {file.name}", total // _MIB, is_shown=sys.stderr.isatty()) as line,
+        # Of a pipe it is not known how much will come, and whoever fills it may show progress.
+        Progress(
+            f"MiB of {file.name}", size // _MIB, is_shown=size > 0 and sys.stderr.isatty()
+        ) as line,
     ):
         rows = read_rows(opened, chosen, _in_mib(line))
         done = import_messages(disk, rows, SystemClock().now_ms(), pid=os.getpid())
@@ -161,6 +162,27 @@ def import_store(
         f"{path}: {output.counted(done.messages, 'message')} of "
         f"{output.counted(len(done.queues), 'topic')} stored{new}"
     )
+
+
+@contextmanager
+def _opened(path: Path, row_format: RowFormat) -> Iterator[tuple[BinaryIO, int]]:
+    """Give a file to read, stdin for `-`, and its size; 0 where that is not known.
+
+    Raises:
+        UsageError: it cannot be read, or the format needs a file.
+    """
+    if str(path) == "-":
+        if row_format is RowFormat.PARQUET:
+            raise UsageError("Parquet is read from its end: give a file, not -")
+        yield sys.stdin.buffer, 0
+        return
+    path = path.expanduser()
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    with file:
+        yield file, path.stat().st_size
 
 
 def _in_mib(line: Progress) -> Callable[[int], None]:
