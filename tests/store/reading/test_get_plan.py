@@ -15,7 +15,7 @@ from kourou.store.reading.get_plan import Accepts, GetPlan, GetStatus, LogView, 
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG
 
-TABLES = Path(__file__).parent.parent / "golden" / "vectors" / "tables.json"
+TABLES = Path(__file__).parents[2] / "golden" / "vectors" / "tables.json"
 MIB = 1 << 20
 SEGMENT = 1 << 16
 PER_FILE = 1000
