@@ -10,7 +10,9 @@ import pytest
 
 from kourou.broker.index_following import RETRY_MS, SAVE_INTERVAL_MS, IndexFollowing
 from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_log import LogRecord
 from kourou.store.index.index_query import KeyQuery
+from kourou.store.index.key_index import KeyIndex
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 
@@ -126,3 +128,28 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
         never.abandon()
 
     run_with_parts(test)
+
+
+def test_an_unforeseen_failure_is_said_once_and_leaves_no_record_out(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = KeyIndex._put
+    calls: list[int] = []
+
+    def fail_at_third(index: KeyIndex, record: LogRecord) -> bool:
+        calls.append(record.start)
+        if 3 <= len(calls) <= 5:
+            raise KeyError("unforeseen")
+        return put(index, record)
+
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, *"abcdef")
+        monkeypatch.setattr(KeyIndex, "_put", fail_at_third)
+        index = following(parts)
+        await asyncio.sleep(5 * RETRY_MS / 1000)
+        assert parts.store.index_lag_bytes == 0
+        assert sorted(set(calls)) == sorted(calls[-6:])
+        await index.stop()
+
+    run_with_parts(test)
+    assert caplog.text.count("index.following_failed") == 1

@@ -74,9 +74,10 @@ class IndexFollowing:
                 await self._follow()
             except OSError as error:
                 self._failed(error)
-            except Exception:
-                log.exception("index.following_failed")
-                return
+            except Exception:  # it is tried again: what is missing would be missing for good
+                if not self._is_failing:
+                    log.exception("index.following_failed")
+                self._is_failing = True
             else:
                 self._is_failing = False
 

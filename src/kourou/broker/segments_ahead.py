@@ -28,14 +28,13 @@ class SegmentsAhead:
         """Serve `store`; `offload` takes file calls off the loop."""
         self._store = store
         self._offload = offload
-        self._mutex = threading.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def on_write(self) -> None:
         """Begin a segment if it is time for that; called after each write to the log."""
         if self._task is not None or not self._store.needs_segment_ahead:
             return
-        ahead = self._store.begin_segment_ahead(self._mutex)
+        ahead = self._store.begin_segment_ahead(threading.Lock(), threading.Lock())
         self._task = asyncio.get_running_loop().create_task(self._make(ahead))
 
     async def stop(self) -> None:
@@ -47,6 +46,7 @@ class SegmentsAhead:
     def abandon(self) -> None:
         """Stop as a killed process stops."""
         if self._task is not None:
+            self._store.end_segment_ahead()  # a thread may be about to write
             self._task.cancel()
 
     async def _make(self, ahead: SegmentAhead) -> None:

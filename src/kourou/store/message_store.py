@@ -180,12 +180,22 @@ class MessageStore(StoreWriter):
         """Tell whether it is time to make the log's next segment."""
         return self._log.needs_ahead
 
-    def begin_segment_ahead(self, mutex: AbstractContextManager[object]) -> SegmentAhead:
-        """Return the log's next segment, which is to be filled; none may be ahead."""
+    def begin_segment_ahead(
+        self, mutex: AbstractContextManager[object], sync_mutex: AbstractContextManager[object]
+    ) -> SegmentAhead:
+        """Return the log's next segment, which is to be filled; none may be ahead.
+
+        For the two locks see `SegmentAhead`.
+        """
         segments, log_ = self._files.log.segments, self._log
         start = segments.end
         log_.ahead = SegmentAhead(
-            self._disk, segments.name(start), start, segments.file_bytes, mutex
+            self._disk,
+            segments.name(start),
+            start,
+            segments.file_bytes,
+            mutex=mutex,
+            sync_mutex=sync_mutex,
         )
         return log_.ahead
 
@@ -243,7 +253,7 @@ class MessageStore(StoreWriter):
         self.write()
         plan = self.sync_plan()
         if plan is not None:
-            plan.run(self._disk)
+            self.run_sync(plan)
             self.synced(plan)
         self.dispatch(self.written_position)
         if self._log.ahead is not None:

@@ -235,7 +235,10 @@ class StoreWriter(StoreReader):
         Raises:
             OSError: some records may never become durable: `set_read_only`, and do not try again.
         """
+        claimed = self._log.claimed
         try:
+            if claimed is not None:
+                claimed.check_synced()
             plan.run(self._disk)
         except OSError:
             note_failed_sync(self._disk)  # at once: a kill may come before anybody is told

@@ -11,7 +11,7 @@ import pytest
 from kourou.store.log.segment_ahead import SegmentAhead
 from kourou.store.paths import COMMITLOG
 from kourou.testing.disk import SimDisk
-from tests.store.rig import SEGMENT_BYTES, Rig
+from tests.store.rig import SEGMENT_BYTES, Rig, draft
 
 BODY = bytes(1_000)  # three fill a segment
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -29,7 +29,7 @@ def half_full(disk: SimDisk | None = None) -> Rig:
 
 
 def begin(rig: Rig) -> SegmentAhead:
-    return rig.store.begin_segment_ahead(nullcontext())
+    return rig.store.begin_segment_ahead(nullcontext(), nullcontext())
 
 
 def fill(rig: Rig) -> SegmentAhead:
@@ -156,3 +156,26 @@ def test_a_crash_after_the_first_record_in_it_loses_nothing() -> None:
 
 class StoppedError(Exception):
     """The process ends here."""
+
+
+def test_records_count_as_lost_where_a_sync_of_zeros_was_told_that_they_are() -> None:
+    rig = half_full()
+    ahead = begin(rig)
+    ahead.fill_some()
+    store = rig.store
+    sync = rig.disk.sync
+
+    def claim_and_fail(name: str) -> None:
+        rig.disk.sync = sync  # type: ignore[method-assign]
+        for _ in range(2):
+            store.append(draft(BODY), 0)
+        store.write()
+        raise OSError(errno.EIO, "the records of the next segment", name)
+
+    rig.disk.sync = claim_and_fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="next segment"):
+        ahead.fill_some()
+    plan = store.sync_plan()
+    assert plan is not None
+    with pytest.raises(OSError, match="next segment"):
+        store.run_sync(plan)

@@ -121,7 +121,7 @@ class LogCursor:
         return found
 
     def back_to(self, position: int) -> None:
-        """Take the record there once more; it is one that `take` returned last."""
+        """Take the record there once more: one that `take` returned last, or the next one."""
         self.position = position
 
     def _next_size(self) -> int:

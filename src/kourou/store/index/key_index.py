@@ -163,6 +163,7 @@ class KeyIndex:
         """
         if not self._must_wait and not self.lag_bytes(until):
             return IndexStep.IDLE
+        self._cursor.back_to(self._position)  # if the step before was broken off
         if self._must_wait or not self._cursor.read(until, may_block=False):
             self._must_wait = True
             return IndexStep.BLOCKED

@@ -37,6 +37,7 @@ class CommitLog:
 
     Attributes:
         ahead: what the next segment is made of, if that has begun.
+        claimed: what the newest segment that was made so is made of.
 
     Args:
         disk: where the segments are.
@@ -51,6 +52,7 @@ class CommitLog:
         self.written_position = 0
         self.synced_position = 0
         self.ahead: SegmentAhead | None = None
+        self.claimed: SegmentAhead | None = None
         self._durable_end = 0  # the names of segments that begin below are synced
         # Appends since the last write: (position, buffers that follow one another from there),
         # one for each segment they go to. The last one grows.
@@ -123,6 +125,7 @@ class CommitLog:
     def _begin_segment(self, position: int) -> None:
         ahead, self.ahead = self.ahead, None
         if ahead is not None and ahead.start == position and ahead.claim():
+            self.claimed = ahead
             self.segments.adopt(position)
         else:
             self.segments.create(position)

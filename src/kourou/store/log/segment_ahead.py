@@ -11,7 +11,9 @@ to the same journal; one of a file that has its blocks writes nothing but the da
     claim       the store's        ends the filling, whole or not     the same
     (written)   the store's        the log's first record goes there  a segment as any other
 
-Zeros are never written over a record: both `claim` and each write of zeros hold the mutex.
+Zeros are never written over a record: both `claim` and each write of zeros hold the mutex. The last
+sync of zeros may end after that, and be the one that learns that a record did not reach the device:
+the kernel tells only one sync of a file. So a sync of the log asks `check_synced` first.
 
 Source: for what it is good for AllocateMappedFileService.java, DefaultMappedFile.warmMappedFile,
 apache/rocketmq 5.5.0, which does that with two segments and writes through a mapping.
@@ -20,7 +22,7 @@ apache/rocketmq 5.5.0, which does that with two segments and writes through a ma
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Final
 
 from kourou.disk import Disk
@@ -43,16 +45,26 @@ class SegmentAhead:
         start: the byte of the log at which it begins.
         size: its bytes.
         mutex: held for moments, by the thread that fills and by the store's.
+        sync_mutex: held by the thread that fills while it syncs.
     """
 
     def __init__(
-        self, disk: Disk, name: str, start: int, size: int, mutex: AbstractContextManager[object]
+        self,
+        disk: Disk,
+        name: str,
+        start: int,
+        size: int,
+        *,
+        mutex: AbstractContextManager[object],
+        sync_mutex: AbstractContextManager[object],
     ) -> None:
         self.start = start
         self._disk = disk
         self._name = name
         self._size = size
         self._mutex = mutex
+        self._sync_mutex = sync_mutex
+        self._sync_error: OSError | None = None
         self._filled = 0
         self._is_made = False
         self._is_ended = False
@@ -74,9 +86,25 @@ class SegmentAhead:
                 self._make_or_write()
             if self._filled == self._size:
                 break
-        with suppress(FileNotFoundError):  # claimed and discarded meanwhile
-            self._disk.sync(self._name)
+        with self._sync_mutex:
+            try:
+                self._disk.sync(self._name)
+            except FileNotFoundError:
+                return False  # discarded meanwhile
+            except OSError as error:
+                self._sync_error = error
+                raise
         return self._filled < self._size
+
+    def check_synced(self) -> None:
+        """Raise what a sync of zeros did, which may have been about records; on any thread.
+
+        Raises:
+            OSError: bytes of the segment may never become durable.
+        """
+        with self._sync_mutex:
+            if self._sync_error is not None:
+                raise self._sync_error
 
     def _make_or_write(self) -> None:
         if not self._is_made:
@@ -95,9 +123,10 @@ class SegmentAhead:
 
     def claim(self) -> bool:
         """End the filling; return whether the file is there, of its full size and without data."""
-        self.end()
-        self._is_claimed = self._is_made
-        return self._is_made
+        with self._mutex:
+            self._is_ended = True
+            self._is_claimed = self._is_made
+            return self._is_claimed
 
     def discard(self) -> None:
         """Remove the file, unless it was claimed; after that nothing writes to it.

@@ -1,0 +1,132 @@
+"""The key index while others work beside it: queries, expiry, a disk that is full or fails."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kourou.store.index import key_index
+from kourou.store.index.index_active import ActiveIndexFile
+from kourou.store.index.index_keys import KeyKind, key_hash
+from kourou.store.index.index_query import KeyQuery, find_messages
+from kourou.store.index.key_index import IndexStep
+from kourou.store.paths import INDEX
+from tests.store.index.test_key_index import LONG_MAX, START_MS, Indexed
+
+HASH = key_hash("T", "g-1", KeyKind.KEY)
+
+
+def test_a_query_in_the_middle_of_a_step_finds_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed = Indexed()
+    indexed.append(20)
+    indexed.follow()
+    indexed.append(20)
+    end = indexed.log.synced_position
+    found: list[int] = []
+    put = ActiveIndexFile.put
+
+    def ask_and_put(file: ActiveIndexFile, hashes: list[int], offset: int, at_ms: int) -> int:
+        query = KeyQuery("T", "k-39", KeyKind.KEY, 10, 0, LONG_MAX)
+        records = find_messages(
+            query, indexed.index, indexed.log, end, lambda place: indexed.log.read(place, 4096)
+        )
+        found.append(len(records.records))
+        return put(file, hashes, offset, at_ms)
+
+    monkeypatch.setattr(ActiveIndexFile, "put", ask_and_put)
+    indexed.follow()
+    assert found == [1] * len(found) != []
+
+
+def test_a_search_that_meets_an_entry_made_meanwhile_goes_on_to_the_older_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indexed = Indexed()
+    indexed.append(3)
+    indexed.follow()
+    file = indexed.index.files[-1]
+    assert isinstance(file, ActiveIndexFile)
+    slot = file.slot
+
+    def put_and_slot(number: int) -> int:
+        monkeypatch.undo()
+        file.put([HASH], indexed.log.written_position, START_MS + 9_000)
+        return slot(number)
+
+    monkeypatch.setattr(file, "slot", put_and_slot)
+    assert list(file.find(HASH, 0, LONG_MAX))[1:] == indexed.places["g-1"]
+
+
+def test_files_expire_beside_a_file_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed = Indexed()
+    indexed.append(60)
+    indexed.follow()
+    files = indexed.index.files
+    create = key_index.ActiveIndexFile.create
+
+    def expire_and_create(*arguments: object) -> ActiveIndexFile:
+        indexed.index.expire(files[2].header.end_offset)
+        return create(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(key_index.ActiveIndexFile, "create", expire_and_create)
+    indexed.append(10)
+    indexed.follow()
+    names = [file.name for file in indexed.index.files]
+    assert names == indexed.disk.list(INDEX)
+    assert files[0].name not in names
+    assert files[-1].name in names
+
+
+def test_a_full_disk_leaves_no_files_behind_however_often_it_is_tried() -> None:
+    indexed = Indexed()
+    indexed.append(5)
+
+    def full(operation: str, name: str) -> None:
+        if operation == "write" and name.startswith(INDEX):
+            raise OSError(errno.ENOSPC, "full", name)
+
+    indexed.disk.on_operation = full
+    end = indexed.log.synced_position
+    for second in range(3):
+        assert indexed.index.step(end) is IndexStep.BLOCKED
+        with pytest.raises(OSError, match="full"):
+            indexed.index.upkeep(end, START_MS + 1000 * second)
+    assert indexed.disk.list(INDEX) == []
+    indexed.disk.on_operation = None
+    indexed.check()
+
+
+def test_a_sync_that_fails_for_want_of_room_is_no_reason_to_try_again() -> None:
+    indexed = Indexed()
+    indexed.append(5)
+    indexed.follow()
+
+    def full(operation: str, name: str) -> None:
+        if operation == "sync":
+            raise OSError(errno.ENOSPC, "full", name)
+
+    indexed.disk.on_operation = full
+    with pytest.raises(OSError, match="a sync failed") as caught:
+        indexed.index.save()
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_file_whose_header_the_device_cannot_read_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indexed = Indexed()
+    indexed.append(60)
+    indexed.check()
+    files, read = indexed.index.files, indexed.disk.read
+
+    def broken(name: str, offset: int, size: int) -> bytes:
+        if name == files[2].path:
+            raise OSError(errno.EIO, "a bad block", name)
+        return read(name, offset, size)
+
+    monkeypatch.setattr(indexed.disk, "read", broken)
+    indexed.open()
+    assert [file.name for file in indexed.index.files] == [file.name for file in files[:2]]
+    monkeypatch.undo()
+    indexed.check()
