@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kourou.errors import CorruptRecordError
+from kourou.store.formats import Checkpoint
 from kourou.store.log.damage import DamagedSpan
 from kourou.store.message_store import Appended
-from kourou.store.state.checkpoint import load_checkpoint
+from kourou.store.state.checkpoint import load_checkpoint, save_checkpoint
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig
 
 FEW_ROUNDS = replace(CONFIG, queue_sync_interval_ms=1_000_000, consumequeue_file_bytes=20 * 64)
@@ -161,6 +162,54 @@ def test_a_damaged_last_record_keeps_its_place_without_an_entry() -> None:
     assert rig.append(queue_id=last.queue_id).queue_offset == last.queue_offset + 1
 
 
+@pytest.mark.parametrize("are_queues_lost", [False, True])
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("size", [b"\0\0\0\0", b"\0\0\0\x10", b"\x7f\0\0\0", b"\0\0\x05\0"])
+def test_a_last_record_of_another_size_keeps_its_place(
+    size: bytes, is_clean: bool, are_queues_lost: bool
+) -> None:
+    rig, appended = synced_rig()
+    last = appended[-1]
+    rig.store.close(0) if is_clean else rig.store.abandon()
+    if are_queues_lost:
+        lost_queue_files(rig)
+    write_log(rig, last.physical_offset, size)
+    rig.open()
+
+    assert spans(rig) == [(last.physical_offset, last.size)]
+    assert rig.store.written_position == last.end
+    assert rig.append(queue_id=last.queue_id).queue_offset == last.queue_offset + 1
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100])
+def test_a_last_record_of_which_the_rest_is_zeros_is_refused(kept: int) -> None:
+    rig, appended = synced_rig()
+    last = appended[-1]
+    rig.store.abandon()
+    write_log(rig, last.physical_offset, b"\0\0\x05\0")
+    write_log(rig, last.physical_offset + 4 + kept, bytes(last.size - 4 - kept))
+    with pytest.raises(CorruptRecordError):
+        rig.open()
+
+
+def test_damage_up_to_an_end_that_is_not_known_to_be_one_is_refused() -> None:
+    rig, appended = synced_rig()
+    rig.store.abandon()
+    named = appended[-1]
+    lost_queue_files(rig)
+    write_checkpoint(rig, Checkpoint(queues_offset=named.physical_offset))
+    write_log(
+        rig, appended[-3].physical_offset, b"\xa5" * (named.end - appended[-3].physical_offset)
+    )
+    with pytest.raises(CorruptRecordError):
+        rig.open()
+
+
+def write_checkpoint(rig: Rig, checkpoint: Checkpoint) -> None:
+    save_checkpoint(rig.disk, checkpoint)
+    rig.disk.sync("checkpoint")
+
+
 def test_damage_in_what_was_not_known_durable_ends_the_log() -> None:
     rig, appended = synced_rig()
     bad = rig.append(b"z" * 100)
@@ -239,10 +288,6 @@ def test_any_flipped_bit_of_a_killed_stores_log_moves_no_other_message(seed: int
     at = bit // 8 % SEGMENT_BYTES
     old = rig.disk.read(name, at, 1)[0]
     rig.disk.write(name, at, [bytes((old ^ 1 << bit % 8,))])
-    if appended[-1].physical_offset <= bit // 8 < appended[-1].physical_offset + 4:
-        with pytest.raises(CorruptRecordError):  # its size is all that tells where the log ended
-            rig.open()
-        rig.disk.write(name, at, [bytes((old,))])
     rig.open()
 
     hit = [a for a in appended if a.physical_offset <= bit // 8 < a.end]

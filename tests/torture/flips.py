@@ -141,11 +141,9 @@ def flip(seed: int) -> Outcome:
     except Exception as error:  # noqa: BLE001 - a finding, whatever it is
         fail(CRASHED, f"{type(error).__name__}: {error}")
         return outcome
-    keys, is_last = _damaged_keys(made)
+    keys = _damaged_keys(made)
     if seen.refusal:
-        outcome.counts["refused starts"] += 1
-        if made.kind != "log" or not is_last or made.name not in seen.refusal:
-            fail(REFUSED, seen.refusal)
+        fail(REFUSED, seen.refusal)
         return outcome
     for name, text in (
         *judge_messages(seen, keys, is_closed=made.is_closed, until_due=made.until_due),
@@ -187,14 +185,14 @@ def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterat
         yield UNSAID, "store check finds nothing"
 
 
-def _damaged_keys(made: Flip) -> tuple[set[str], bool]:
-    """Return the keys of the messages whose record has the bit, and whether it is the last one."""
+def _damaged_keys(made: Flip) -> set[str]:
+    """Return the keys of the messages whose record has the bit."""
     if made.kind != "log":
-        return set(), False
+        return set()
     position = int(made.name.rpartition("/")[2]) + made.at
     all_records = records(is_closed=made.is_closed)
     hit = [record for record in all_records if record[0] <= position < record[1]]
-    return {key for _, _, key in hit if key}, hit == all_records[-1:]
+    return {key for _, _, key in hit if key}
 
 
 def run(size: Size) -> list[Figure]:

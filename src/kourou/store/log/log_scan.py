@@ -8,6 +8,11 @@ log is known to go on. From there on it is where the log ends: an append that wa
     behind the bad record   by its size, if a whole record or the durable end is there
     later in the segment    by a record's magic and own position, or a blank's, then its checksums
     the next segment        the same, from its start
+    the durable end         nothing whole is left before it, but bytes are there, in every page up
+                            to the last: the last record is damaged
+
+Where those bytes are zeros, or their file is missing, the log lost its end: no damage, and for
+whoever scans to refuse.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from kourou.store.log.segment_list import SegmentList
 
 _READ_BYTES: Final = 1024 * 1024
 _FIRST_READ_BYTES: Final = 4096
+_PAGE_BYTES: Final = 4096
 _MAGIC_AT: Final = 4
 _RECORD_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 """What the magics of both versions begin with."""
@@ -46,6 +52,7 @@ class LogScan:
         segments: all of them.
         start: where to begin: a record, a blank, or the log's end.
         durable_below: damage below is stepped over; 0 steps over none.
+        is_end: `durable_below` is known to be where a record ends.
 
     Attributes:
         position: just behind the last whole record or blank.
@@ -57,11 +64,18 @@ class LogScan:
     """
 
     def __init__(
-        self, disk: Disk, segments: SegmentList, start: int, *, durable_below: int = 0
+        self,
+        disk: Disk,
+        segments: SegmentList,
+        start: int,
+        *,
+        durable_below: int = 0,
+        is_end: bool = False,
     ) -> None:
         self._disk = disk
         self._segments = segments
         self._durable_below = durable_below
+        self._is_end = is_end
         self.position = start
         self.problem = ""
         self.blanks = 0
@@ -166,6 +180,9 @@ class LogScan:
         header = self._damaged_header()
         found = self._behind_damaged_record() or self._search(start)
         self.position, self.problem = start, problem
+        if found is None and self._is_there_to_the_end(start):
+            found = self._durable_below
+            header = header or self._last_header()
         if found is None:
             return False
         if header is not None:
@@ -194,6 +211,35 @@ class LogScan:
             return None
         is_here = header.physical_offset == self.position and header.total_size == size
         return header if is_here else None
+
+    def _last_header(self) -> RecordHeader | None:
+        """Return what the log's last record says of itself if nothing but its size is damaged."""
+        size = self._durable_below - self.position
+        left = self._segments.file_bytes - self.position % self._segments.file_bytes
+        at = self._require(size) if size <= left - BLANK_BYTES else None
+        if at is None or size < RECORD_START.size:
+            return None
+        data = size.to_bytes(4, "big") + self._buffer[at + _MAGIC_AT : at + size]
+        try:
+            header = read_checked(data, 0)
+        except MalformedMessageError:
+            return None
+        is_here = header.physical_offset == self.position and header.total_size == size
+        return header if is_here else None
+
+    def _is_there_to_the_end(self, start: int) -> bool:
+        """Tell whether something is in every page up to the durable end, and in its last byte."""
+        end, step = self._durable_below, self._segments.file_bytes
+        if not self._is_end or end > self._segments.end:
+            return False
+        at, data = start, b""
+        while at < end:
+            stop = min(end, at - at % _PAGE_BYTES + _PAGE_BYTES, at - at % step + step)
+            data = self._disk.read(self._segments.name(at), at % step, stop - at)
+            if len(data) < stop - at or not data.strip(b"\0"):
+                return False
+            at = stop
+        return data[-1:] != b"\0"
 
     def _behind_damaged_record(self) -> int | None:
         """Return the place behind the record at the position, by its size, if the log goes on."""

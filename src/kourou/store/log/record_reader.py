@@ -15,33 +15,28 @@ _READ_WORTH_BYTES: Final = 32 * 1024
 """Bytes that are copied out of the page cache in the time that one more call would take."""
 
 
-def read_ranges(
-    log: CommitLog, ranges: Sequence[tuple[int, int]], *, may_block: bool
-) -> bytes | None:
-    """Return the bytes of the ranges, one after another; runs on any thread.
+def read_resident_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes | None:
+    """Return the bytes of the ranges, one after another, if all are in memory; never waits.
 
-    None if a segment is gone; with `may_block` False, also if that might wait for the device. What
-    comes from the device is checked record by record; what is in memory was checked when it was
-    read, or written here.
+    None if a segment is gone, or that might wait for the device.
 
     Raises:
-        CorruptRecordError: a record is not what was written.
+        CorruptRecordError: the log's file is shorter than it should be.
     """
-    if not may_block and (together := _read_together(log, ranges)) is not None:
+    together = _read_together(log, ranges)
+    if together is not None:
         return together
     parts: list[bytes] = []
     for position, size in ranges:
         try:
-            read = log.read if may_block else log.read_resident
-            data = read(position, size)
+            data = log.read_resident(position, size)
         except FileNotFoundError:
             return None
         if data is None:
             return None
         if len(data) < size:
-            raise _corrupt(log, position, f"{len(data)} of {size} bytes are there")
-        if may_block:
-            _check_records(log, position, data)
+            file, file_offset = log.segments.name(position), log.file_offset(position)
+            raise CorruptRecordError(file, file_offset, f"{len(data)} of {size} bytes are there")
         parts.append(data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -69,18 +64,6 @@ def _read_together(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes |
     return b"".join([view[at - first : at - first + size] for at, size in ranges])
 
 
-def _check_records(log: CommitLog, position: int, data: bytes) -> None:
-    at = 0
-    while at < len(data):
-        try:
-            header = read_checked(data, at)
-        except MalformedMessageError as error:
-            raise _corrupt(log, position + at, str(error)) from None
-        if header.physical_offset != position + at:
-            raise _corrupt(log, position + at, f"it claims to be at {header.physical_offset}")
-        at += header.total_size
-
-
 def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
     """Return the record that begins at the offset and ends at or before `end` of the log.
 
@@ -101,7 +84,3 @@ def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
     except (FileNotFoundError, MalformedMessageError):
         return None
     return data if header.physical_offset == physical_offset else None
-
-
-def _corrupt(log: CommitLog, position: int, reason: str) -> CorruptRecordError:
-    return CorruptRecordError(log.segments.name(position), log.file_offset(position), reason)

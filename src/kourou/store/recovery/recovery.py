@@ -8,8 +8,9 @@
     after Java                     the device never got        by the cache first
     no record, below what is       damage                      stepped over and told; its queue
     known durable                                              entries point at it
-    ... none up to the durable     the log lost its end        refused: nothing is changed
-    end either
+    ... none up to the durable     the last record is damaged  the same, up to that end
+    end, but bytes in each page
+    ... zeros or no file there     the log lost its end        refused: nothing is changed
     no record, from there on       an append was cut short     the log ends: zeroed, and later
                                                                segments removed
     record without queue entry     the entry was in memory     the entry is made
@@ -190,13 +191,13 @@ class Recovery:
 
     def _known_durable(self) -> int:
         """Return where the log ended at least, when that was last noted durably."""
-        checkpoint = self._checkpoint
+        queues_offset = self._checkpoint.queues_offset
+        return max(queues_offset + 1 if queues_offset > 0 else 0, self._known_end())
+
+    def _known_end(self) -> int:
+        """Return the last place that is known to be a durable record's end; 0 if none is."""
         closed = self._state.closed if self._state is not None and self._was_clean else None
-        return max(
-            checkpoint.queues_offset + 1 if checkpoint.queues_offset > 0 else 0,
-            checkpoint.synced_position,
-            closed.log_end if closed is not None else 0,
-        )
+        return max(self._checkpoint.synced_position, closed.log_end if closed is not None else 0)
 
     def _start(self) -> int:
         where = (self._disk, self._segments, self._checkpoint)
@@ -226,7 +227,9 @@ class Recovery:
         self._replay = self._new_replay()
         if not self._was_clean:
             self._make_durable(start)
-        scan = LogScan(self._disk, self._segments, start, durable_below=self._durable_end)
+        end = self._durable_end
+        is_end = end == self._known_end()
+        scan = LogScan(self._disk, self._segments, start, durable_below=end, is_end=is_end)
         self._replay.run(scan, lambda: self._tell(scan.position))
         return scan
 
