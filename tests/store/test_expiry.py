@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kourou.store.message_store import MessageStore
+from kourou.store.message_store import Asked, MessageStore
 from kourou.store.paths import COMMITLOG, queue_directory
 from kourou.store.reading.get_plan import GetStatus
 from kourou.store.retention import RetentionConfig
@@ -136,12 +136,10 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers() -> None:
 
 def test_a_reader_below_the_begin_is_sent_to_it() -> None:
     rig = old_rig()
-    plan = rig.store.plan_get("T", 0, 3, 8, 1 << 20, None)
+    plan = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
     expire(rig)
 
-    assert rig.store.read_ranges(plan.ranges, may_block=True) is None
-    assert rig.store.read_ranges(plan.ranges, may_block=False) is None
-    late = rig.store.plan_get("T", 0, 3, 8, 1 << 20, None)
+    late = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
     assert (late.status, late.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 24)
     assert rig.store.entry("T", 0, 3) is None
     assert rig.store.offset_by_time("T", 0, 0) == 24
@@ -153,12 +151,12 @@ def test_readers_between_the_steps_are_told_that_messages_were_removed() -> None
     rig = old_rig()
     expire_log(rig.store, rig.now_ms)
 
-    plan = rig.store.plan_get("T", 0, 3, 8, 1 << 20, None)
+    plan = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
     assert plan.status is GetStatus.MESSAGE_WAS_REMOVING
     assert plan.next_offset > 3
 
     hidden = rig.store.expiry.hide_files(rig.store.expiry.look_at(rig.store.expiry.queues()))
-    assert rig.store.plan_get("T", 0, 3, 8, 1 << 20, None).next_offset == 24
+    assert rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan.next_offset == 24
     rig.store.expiry.remove(hidden)
     assert numbers(rig) == [0, 1, 2]
 

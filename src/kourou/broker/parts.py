@@ -123,7 +123,7 @@ class Parts:
         return DelayDelivery(
             store=self.store,
             commit=self.commit,
-            file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets),
+            file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets, restores=True),
             stats=self.stats,
             offload=self.runtime.offload,
             reads=self.reads,

@@ -36,20 +36,20 @@ class Tables:
         """
         is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.topics = Topics(
-            ConfigFile(disk, TOPICS_FILE, decode_topic_config_table),
+            ConfigFile(disk, TOPICS_FILE, decode_topic_config_table, restores=True),
             config,
             runtime.offload,
             runtime.clock,
         )
         store.ask_kinds(lambda name: has_batch_queues(self.topics.get(name)))
         self.groups = Groups(
-            ConfigFile(disk, GROUPS_FILE, decode_subscription_group_table),
+            ConfigFile(disk, GROUPS_FILE, decode_subscription_group_table, restores=True),
             runtime.offload,
             runtime.clock,
             auto_create=config.auto_create_subscription_group,
         )
         self.offsets = ConsumerOffsets(
-            ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets),
+            ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets, restores=True),
             runtime.offload,
             runtime.clock,
             # In sync mode nobody can commit what is not synced.

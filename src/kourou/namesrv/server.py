@@ -59,7 +59,7 @@ class NameServer:
             config.topic_entries_max,
             self._on_min_id_changed,
         )
-        file = None if disk is None else ConfigFile(disk, FILE_NAME, parse_kv_config)
+        file = None if disk is None else ConfigFile(disk, FILE_NAME, parse_kv_config, restores=True)
         kv = KvConfig(file, runtime.offload, bytes_max=config.kv_config_bytes_max)
         self._later = LaterReplies()
         self._notices: set[asyncio.Task[None]] = set()

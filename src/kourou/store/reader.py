@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from kourou.store.config import StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_reader import read_one, read_ranges
+from kourou.store.log.record_reader import read_one
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
-from kourou.store.reading.batch_get import get_batches, get_batches_resident, plan_batches
+from kourou.store.reading.batch_get import get_batches, get_batches_resident
 from kourou.store.reading.checked_get import Asked, Found, QueueReading, get_checked, get_resident
-from kourou.store.reading.get_plan import Accepts, GetPlan, LogView, plan_get
 from kourou.store.reading.time_search import offset_by_time, store_time
 
 
@@ -100,41 +99,6 @@ class StoreReader:
     def _floor(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none
         """Return the byte of the log below which records are of an earlier topic of the name."""
         return 0
-
-    def plan_get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int,
-        max_bytes: int,
-        accepts: Accepts | None,
-    ) -> GetPlan:
-        """Return what a reader of the queue gets at `offset`; see `kourou.store.reading.get_plan`.
-
-        `accepts` is asked for each entry's tags code; None takes all.
-        """
-        log_ = self._log
-        view = LogView(
-            log_.min_position, log_.written_position, self._config.commitlog_segment_bytes
-        )
-        queue = self._queues.get(topic, queue_id)
-        limits = (max_messages, max_bytes)
-        if isinstance(queue, BatchQueue):
-            return plan_batches(queue, view, self._config, offset, limits, accepts=accepts)
-        if isinstance(queue, ExtendedQueue):
-            accepts = _by_units(queue, Asked(offset, *limits, accepts)).accepts
-        return plan_get(queue, view, self._config, offset, limits, accepts=accepts)
-
-    def read_ranges(self, ranges: Sequence[tuple[int, int]], *, may_block: bool) -> bytes | None:
-        """Return the records of a plan's ranges as they are stored; runs on any thread.
-
-        None if a segment is gone; with `may_block` False, also if that might wait for the device.
-
-        Raises:
-            CorruptRecordError: a record read from the device is not what was written.
-        """
-        return read_ranges(self._log, ranges, may_block=may_block)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """Return the record at a byte of the log, checked; None if none that is shown begins there.

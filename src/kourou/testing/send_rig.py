@@ -16,6 +16,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.protocol.message_layout import decode_messages
+from kourou.store.message_store import Asked
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
@@ -67,10 +68,8 @@ class SendRig:
     def stored(self, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
         """Return all messages that consumers can see in a queue."""
         store = self.parts.store
-        plan = store.plan_get(topic, queue_id, 0, 1000, 1 << 25, None)
-        records = store.read_ranges(plan.ranges, may_block=True)
-        assert records is not None
-        return decode_messages(records, decompress=False)
+        found = store.get(topic, queue_id, Asked(0, 1000, 1 << 25, None))
+        return decode_messages(found.body, decompress=False)
 
     def stored_count(self) -> int:
         """Return how many messages are in all queues together."""

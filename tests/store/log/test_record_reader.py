@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import CorruptRecordError
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_reader import read_ranges
+from kourou.store.log.record_reader import read_resident_ranges
 from kourou.testing.disk import SimDisk
 
 SEGMENT = 64 * 1024
@@ -53,7 +53,7 @@ def filled_log(disk: SimDisk, segments: int) -> tuple[CommitLog, bytes]:
 def test_ranges_in_any_order_are_read_as_they_are_stored(ranges: list[tuple[int, int]]) -> None:
     log, data = filled_log(SimDisk(), 3)
 
-    read = read_ranges(log, ranges, may_block=False)
+    read = read_resident_ranges(log, ranges)
 
     assert read == b"".join(data[at : at + size] for at, size in ranges)
 
@@ -63,7 +63,7 @@ def test_the_records_of_one_queue_among_others_take_one_call() -> None:
     log, data = filled_log(disk, 1)
     ranges = [(at, 100) for at in range(0, SEGMENT, 800)]
 
-    assert read_ranges(log, ranges, may_block=False) == b"".join(
+    assert read_resident_ranges(log, ranges) == b"".join(
         data[at : at + 100] for at in range(0, SEGMENT, 800)
     )
     assert disk.calls == 1
@@ -76,7 +76,7 @@ def test_records_far_apart_are_read_each_by_itself() -> None:
     log.start_at(0)
     log.segments.create(0)
 
-    assert read_ranges(log, [(0, 10), (900_000, 10)], may_block=False) == bytes(20)
+    assert read_resident_ranges(log, [(0, 10), (900_000, 10)]) == bytes(20)
     assert (disk.calls, disk.largest) == (2, 10)
 
 
@@ -87,9 +87,9 @@ def test_what_is_not_in_memory_is_not_waited_for_and_a_segment_that_is_gone_is_n
 
     log, data = filled_log(HalfColdDisk(), 1)
 
-    assert read_ranges(log, [(0, 10), (500, 10)], may_block=False) == data[:10] + data[500:510]
-    assert read_ranges(log, [(0, 10), (2000, 10)], may_block=False) is None
-    assert read_ranges(log, [(5 * SEGMENT, 10), (5 * SEGMENT + 20, 10)], may_block=False) is None
+    assert read_resident_ranges(log, [(0, 10), (500, 10)]) == data[:10] + data[500:510]
+    assert read_resident_ranges(log, [(0, 10), (2000, 10)]) is None
+    assert read_resident_ranges(log, [(5 * SEGMENT, 10), (5 * SEGMENT + 20, 10)]) is None
 
 
 def test_a_segment_cut_short_is_an_error_that_names_the_byte() -> None:
@@ -98,4 +98,4 @@ def test_a_segment_cut_short_is_an_error_that_names_the_byte() -> None:
     disk.truncate(log.segments.name(0), 1000)
 
     with pytest.raises(CorruptRecordError, match="at byte 995"):
-        read_ranges(log, [(0, 10), (995, 10)], may_block=False)
+        read_resident_ranges(log, [(0, 10), (995, 10)])

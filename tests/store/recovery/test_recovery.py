@@ -11,7 +11,7 @@ import pytest
 
 from kourou.errors import CorruptRecordError, StoreConfigError
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import MessageStore
+from kourou.store.message_store import Asked, MessageStore
 from kourou.store.state.checkpoint import load_checkpoint, save_checkpoint
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, delete_topic, draft
@@ -321,7 +321,7 @@ def test_queues_whose_older_messages_expired_keep_their_offsets(rig: Rig) -> Non
     rig.open()
     assert rig.store.min_offset("T", 0) == first
     assert rig.bodies() == bodies[first:]
-    assert rig.store.plan_get("T", 0, 0, 1, 100, None).next_offset == first
+    assert rig.store.get("T", 0, Asked(0, 1, 100, None)).plan.next_offset == first
 
 
 def test_a_queue_that_holds_nothing_any_more_keeps_its_next_offset(rig: Rig) -> None:

@@ -233,3 +233,26 @@ def test_a_crash_leaves_the_old_contents_or_the_new(seed: int, operations: int) 
 
     last = saved[-1] if saved else None
     assert config_file(disk).load() in (last, b'{"n":%d}' % number)
+
+
+def test_a_backup_that_was_taken_is_put_in_the_files_place_by_who_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = saved(ONE, TWO)
+    put(disk, NAME, b"broken")
+    assert config_file(disk).load() == ONE
+    assert disk.read(NAME, 0, 99) == b"broken"
+
+    assert ConfigFile(disk, NAME, json.loads, restores=True).load() == ONE
+    caplog.clear()
+    disk.crash()
+    assert ConfigFile(disk, NAME, json.loads, restores=True).load() == ONE
+    assert contents(disk, NAME) == contents(disk, BACKUP) == ONE
+    assert caplog.text == ""
+
+
+def test_a_disk_without_room_to_restore_a_file_hides_nothing() -> None:
+    disk = saved(ONE, TWO)
+    put(disk, NAME, None)
+    disk.fail_after(0, OSError(errno.ENOSPC, "full"), ("write",))
+    assert ConfigFile(disk, NAME, json.loads, restores=True).load() == ONE

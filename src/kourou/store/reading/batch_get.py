@@ -21,7 +21,7 @@ from kourou.errors import CorruptRecordError
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BATCH_ENTRY_BYTES
 from kourou.store.log.record_check import Wanted
-from kourou.store.log.record_reader import read_ranges
+from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.batch_queue import BatchEntry, BatchQueue, batch_entries
 from kourou.store.reading.checked_get import Asked, Found, QueueReading, damaged_error, first_wrong
 from kourou.store.reading.get_plan import (
@@ -135,7 +135,7 @@ def get_batches_resident(reading: QueueReading, queue: BatchQueue, asked: Asked)
         plan = _plan(reading, queue, asked, asked.offset, _resident_entries(queue))
         if not plan.count:
             return Found(plan, b"") if plan.suspect is None else None
-        body = read_ranges(reading.log, plan.ranges, may_block=False)
+        body = read_resident_ranges(reading.log, plan.ranges)
     except (BlockingIOError, CorruptRecordError):
         return None
     if body is None or first_wrong(reading.check(queue), body, plan.wanted) is not None:

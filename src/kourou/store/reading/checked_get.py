@@ -24,7 +24,7 @@ from kourou.store.config import StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, RECORD_START, QueueEntry
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.record_check import RecordCheck, Wanted
-from kourou.store.log.record_reader import read_ranges
+from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.reading.get_plan import (
@@ -132,7 +132,7 @@ def get_resident(reading: QueueReading, asked: Asked) -> Found | None:
         if not plan.count:
             is_settled = plan.suspect is None and plan.status is not GetStatus.OFFSET_FOUND_NULL
             return Found(plan, b"") if is_settled else None
-        body = read_ranges(reading.log, plan.ranges, may_block=False)
+        body = read_resident_ranges(reading.log, plan.ranges)
     except (BlockingIOError, CorruptRecordError):
         return None
     if body is None or queue is None:

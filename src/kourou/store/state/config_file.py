@@ -56,12 +56,20 @@ class ConfigFile:
         name: its name; the directory is made when the file is first saved.
         parse: called with the contents to tell whether they are whole; it raises ValueError or a
             KourouError if they are not, and what it returns is not used.
+        restores: whether a load that takes the backup also puts it in the file's place, so that the
+            next need not; not for those who only look.
     """
 
     def __init__(
-        self, disk: Disk, name: str, parse: Callable[[bytes], object] = lambda _: None
+        self,
+        disk: Disk,
+        name: str,
+        parse: Callable[[bytes], object] = lambda _: None,
+        *,
+        restores: bool = False,
     ) -> None:
         self.name = name
+        self._restores = restores
         self._disk = disk
         self._parse = parse
         self._backup = f"{name}.bak"
@@ -99,7 +107,15 @@ class ConfigFile:
                 "config_file.restored name=%s from=%s reason=%s",
                 self.name, self._backup, reason,
             )  # fmt: skip
+            if self._restores:
+                self._restore(data)
         return data
+
+    def _restore(self, data: bytes) -> None:
+        try:
+            self.save(data)
+        except OSError as error:  # it was read, and that is what counts
+            log.warning("config_file.not_rewritten name=%s error=%s", self.name, error)
 
     def save(self, data: bytes) -> None:
         """Replace the contents; when this returns they are on the disk. Same contents cost nothing.
