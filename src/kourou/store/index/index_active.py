@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import sys
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -53,6 +54,10 @@ _PIECE_PAGES: Final = 64
 holds up nobody."""
 _SYNC_PAGES: Final = 256
 """Pages of slots that are synced together, so that a sync of the log waits for no more."""
+
+
+Keyed = tuple[list[int], int, int]
+"""The hashes of a record's keys, where it is in the log, and its store time."""
 
 
 class ActiveIndexFile(IndexFile):
@@ -191,29 +196,42 @@ class ActiveIndexFile(IndexFile):
 
     def put(self, hashes: list[int], physical_offset: int, store_at_ms: int) -> int:
         """Add an entry for each hash of one record, as long as they fit; return how many did."""
-        count, slots, slot_number = self._count, self._slots, self.layout.slots
-        tail, changed = self._tail[1], self._changed_pages
-        if count + len(hashes) > self.layout.entries:
-            hashes = hashes[: self.layout.entries - count]
-        if store_at_ms != self._end_at_ms or count <= 1:
-            self._end_seconds = seconds_since(self._begin_at_ms, store_at_ms)
-        seconds = self._end_seconds
-        for key_hash in hashes:
-            slot = key_hash % slot_number
-            previous = slots[slot]
-            tail += _PACK_ENTRY(key_hash, physical_offset, seconds, previous)
-            slots[slot] = count
-            changed.add(slot + _HEADER_SLOTS >> _PAGE_BITS)
-            if not previous:
-                self._used_slots += 1
+        fitting = hashes[: self.layout.entries - self._count]
+        self.put_all([(fitting, physical_offset, store_at_ms)])
+        return len(fitting)
+
+    def put_all(self, keyed: Sequence[Keyed]) -> int:
+        """Add the entries of records whose entries all fit; return how many records these are."""
+        count, end, slots, slot_number = (
+            self._count, self.layout.entries, self._slots, self.layout.slots
+        )  # fmt: skip
+        tail, changed, used = self._tail[1], self._changed_pages, self._used_slots
+        end_at_ms, seconds, offset = self._end_at_ms, self._end_seconds, self._end_offset
+        done = 0
+        for hashes, physical_offset, store_at_ms in keyed:
+            if count + len(hashes) > end:
+                break
+            done += 1
+            if not hashes:
+                continue
             if count == 1:
                 self._begin_at_ms, self._begin_offset = store_at_ms, physical_offset
-                seconds = self._end_seconds = 0
-            count += 1
-        if hashes:
-            self._count = count
-            self._end_at_ms, self._end_offset = store_at_ms, physical_offset
-        return len(hashes)
+            if store_at_ms != end_at_ms or count == 1:
+                seconds = seconds_since(self._begin_at_ms, store_at_ms)
+            end_at_ms, offset = store_at_ms, physical_offset
+            for key_hash in hashes:
+                slot = key_hash % slot_number
+                previous = slots[slot]
+                # A slot leads to no entry that is not there: others read.
+                tail += _PACK_ENTRY(key_hash, physical_offset, seconds, previous)
+                slots[slot] = count
+                changed.add(slot + _HEADER_SLOTS >> _PAGE_BITS)
+                if not previous:
+                    used += 1
+                count += 1
+        self._used_slots, self._count = used, count
+        self._end_at_ms, self._end_seconds, self._end_offset = end_at_ms, seconds, offset
+        return done
 
     def write_entries(self) -> None:
         """Write the entries that are in memory only; nobody may `put` meanwhile.

@@ -105,6 +105,8 @@ class LogCursor:
         limit = min(until - start, segment_end)
         end = min(len(chunk), limit)
         at = self.position - start
+        if at >= 0:
+            at = _take_usual(chunk, at, start, end, records_max, found)
         while len(found) < records_max and 0 <= at <= end - _SIZES_BYTES:
             record = _parse(chunk, at, start, limit, segment_end)
             if record is None:
@@ -178,6 +180,44 @@ def record_time(log_: CommitLog, position: int) -> int | None:
         return None
     at_ms = _MOVED_TIME(data, 56 + _V6_BYTES)[0] if sys_flag & BORN_HOST_V6 else store_at_ms
     return int(at_ms)
+
+
+def _take_usual(
+    chunk: bytes, at: int, chunk_start: int, end: int, records_max: int, found: list[LogRecord]
+) -> int:
+    """Find records of the usual form, with short topics and IPv4 hosts; return where to go on.
+
+    All that follow one another and lie in the chunk as a whole. What is no such record is left to
+    `_parse`; nothing is taken here that it would not take. One call for all, for each message
+    passes here.
+    """
+    new = tuple.__new__  # LogRecord's own constructor takes twice as long
+    last = end - _HEAD_BYTES
+    while at <= last and len(found) < records_max:
+        size, magic, offset, sys_flag, store_at_ms, body_size = _HEAD(chunk, at)
+        next_at = at + size
+        topic_at = at + _HEAD_BYTES + body_size
+        if (
+            magic != MAGIC_V1
+            or offset != chunk_start + at
+            or sys_flag & _V6_FLAGS
+            or not at < topic_at <= next_at - _TAIL_BYTES_MIN
+            or next_at > end
+        ):
+            break
+        topic_at += 1
+        topic_end = topic_at + chunk[topic_at - 1]
+        properties_at = topic_end + 2
+        if (
+            topic_end == topic_at
+            or properties_at > next_at
+            or _SIZE16(chunk, topic_end)[0] != next_at - properties_at
+        ):
+            break
+        topic, properties = chunk[topic_at:topic_end], chunk[properties_at:next_at]
+        found.append(new(LogRecord, (offset, size, sys_flag, store_at_ms, topic, properties)))
+        at = next_at
+    return at
 
 
 _NOTHING: Final = LogRecord(0, 0, 0, 0, b"", b"")

@@ -167,7 +167,8 @@ class KeyIndex:
         if self._must_wait or not self._cursor.read(until, may_block=False):
             self._must_wait = True
             return IndexStep.BLOCKED
-        for record in self._cursor.take(until, _RECORDS_PER_STEP):
+        records = self._cursor.take(until, _RECORDS_PER_STEP)
+        for record in records[self._put_all(records) :]:
             if not self._put(record):
                 self._cursor.back_to(record.start)
                 self._position = record.start
@@ -178,6 +179,17 @@ class KeyIndex:
         if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
             self._must_wait = True
         return IndexStep.MORE if self._must_wait or self.lag_bytes(until) else IndexStep.IDLE
+
+    def _put_all(self, records: list[LogRecord]) -> int:
+        """Add the entries of records while there is room; return of how many."""
+        if self._active is None or self._keys_done:
+            return 0
+        of_record = self._hashes.of_record
+        keyed = [
+            (of_record(topic, properties) if is_indexed(sys_flag) else [], start, store_at_ms)
+            for start, _, sys_flag, store_at_ms, topic, properties in records
+        ]
+        return self._active.put_all(keyed)
 
     def _put(self, record: LogRecord) -> bool:
         """Add the record's entries; False if some of them need another file."""
