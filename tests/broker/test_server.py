@@ -26,7 +26,7 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.store.message_store import MessageStore
-from kourou.store.queues.consumequeue_table import NEW_FILES_PER_FLUSH
+from kourou.store.queues.queue_tails import NEW_FILES_PER_FLUSH
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.store.queues import consumequeue_table
+from kourou.store.queues import queue_tails
 from kourou.store.state.checkpoint import load_checkpoint
 from tests.store.rig import Rig
 
@@ -18,7 +18,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     put_each(rig)
     while not rig.store.flush(rig.now_ms):
         pass
-    monkeypatch.setattr(consumequeue_table, "FILES_PER_FLUSH", PART)
+    monkeypatch.setattr(queue_tails, "FILES_PER_FLUSH", PART)
     return rig
 
 

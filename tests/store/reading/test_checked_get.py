@@ -13,6 +13,7 @@ from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_layout import decode_messages
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.message_store import Asked, GetStatus
+from kourou.store.reading import queue_repair
 from kourou.store.reading.checked_get import Found, QueueReading, get_checked, get_resident
 from kourou.store.reading.get_plan import Accepts
 from kourou.testing.disk import SimDisk
@@ -318,3 +319,23 @@ def test_what_was_written_long_ago_is_compared_even_if_this_process_wrote_it() -
     assert len(compared.plan.wanted) == 5
     spoil(rig, b"body-0")
     assert get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked) is None
+
+
+def test_a_queue_that_is_zeros_is_mended_a_part_at_a_time_in_one_write_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_repair, "RUN_ENTRIES_MAX", 5)
+    rig = stored(20)
+    write_entries(rig, 0, bytes(20 * ENTRY_BYTES))
+    found = rig.store.get("T", 0, Asked(8, 1, 1 << 20, None))
+    assert [one.queue_offset for one in found.mended] == list(range(3, 14))
+
+    writes: list[str] = []
+    rig.disk.on_operation = lambda operation, name: (
+        writes.append(name) if operation == "write" else None
+    )
+    rig.store.mend(found.mended)
+    rig.disk.on_operation = None
+    assert writes == [QUEUE_FILE]
+    assert read_all(rig, 20) == expected(*range(20))
+    assert rig.problems() == []

@@ -1,13 +1,14 @@
 """Writing queue entries again that rotted on the device.
 
-Runs on the store's thread. Nothing is synced: such an entry is derived data, and is found anew by
-the next read of it (`kourou.store.reading.checked_get`).
+Runs on the store's thread, so that no file is written that was removed meanwhile: one write for
+entries that follow one another. Nothing is synced: such an entry is derived data, and is found anew
+by the next read of it (`kourou.store.reading.checked_get`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kourou.disk import Disk
 from kourou.store.formats import ENTRY, ENTRY_BYTES
@@ -20,20 +21,49 @@ log = logging.getLogger(__name__)
 def write_mended(disk: Disk, queues: ConsumeQueueTable, mended: Iterable[Mended]) -> None:
     """Write those entries whose files are still there, and say which.
 
+    Args:
+        disk: where the queues' files are.
+        queues: all queues.
+        mended: in the order of the offsets of each queue.
+
     Raises:
         OSError: some are as they were, or a half of one was written.
     """
-    for topic, queue_id, queue_offset, entry in mended:
+    for run in _runs(mended):
+        topic, queue_id, *_ = run[0]
         queue = queues.get(topic, queue_id)
-        byte = queue_offset * ENTRY_BYTES
-        # Meanwhile the topic may have been deleted, or the queue's file have expired.
-        if queue is None or not queue.segments.first <= byte < queue.file_end * ENTRY_BYTES:
-            continue
-        name, file_offset = queue.segments.name(byte), byte % queue.segments.file_bytes
-        if not disk.exists(name):
-            continue
-        disk.write(name, file_offset, [ENTRY.pack(*entry)])
-        log.warning(
-            "consumequeue.entry_mended file=%s byte=%d topic=%s queue_id=%d queue_offset=%d",
-            name, file_offset, topic, queue_id, queue_offset,
-        )  # fmt: skip
+        if queue is None:
+            continue  # meanwhile the topic was deleted
+        file_bytes = queue.segments.file_bytes
+        # Nor may a queue's file be made again that has expired.
+        is_in_files = range(queue.segments.first, queue.file_end * ENTRY_BYTES)
+        by_file: dict[int, list[Mended]] = {}
+        for one in run:
+            byte = one.queue_offset * ENTRY_BYTES
+            if byte in is_in_files:
+                by_file.setdefault(byte // file_bytes, []).append(one)
+        for entries in by_file.values():
+            byte = entries[0].queue_offset * ENTRY_BYTES
+            name, file_offset = queue.segments.name(byte), byte % file_bytes
+            if not disk.exists(name):
+                continue
+            disk.write(name, file_offset, [b"".join(ENTRY.pack(*one.entry) for one in entries)])
+            log.warning(
+                "consumequeue.entries_mended file=%s byte=%d count=%d topic=%s queue_id=%d "
+                "queue_offset=%d",
+                name, file_offset, len(entries), topic, queue_id, entries[0].queue_offset,
+            )  # fmt: skip
+
+
+def _runs(mended: Iterable[Mended]) -> Iterator[list[Mended]]:
+    """Return entries of one queue that follow one another, together."""
+    run: list[Mended] = []
+    for one in mended:
+        if run:
+            last = run[-1]
+            if one[:3] != (last.topic, last.queue_id, last.queue_offset + 1):
+                yield run
+                run = []
+        run.append(one)
+    if run:
+        yield run

@@ -30,7 +30,8 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 SEARCH_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Most bytes of the log that are looked through for one run of entries: some seconds."""
 RUN_ENTRIES_MAX: Final = 1024
-"""Entries beside the one that is looked for that may be untrue as well; a page holds 205."""
+"""Entries on each side of the one that is looked for that may be untrue as well, and that are found
+anew with it; a page holds 205."""
 
 _READ_BYTES: Final = 1024 * 1024
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
@@ -100,6 +101,8 @@ class QueueRepair:
         before, begin = self._neighbour(queue_offset, -1)
         behind, end = self._neighbour(queue_offset, 1)
         walk = _Walk(self._log, *self._bounded(begin, end))
+        before = max(before, queue_offset - RUN_ENTRIES_MAX - 1)
+        behind = min(behind, queue_offset + RUN_ENTRIES_MAX + 1)
         found = self._records(walk, before, behind)
         if queue_offset in found:
             return Looked(found, is_gone=False, damage=None)
