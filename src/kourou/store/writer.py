@@ -229,6 +229,11 @@ class StoreWriter(StoreReader):
             queue_directories,
         )
 
+    @property
+    def has_queue_files_to_sync(self) -> bool:
+        """Whether the next plan holds consume queue files, for as long as a round goes on."""
+        return self._checkpoint.has_waiting
+
     def run_sync(self, plan: SyncPlan) -> None:
         """Do what the plan says; on any thread, while the store goes on.
 

@@ -22,6 +22,7 @@ Source: StoreCheckpoint.java, DefaultMessageStore.FlushConsumeQueueService, apac
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import Final, NamedTuple
 
 from kourou.disk import Disk
@@ -144,7 +145,7 @@ class CheckpointKeeper:
 
     def take_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return files for a sync plan: the round's next, and directories where they are new."""
-        names = tuple(self._waiting)[: self._config.queue_files_per_sync]
+        names = tuple(islice(self._waiting, self._config.queue_files_per_sync))
         directories: dict[str, None] = {}
         for name in names:
             directories.update(dict.fromkeys(self._waiting.pop(name)))
@@ -153,6 +154,11 @@ class CheckpointKeeper:
             self._must_sync = False
             names = (*names, CHECKPOINT)
         return names, tuple(directories)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether files of the round are in no plan yet."""
+        return bool(self._waiting)
 
     def synced(self, plan: SyncPlan, synced_position: int) -> None:
         """Note what the plan made durable."""
