@@ -25,7 +25,7 @@ from collections import deque
 import msgspec
 
 from kourou.store.lifecycle import StoreFiles
-from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.consumequeue import ConsumeQueue, count_files
 from kourou.store.queues.dispatch import Appended
 
 Pending = deque[tuple[ConsumeQueue | None, Appended]]
@@ -58,11 +58,15 @@ class TopicDeletion:
         """
         state = self._files.state
         deleted = {**state.deleted_topics, self.topic: self.below}
-        self._files.save_state(msgspec.structs.replace(state, deleted_topics=deleted))
+        gone = state.deleted_files + count_files(self._files.queues.of_topic(self.topic))
+        self._files.save_state(
+            msgspec.structs.replace(state, deleted_topics=deleted, deleted_files=gone, begins=None)
+        )
 
     def forget(self) -> None:
         """Take the topic's queues from readers, and from those that write to the files."""
         self._files.queues.forget(self.topic)
+        self._files.queues.deleted_files = self._files.state.deleted_files
         rest = [
             (None if appended.topic == self.topic else queue, appended)
             for queue, appended in self._pending

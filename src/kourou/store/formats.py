@@ -32,12 +32,15 @@ BLANK_BYTES: Final = RECORD_START.size
 """Kept free behind every record of a segment, so that a blank always fits."""
 
 _CHECKPOINT: Final = struct.Struct(">6q")
-_COPY: Final = struct.Struct(">4s7q")
+_COPY: Final = struct.Struct(">4s9q")
+_COPY_BEFORE: Final = struct.Struct(">4s7q")
 _COPY_CRC: Final = struct.Struct(">I")
-_COPY_MAGIC: Final = b"KOU1"
+_COPY_MAGIC: Final = b"KOU2"
+_COPIES: Final = ((_COPY_MAGIC, _COPY), (b"KOU1", _COPY_BEFORE))
 COPY_AT: Final = 512
 """Byte of the checkpoint where our own copy begins: a sector of its own, which Java leaves alone.
 """
+_JAVA_NUMBERS: Final = 6
 COPY_BYTES: Final = _COPY.size + _COPY_CRC.size
 CHECKPOINT_BYTES: Final = 4096
 
@@ -54,7 +57,8 @@ class Checkpoint(NamedTuple):
     """How far the files were known to be durable; each value may lag, none may lead.
 
     In the file: the first six as 8-byte numbers in this order. From byte 512 on a copy, which only
-    Kourou writes and reads: "KOU1", all seven, and the CRC-32 of these 60 bytes. Zeros up to 4096.
+    Kourou writes and reads: "KOU2", all nine, and the CRC-32 of these 76 bytes. Zeros up to 4096.
+    Before there was "KOU1", without the last two.
 
     Attributes:
         log_at_ms: store time of the last synced record (physicMsgTimestamp).
@@ -66,6 +70,9 @@ class Checkpoint(NamedTuple):
         queues_offset: physical offset of the last record whose queue entry, and all before it,
             are synced with the log up to its end (logicsPhysicalOffset, since 5.5; 0 in older).
         synced_position: the log was synced up to here; in the copy only.
+        queue_files: how many files the queues had by then, from where their first would be to
+            their last one, as far as those are synced; in the copy only, 0 if not known.
+        deleted_files: how many files deletions of topics had taken by then, counted the same way.
     """
 
     log_at_ms: int = 0
@@ -75,6 +82,13 @@ class Checkpoint(NamedTuple):
     confirmed_offset: int = 0
     queues_offset: int = 0
     synced_position: int = 0
+    queue_files: int = 0
+    deleted_files: int = 0
+
+    @property
+    def java_knows(self) -> Checkpoint:
+        """The same without what is in the copy only."""
+        return Checkpoint._make((*self[:_JAVA_NUMBERS], 0, 0, 0))
 
 
 def encode_blank(rest: int) -> bytes:
@@ -84,7 +98,7 @@ def encode_blank(rest: int) -> bytes:
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the numbers that begin the file; one sector, so that a crash cannot tear them."""
-    return _CHECKPOINT.pack(*checkpoint[:-1])
+    return _CHECKPOINT.pack(*checkpoint[:_JAVA_NUMBERS])
 
 
 def encode_checkpoint_copy(checkpoint: Checkpoint) -> bytes:
@@ -97,14 +111,14 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     """Return the checkpoint; all 0, which is always safe, if the data is too short."""
     if len(data) < _CHECKPOINT.size:
         return Checkpoint()
-    return Checkpoint._make((*_CHECKPOINT.unpack_from(data), 0))
+    return Checkpoint(*_CHECKPOINT.unpack_from(data))
 
 
 def decode_checkpoint_copy(data: bytes) -> Checkpoint | None:
     """Return the copy that begins the data; None if it is not what was written."""
-    if len(data) < COPY_BYTES or _COPY_CRC.unpack_from(data, _COPY.size)[0] != zlib.crc32(
-        data[: _COPY.size]
-    ):
-        return None
-    magic, *values = _COPY.unpack_from(data)
-    return Checkpoint._make(values) if magic == _COPY_MAGIC else None
+    for magic, layout in _COPIES:
+        if data.startswith(magic) and len(data) >= layout.size + _COPY_CRC.size:
+            if _COPY_CRC.unpack_from(data, layout.size)[0] != zlib.crc32(data[: layout.size]):
+                return None
+            return Checkpoint(*layout.unpack_from(data)[1:])
+    return None

@@ -33,6 +33,7 @@ from kourou.store.paths import (
 )
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.dispatch import Appended
+from kourou.store.recovery.noted_queues import begins_of, with_files_there
 from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
 from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort
 from kourou.store.state.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
@@ -121,13 +122,14 @@ def _load(
         report.truncated_bytes,
         report.end,
     )
+    checkpoint = with_files_there(checkpoint, queues, state)
     return StoreFiles(
         disk,
         commitlog,
         queues,
         CheckpointKeeper(disk, config, queues, checkpoint, now_ms),
         state_file,
-        _pruned(state, commitlog, config, report.end),
+        _pruned(state, commitlog, queues, config, report.end),
         report,
         _open_index(disk, config, commitlog, checkpoint, state, last_run),
         unlock,
@@ -160,11 +162,15 @@ def _known_state(last_run: LastRun, state: StoreState | None) -> StoreState | No
     """Return the state without what Java may have outdated."""
     if state is None or last_run.was_kourou:
         return state
-    return msgspec.structs.replace(state, closed=None)
+    return msgspec.structs.replace(state, closed=None, begins=None)
 
 
 def _pruned(
-    state: StoreState | None, commitlog: CommitLog, config: StoreConfig, end: int
+    state: StoreState | None,
+    commitlog: CommitLog,
+    queues: ConsumeQueueTable,
+    config: StoreConfig,
+    end: int,
 ) -> StoreState:
     """Return the state of the store from now on.
 
@@ -183,6 +189,8 @@ def _pruned(
         index_slots=config.index_slots,
         index_entries=config.index_entries,
         batch_queue_file_bytes=config.batch_queue_file_bytes,
+        begins=begins_of(queues, commitlog.min_position),
+        deleted_files=queues.deleted_files,
     )
 
 
@@ -208,6 +216,11 @@ def close_files(files: StoreFiles, last_visible: Appended | None, now_ms: int) -
     closed = ClosedState(commitlog.written_position, sum(queue.max_offset for queue in queues))
     index_position = 0 if files.index is None else files.index.incomplete_from(closed.log_end)
     files.save_state(
-        msgspec.structs.replace(files.state, closed=closed, index_position=index_position)
+        msgspec.structs.replace(
+            files.state,
+            closed=closed,
+            index_position=index_position,
+            begins=begins_of(queues, commitlog.min_position),
+        )
     )
     remove_abort(disk)

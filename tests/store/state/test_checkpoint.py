@@ -15,7 +15,7 @@ from kourou.store.formats import (
     encode_checkpoint,
     encode_checkpoint_copy,
 )
-from kourou.store.queues.consumequeue_table import NEW_FILES_PER_FLUSH
+from kourou.store.queues.queue_tails import NEW_FILES_PER_FLUSH
 from kourou.store.state.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from kourou.store.sync_plan import SyncPlan
 from kourou.testing.disk import SimDisk
@@ -42,7 +42,7 @@ def test_the_layout_is_javas() -> None:
 
 
 def test_the_copy_is_what_was_written_or_none() -> None:
-    checkpoint = Checkpoint(1, 2, 3, 4, 5, 6, 7)
+    checkpoint = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9)
     data = encode_checkpoint_copy(checkpoint)
 
     assert len(data) == COPY_BYTES
@@ -55,7 +55,7 @@ def test_the_copy_is_what_was_written_or_none() -> None:
         assert decode_checkpoint_copy(bytes(flipped)) is None
 
 
-SAVED = Checkpoint(1, 2, 3, 4, 5, 6, 7)
+SAVED = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ SAVED = Checkpoint(1, 2, 3, 4, 5, 6, 7)
         (b"1 kourou", None, SAVED),
         (b"1 kourou", 40, SAVED),  # a bit of Java's numbers: the copy knows better
         (b"1 kourou", COPY_AT + 20, Checkpoint()),
-        (b"1", None, SAVED._replace(synced_position=0)),
-        (b"1", COPY_AT + 20, SAVED._replace(synced_position=0)),
+        (b"1", None, SAVED.java_knows),
+        (b"1", COPY_AT + 20, SAVED.java_knows),
         (None, None, SAVED),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_checkpoint_without_our_copy_is_javas_or_an_older_kourous() -> None:
     disk.write("checkpoint", 0, [encode_checkpoint(SAVED), bytes(4048)])
     disk.write("abort", 0, [b"1 kourou"])
 
-    assert load_checkpoint(disk) == SAVED._replace(synced_position=0)
+    assert load_checkpoint(disk) == SAVED.java_knows
 
 
 def test_opening_a_store_after_java_renews_the_copy() -> None:
@@ -133,8 +133,9 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
         index_at_ms=rig.now_ms,
         queues_offset=last.physical_offset,
         synced_position=last.end,
+        queue_files=1,
     )
-    assert read_checkpoint(rig.disk).numbers == checkpoint._replace(synced_position=0)
+    assert read_checkpoint(rig.disk).numbers == checkpoint.java_knows
     assert rig.disk.size("checkpoint") == 4096
     rig.open()
 

@@ -17,6 +17,8 @@
     queue entry beyond the log     its record was lost         zeroed
     queue lacks what lies before   its files were lost, or     scan again from the log's start
     the scan, or ends strangely    its last entry is damaged
+    fewer queue files than noted,  files were lost, or an      the same
+    or queues that begin elsewhere entry is damaged
 
 Known durable is what lies below the checkpoint's synced position and its record, and after a clean
 stop all that the log had. What a kill leaves above is synced before anything is built on it.
@@ -46,6 +48,8 @@ from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.dispatch import Appended, is_visible
+from kourou.store.recovery.deletions import finish_deletions
+from kourou.store.recovery.noted_queues import begin_elsewhere, lacks_files
 from kourou.store.recovery.replay import Replay
 from kourou.store.recovery.scan_start import clean_start, last_entry, unclean_start
 from kourou.store.state.abort_file import LastRun, note_failed_sync
@@ -143,6 +147,15 @@ class Recovery:
         truncated_bytes = self._cut_log(scan.position)
         self._log.start_at(scan.position)
         self._finish_queues(scan)
+        if not self._is_full_scan and begin_elsewhere(
+            self._queues, self._segments.first, self._state
+        ):
+            log.warning("consumequeue.other_begin_found directory=%s", CONSUMEQUEUE)
+            for queue in self._queues:
+                queue.min_offset = 0
+            scan = self._scan_from(self._segments.first)
+            self._place_untouched(scan)
+            self._finish_queues(scan)
         return RecoveryReport(
             self._last_run,
             self._replay.records,
@@ -165,7 +178,10 @@ class Recovery:
         )
         damaged = self._queues.load()
         damaged += check_queue_sizes(self._disk, self._queues, are_recorded=are_recorded)
-        self._finish_deletions()
+        finish_deletions(self._queues, self._deleted_topics)
+        if lacks_files(self._queues, self._checkpoint, self._state):
+            log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
+            return False
         # While no message has expired, no queue begins later than the log.
         is_front_lost = (
             self._segments.first
@@ -173,19 +189,6 @@ class Recovery:
             < max((queue.segments.first for queue in self._queues), default=0)
         )
         return not is_front_lost and not (self._was_clean and damaged)
-
-    def _finish_deletions(self) -> None:
-        """Remove what is left of topics where a crash came between the note and the removal."""
-        for topic, below in self._deleted_topics.items():
-            queues = self._queues.of_topic(topic)
-            gone = [queue for queue in queues if _is_from_before(queue, below)]
-            if len(gone) < len(queues):  # somebody made the topic again
-                for queue in gone:
-                    self._queues.remove(queue)
-            elif self._queues.has_files(topic):
-                log.info("topic.deletion_finished name=%s queues=%d", topic, len(gone))
-                self._queues.forget(topic)
-                self._queues.remove_files(topic)
 
     # What is known durable, and where the scan begins -------------------------------------------
 
@@ -379,13 +382,3 @@ def _note_span(damaged: Sequence[DamagedSpan], noted: list[DamagedSpan], entry: 
         return False
     noted.append(damaged[at])
     return entry.size > 0
-
-
-def _is_from_before(queue: ConsumeQueue, physical_offset: int) -> bool:
-    """Tell whether the queue's files begin with a record below that place of the log.
-
-    So are files without an entry: what is left of a removal, or of a newer queue, which the scan
-    makes again.
-    """
-    entry = queue.first_entry()
-    return entry is None or entry.physical_offset < physical_offset

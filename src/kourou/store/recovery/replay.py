@@ -226,6 +226,8 @@ class Replay:
             self._reset(queue, queue_offset)
         else:
             return False
+        if self._is_full and not self._damaged:
+            queue.min_offset = queue_offset  # whatever the entries before look like
         return True
 
     def _reset(self, queue: ConsumeQueue, queue_offset: int) -> None:

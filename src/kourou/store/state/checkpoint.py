@@ -7,8 +7,10 @@ A round begins every `queue_sync_interval_ms`, and earlier when the log has grow
 that what recovery scans is bounded. What a round costs: one sync of each queue file written since,
 a few with each sync of the log.
 
-The six numbers that Java knows begin the file. Our own copy has a checksum, and how far the log is
-synced, which moves each second. Whose numbers count depends on who had the store last:
+The six numbers that Java knows begin the file. Our own copy has a checksum, how far the log is
+synced, which moves each second, and how many files the queues had when a round began: a start that
+finds fewer makes the queues again from all of the log (`kourou.store.recovery.noted_queues`).
+Whose numbers count depends on who had the store last:
 
     last     copy        what counts
     Kourou   whole       the copy
@@ -38,6 +40,7 @@ from kourou.store.formats import (
     encode_checkpoint_copy,
 )
 from kourou.store.paths import CHECKPOINT
+from kourou.store.queues.consumequeue import count_files
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.dispatch import Appended
 from kourou.store.state.abort_file import read_last_run
@@ -84,7 +87,7 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
         return Checkpoint()
     if copy is None:
         return numbers
-    if copy._replace(synced_position=0) != numbers:
+    if copy.java_knows != numbers:
         log.warning("checkpoint.differed path=%s file=%s byte=0", disk.root, CHECKPOINT)
     return copy
 
@@ -124,6 +127,7 @@ class CheckpointKeeper:
         self._synced_offset = value.queues_offset  # or about to be, with the log
         self._must_sync = False
         self._target: Appended | None = None  # of the round that goes on
+        self._files = (value.queue_files, value.deleted_files)  # when it began
         self._waiting: dict[str, tuple[str, ...]] = {}  # its files that are not in a plan yet
         self._planned: set[str] = set()  # those in a plan that has not ended
         self._round_at_ms = now_ms
@@ -140,6 +144,7 @@ class CheckpointKeeper:
         self._round_at_ms = now_ms
         if last_visible.physical_offset > self.value.queues_offset:
             self._target = last_visible
+            self._files = (count_files(self._queues), self._queues.deleted_files)
             self._waiting = dict(self._queues.unsynced)
             self._queues.unsynced.clear()
 
@@ -183,6 +188,7 @@ class CheckpointKeeper:
 
     def everything_is_durable(self, last: Appended) -> None:
         """Move the checkpoint to the last record of a log that is synced with all its queues."""
+        self._files = (count_files(self._queues), self._queues.deleted_files)
         self._queues_are_durable(last)
         self.value = self.value._replace(
             log_at_ms=max(self.value.log_at_ms, last.store_at_ms),
@@ -198,6 +204,8 @@ class CheckpointKeeper:
         self.value = self.value._replace(
             queues_at_ms=max(self.value.queues_at_ms, last.store_at_ms),
             queues_offset=max(self.value.queues_offset, last.physical_offset),
+            queue_files=self._files[0],
+            deleted_files=self._files[1],
         )
 
     def write(self) -> None:

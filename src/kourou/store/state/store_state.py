@@ -37,6 +37,18 @@ class ClosedState(msgspec.Struct, frozen=True):
     queue_entries: int
 
 
+class QueueBegins(msgspec.Struct, frozen=True):
+    """Where the queues begin: an entry that rotted may look like one whose record expired.
+
+    Attributes:
+        log_first: where the log began.
+        offsets: sum of all queues' `min_offset`, while it did.
+    """
+
+    log_first: int
+    offsets: int
+
+
 class StoreState(msgspec.Struct, frozen=True):
     """The file's contents.
 
@@ -47,6 +59,8 @@ class StoreState(msgspec.Struct, frozen=True):
         index_slots, index_entries: of each file of the key index; 0 if it is not known.
         index_position: records below this place of the log were in the index when it was closed,
             where that was not all; whoever appends to the index since leaves a hole there.
+        begins: as of the last start or stop; None once a topic was deleted since.
+        deleted_files: how many files of queues the deletions of topics took in all.
     """
 
     commitlog_segment_bytes: int
@@ -57,6 +71,8 @@ class StoreState(msgspec.Struct, frozen=True):
     index_entries: int = 0
     index_position: int | None = None
     batch_queue_file_bytes: int = StoreConfig.batch_queue_file_bytes
+    begins: QueueBegins | None = None
+    deleted_files: int = 0
 
 
 class StoreStateFile:

@@ -164,7 +164,8 @@ def log_row(piece: LogPiece) -> Row:
 def _dump_checkpoint(disk: Disk, name: str) -> Iterator[Row]:
     data = disk.read(name, 0, disk.size(name))
     numbers = decode_checkpoint(data)._asdict()
-    del numbers["synced_position"]  # in the copy only
+    for field in ("synced_position", "queue_files", "deleted_files"):
+        del numbers[field]  # in the copy only
     yield {"what": "size", "value": len(data)}
     yield from ({"what": field, "value": value} for field, value in numbers.items())
     copy = decode_checkpoint_copy(data[COPY_AT : COPY_AT + COPY_BYTES])

@@ -139,6 +139,7 @@ def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
         # Whatever was known: what was read is there, and damage before it is to be stepped over.
         synced_position=0 if last is None else last.end,
         confirmed_offset=min(checkpoint.confirmed_offset, plan.position),
+        queue_files=0,
     )
 
 

@@ -1,0 +1,114 @@
+"""A start notices queues whose files went missing, and first entries that rotted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kourou.disk import Disk
+from kourou.protocol.message_layout import decode_messages
+from kourou.store.config import StoreConfig
+from kourou.store.formats import ENTRY
+from kourou.store.message_store import Asked
+from tests.store.rig import CONFIG, Rig, delete_topic
+
+LONG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * 64)
+
+
+def with_quiet_queue(count: int, config: StoreConfig = CONFIG) -> Rig:
+    """Return a store whose first queue has been quiet for so long that nobody scans its records."""
+    rig = Rig(config=config)
+    for number in range(count):
+        rig.put(b"%d" % number, topic="Quiet")
+    go_on(rig)
+    return rig
+
+
+def go_on(rig: Rig) -> None:
+    for _ in range(20):
+        rig.put(b"x" * 600)
+        rig.tick()
+    for _ in range(5):
+        rig.commit()
+        rig.tick()
+        rig.put()
+
+
+def remove_tree(disk: Disk, directory: str) -> None:
+    for name in disk.list(directory):
+        disk.unlink(f"{directory}/{name}")
+    disk.remove_directory(directory)
+
+
+@pytest.mark.parametrize("count", [3, 11, 20])
+@pytest.mark.parametrize("ends", ["kill", "crash", "reopen"])
+def test_a_quiet_queue_without_its_last_file_is_made_again(ends: str, count: int) -> None:
+    rig = with_quiet_queue(count)
+    assert getattr(rig, ends)().recovery.scanned_from > 0
+    rig.store.abandon() if ends != "reopen" else rig.store.close(rig.now_ms)
+    rig.disk.unlink(f"consumequeue/Quiet/0/{rig.disk.list('consumequeue/Quiet/0')[-1]}")
+    rig.open()
+
+    assert rig.bodies("Quiet") == [b"%d" % number for number in range(count)]
+    assert rig.append(topic="Quiet").queue_offset == count
+    assert rig.problems() == []
+
+
+def test_a_queue_whose_directory_is_gone_is_made_again() -> None:
+    rig = with_quiet_queue(3)
+    rig.store.abandon()
+    remove_tree(rig.disk, "consumequeue/Quiet/0")
+    rig.disk.remove_directory("consumequeue/Quiet")
+    rig.open()
+
+    assert rig.bodies("Quiet") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("ends", ["kill", "crash", "reopen"])
+def test_a_deleted_topic_is_not_missed(ends: str) -> None:
+    rig = with_quiet_queue(20)
+    delete_topic(rig.store, "Quiet")
+    assert getattr(rig, ends)().recovery.scanned_from > 0
+    go_on(rig)
+    assert getattr(rig, ends)().recovery.scanned_from > 0
+    remove_tree(rig.disk, "consumequeue/T/0")
+    assert getattr(rig, ends)().recovery.scanned_from == 0
+    assert rig.store.max_offset("T", 0) == 50
+
+
+def test_a_recovery_does_not_go_on_to_miss_what_the_log_has_lost() -> None:
+    rig = with_quiet_queue(3)
+    rig.put(topic="Lost")
+    rig.store.abandon()
+    rig.open()
+    before = rig.kill().recovery.scanned_from
+    assert rig.kill().recovery.scanned_from == before > 0
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("bit", [0, 1, 50, 51, 52, 53])
+def test_a_first_entry_that_rotted_does_not_pass_for_one_that_expired(
+    bit: int, is_clean: bool
+) -> None:
+    rig = with_quiet_queue(0, LONG_FILES)
+    expiry = rig.store.expiry
+    expiry.remove([expiry.hide_segment()])
+    expiry.sync_log()
+    expiry.look_at(expiry.queues())
+    begin = rig.store.min_offset("T", 0)
+    assert begin > 0
+    rig.reopen()
+    end = rig.store.max_offset("T", 0)
+    rig.store.close(rig.now_ms) if is_clean else rig.store.abandon()
+    name, at = "consumequeue/T/0/00000000000000000000", begin * ENTRY.size
+    byte = rig.disk.read(name, at + bit // 8, 1)[0]
+    rig.disk.write(name, at + bit // 8, [bytes((byte ^ 0x80 >> bit % 8,))])
+    rig.open()
+
+    assert rig.store.min_offset("T", 0) == begin
+    assert rig.store.max_offset("T", 0) == end
+    found = rig.store.get("T", 0, Asked(begin, 32, 1 << 20, None))
+    assert [m.queue_offset for m in decode_messages(found.body)][:1] == [begin]
+    rig.store.mend(found.mended)
+    assert rig.problems() == []
