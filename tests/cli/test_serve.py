@@ -231,7 +231,7 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert outcome.code == 3
     assert outcome.err.splitlines() == [
         f"Error: store {tmp_path}/file/store: Not a directory",
-        "  choose another directory with --store, or change its owner or mode",
+        "  free some space, change its owner or mode, or choose another directory",
     ]
 
 

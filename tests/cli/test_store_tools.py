@@ -11,7 +11,7 @@ import pytest
 from kourou.disk import OsDisk
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
-from kourou.testing.process import Outcome
+from kourou.testing.process import Outcome, start_command
 from tests.store.rig import draft
 
 CONFIG = StoreConfig(commitlog_segment_bytes=8192, consumequeue_file_bytes=400, free_bytes_min=1)
@@ -140,6 +140,23 @@ def test_dump_prints_a_range_of_a_queue(command: Command, store: Path) -> None:
     assert [line.split()[0] for line in lines] == ["OFFSET", "1"]
 
 
+def test_dump_of_a_whole_store_is_refused(command: Command, store: Path) -> None:
+    outcome = command("store", "dump", str(store))
+
+    assert (outcome.code, "is a whole store" in outcome.err) == (2, True)
+
+
+def test_dump_ends_without_a_word_when_its_reader_goes(store: Path) -> None:
+    process = start_command("store", "dump", str(store / "commitlog"), "--json")
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+
+    assert err == ""
+
+
 def test_dump_of_a_copied_file_needs_its_kind(command: Command, store: Path) -> None:
     copied = store / "elsewhere"
     (store / "checkpoint").rename(copied)
@@ -154,7 +171,7 @@ def test_dump_of_a_copied_file_needs_its_kind(command: Command, store: Path) -> 
 def test_dump_of_nothing_is_refused(command: Command, store: Path) -> None:
     outcome = command("store", "dump", str(store / "nothing"))
 
-    assert (outcome.code, "is no file" in outcome.err) == (2, True)
+    assert (outcome.code, "no such file or directory" in outcome.err) == (2, True)
 
 
 def test_rebuild_makes_lost_queues_again(command: Command, store: Path) -> None:

@@ -194,3 +194,27 @@ def test_an_unknown_ending_needs_a_format(command: Command, store: Path) -> None
 
     assert command("store", "export", str(store), file).code == 2
     assert command("store", "export", str(store), file, "--format", "json").code == 0
+
+
+def test_an_export_that_cannot_be_written_blames_the_file(command: Command, store: Path) -> None:
+    outcome = command("store", "export", str(store), str(store.parent / "no" / "all.jsonl"))
+
+    assert outcome.code == 2
+    assert "all.jsonl cannot be written: No such file or directory" in outcome.err
+
+
+def test_a_topic_without_messages_is_told(command: Command, store: Path) -> None:
+    outcome = command("store", "export", str(store), "-", "--topic", "order", "--topic", "pay")
+
+    assert (outcome.code, len(lines(outcome.out))) == (0, 2)
+    assert "note: of topic order there was none" in outcome.err
+    assert "topic pay" not in outcome.err
+
+
+def test_a_store_cannot_be_made_in_a_file(command: Command, store: Path) -> None:
+    file = store.parent / "in.jsonl"
+    file.write_text('{"topic": "t", "body": "x"}')
+
+    outcome = command("store", "import", str(file), str(file))
+
+    assert (outcome.code, "in.jsonl is no directory" in outcome.err) == (2, True)

@@ -64,7 +64,7 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
         CorruptRecordError,
         "copy the store before you repair it; `kourou store check` shows all that is wrong",
     ),
-    (StoreUnusableError, "choose another directory with --store, or change its owner or mode"),
+    (StoreUnusableError, "free some space, change its owner or mode, or choose another directory"),
     (RequestTimeoutError, "the server may be busy or gone; --timeout waits longer"),
     (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report what it prints"),
 )

@@ -17,6 +17,7 @@ from kourou.cli.options import AsJson
 from kourou.cli.store_place import instant
 from kourou.disk import OsDisk
 from kourou.errors import StoreUnusableError, UsageError
+from kourou.store.paths import COMMITLOG
 from kourou.store.tools.dump import FileKind, Row, dump_file, kind_of
 
 DUMP_HELP: Final = """\
@@ -75,7 +76,7 @@ def dump(
     """Print the rows."""
     file = file.expanduser()
     if not file.exists():
-        raise UsageError(f"{file} is no file")
+        raise UsageError(f"{file}: there is no such file or directory")
     root, name = _root_of(file) if kind is None else (file.parent, file.name)
     show = _JsonRows() if as_json else _TextRows()
     try:
@@ -88,6 +89,8 @@ def dump(
             )
             for one in islice(rows, count):
                 show(one)
+    except BrokenPipeError:
+        raise  # of stdout: its reader has gone
     except OSError as error:
         raise StoreUnusableError(str(file), error.strerror or str(error)) from error
 
@@ -112,6 +115,8 @@ def _root_of(file: Path) -> tuple[Path, str]:
         name = "/".join(whole.parts[-depth - 1 :])
         if kind_of(name) is not None:
             return root, name
+    if (file / COMMITLOG).is_dir():
+        raise UsageError(f"{file} is a whole store: name one of its files, or a directory in it")
     kinds = ", ".join(FileKind)
     raise UsageError(f"{file}: its path does not tell what it is; --kind does: {kinds}")
 

@@ -47,6 +47,8 @@ def store_at(path: Path, *, lock: bool, may_be_new: bool = False) -> Iterator[Os
     path = path.expanduser()
     if not may_be_new:
         check_store_at(path)
+    elif path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is no directory: name one, which may be new")
     try:
         if may_be_new:
             path.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
@@ -78,7 +78,7 @@ class _JsonRow(msgspec.Struct, omit_defaults=False):
 
 
 class RowWriter(ABC):
-    """Writes rows to a file; leaving the `with` block finishes it."""
+    """Writes rows to a file."""
 
     @abstractmethod
     def write(self, row: Row) -> None:
@@ -87,13 +87,6 @@ class RowWriter(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Write what is left; the file is whole after."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        if exc_type is None:
-            self.finish()
 
 
 class _JsonWriter(RowWriter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
@@ -13,13 +13,14 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
+from kourou.cli.interrupts import Interrupts
 from kourou.cli.options import AsJson
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_instant, parse_start
 from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at, store_at
 from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
-from kourou.errors import StoreUnusableError, UsageError
+from kourou.errors import UsageError
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.tools.export import Row, Selection, export_messages
 from kourou.store.tools.import_messages import import_messages
@@ -40,8 +41,8 @@ Examples:
   kourou store export ~/.kourou/store orders.parquet --topic orders --from -2d
   kourou store export ~/.kourou/store - --topic orders --queue 3 --live | jq .body
 
-Exit codes: 0 exported, 1 the same but for damaged parts, 2 no store there, FILE exists or pyarrow
-is not installed, 3 a broker uses it, or it cannot be read.
+Exit codes: 0 exported, 1 the same but for damaged parts, 2 no store there, FILE exists or cannot be
+written, or pyarrow is not installed, 3 a broker uses the store, or it cannot be read.
 """
 
 IMPORT_HELP: Final = """\
@@ -50,9 +51,10 @@ Append the messages of FILE to the store in PATH, which no broker uses; a new on
 FILE is what `kourou store export` wrote, or JSON lines as `kourou receive` and `kourou message
 print` write them; `topic` and `body` are enough. FILE - is stdin, for JSON lines. Topic, queue, id,
 tag, keys, properties, hosts and times stay, but a message is never stored earlier than the store's
-last. Its offset is the next of its queue. Topics that the store does not know are added, with as
-many queues as their messages need. Nothing is told to consumers that are connected elsewhere: it is
-a store, not a broker. Cut short, by Ctrl-C or a crash, it leaves a beginning of the messages.
+last. Its offset is the next of its queue. Topics that the store does not know are added, and those
+with fewer queues than their messages need get more to read from. Nothing is told to consumers that
+are connected elsewhere: it is a store, not a broker. Cut short, by Ctrl-C or a crash, it leaves a
+beginning of the messages.
 
 \b
 Examples:
@@ -109,27 +111,44 @@ def export_store(
         store_at(path, lock=not live) as disk,
         LogProgress("read", is_shown=str(file) != "-") as progress,
         _new_file(file) as opened,
-        row_writer(opened, chosen) as writer,
     ):
-        messages, damaged = _write(export_messages(disk, wanted, progress), writer)
+        found = export_messages(disk, wanted, progress)
+        messages, damaged, unseen = _write(found, row_writer(opened, chosen), file, topics or ())
     place = "stdout" if str(file) == "-" else file
     say(f"{place}: {output.counted(messages, 'message')}")
+    for topic in sorted(unseen):
+        say(f"note: of topic {topic} there was none; `kourou store info {path}` shows the topics")
     if damaged:
         raise typer.Exit(FAILED)
 
 
-def _write(found: Iterable[Row | LogPiece], writer: RowWriter) -> tuple[int, int]:
-    """Write the rows; return how many there were, and how many damaged parts of the log."""
+def _write(
+    found: Iterable[Row | LogPiece], writer: RowWriter, file: Path, topics: Iterable[str]
+) -> tuple[int, int, set[str]]:
+    """Write the rows to the end.
+
+    Returns:
+        How many there were, how many damaged parts of the log, and the topics without a row.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
     messages = damaged = 0
+    unseen = set(topics)
+    writing = _Writing(file)
     for one in found:
         if isinstance(one, LogPiece):
             damaged += 1
             at = f"byte {one.position:,}: {one.size:,} bytes"
             say(f"warning: the log is damaged at {at}: {one.problem}")
         else:
-            writer.write(one)
+            with writing:
+                writer.write(one)
             messages += 1
-    return messages, damaged
+            unseen.discard(one["topic"])
+    with writing:
+        writer.finish()
+    return messages, damaged, unseen
 
 
 def import_store(
@@ -140,13 +159,19 @@ def import_store(
     with (
         _opened(file, chosen) as (opened, size),
         store_at(path, lock=False, may_be_new=True) as disk,
+        Interrupts() as interrupts,
         # Of a pipe it is not known how much will come, and whoever fills it may show progress.
         Progress(
             f"MiB of {file.name}", size // _MIB, is_shown=size > 0 and sys.stderr.isatty()
         ) as line,
     ):
-        rows = read_rows(opened, chosen, _in_mib(line))
-        done = import_messages(disk, rows, SystemClock().now_ms(), pid=os.getpid())
+        rows = interrupts.between(read_rows(opened, chosen, _in_mib(line)))
+        try:
+            done = import_messages(disk, rows, SystemClock().now_ms(), pid=os.getpid())
+        except KeyboardInterrupt:
+            stored = output.counted(interrupts.done, "message")
+            say(f"stopped: the first {stored} stored")
+            raise
     if as_json:
         output.print_json(
             {
@@ -154,6 +179,7 @@ def import_store(
                 "messages": done.messages,
                 "topics": sorted(done.queues),
                 "new_topics": done.new_topics,
+                "grown_topics": done.grown_topics,
             }
         )
         return
@@ -197,26 +223,49 @@ def _in_mib(line: Progress) -> Callable[[int], None]:
     return advance
 
 
+class _Writing:
+    """Tells failures to write a file as such, and not as the store's."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            place = "stdout" if str(self._file) == "-" else self._file
+            raise UsageError(f"{place} cannot be written: {error.strerror or error}") from error
+
+
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
     """Give a file to write; it has its name once it is whole.
 
     Raises:
-        StoreUnusableError: it cannot be written.
+        UsageError: it cannot be made or finished.
     """
     if str(path) == "-":
         yield sys.stdout.buffer
         return
     path = path.expanduser()
     part = path.with_name(f"{path.name}.part")
+    writing = _Writing(path)
     try:
-        with part.open("wb") as file:
+        with writing:
+            file = part.open("wb")
+        try:
             yield file
-        part.replace(path)
-    except OSError as error:
-        raise StoreUnusableError(str(path), f"{error.strerror or error}") from error
+        finally:
+            with writing:
+                file.close()
+        with writing:
+            part.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _span(start: str, end: str) -> tuple[int, int | None]:

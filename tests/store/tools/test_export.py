@@ -154,6 +154,8 @@ def test_an_import_adds_the_topics_that_are_not_known() -> None:
     topics = decode_topic_config_table(data).topics
     assert (first.new_topics, second.new_topics) == (["A"], ["B"])
     assert {name: one.write_queue_nums for name, one in topics.items()} == {"A": 1, "B": 2}
+    assert second.grown_topics == ["A"]
+    assert {name: one.read_queue_nums for name, one in topics.items()} == {"A": 2, "B": 2}
 
 
 def test_an_import_ends_at_a_row_that_cannot_be_stored() -> None:

@@ -2,16 +2,18 @@
 
 Each message is appended to its topic and queue, in the order in which the rows come: ids, keys,
 tags, properties and hosts stay, and the time it was stored, unless the store's last message is
-later. Its offset is the queue's next. Where a row cannot be taken the import ends; what came before
+later. Its offset is the queue's next. Topics are made known before their messages are written, so
+that whatever is stored can be read. Where a row cannot be taken the import ends; what came before
 it is stored.
 
-A crash leaves a beginning of what was imported, recovered by the next start.
+A crash leaves a beginning of what was imported, recovered by the next start, and maybe a topic of
+which nothing was stored yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kourou.disk import Disk
@@ -27,7 +29,7 @@ from kourou.store.message_store import MessageStore
 from kourou.store.paths import TOPICS
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.tools.export import Row, to_draft
-from kourou.store.tools.mending import config_of, locked
+from kourou.store.tools.mending import config_of
 
 _WRITE_BYTES: Final = 4 * 1024 * 1024
 """Appends that wait in memory for one write."""
@@ -41,11 +43,14 @@ class Imported:
         messages: how many.
         queues: of each topic, one more than its highest queue id.
         new_topics: those that the store's table of topics lacked, and has now.
+        grown_topics: those that had fewer queues to read from than the messages need, and have
+            them now.
     """
 
     messages: int = 0
     queues: dict[str, int] = field(default_factory=dict)
     new_topics: list[str] = field(default_factory=list)
+    grown_topics: list[str] = field(default_factory=list)
 
 
 def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -> Imported:
@@ -64,40 +69,75 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
     """
     store = MessageStore.open(disk, config_of(disk), now_ms, pid=pid)
     done = Imported()
-    waiting = 0
     try:
-        for row in rows:
-            waiting += store.append(to_draft(row), row["store_at_ms"] or now_ms).size
-            done.messages += 1
-            done.queues[row["topic"]] = max(done.queues.get(row["topic"], 0), row["queue_id"] + 1)
-            if waiting >= _WRITE_BYTES:
-                waiting = 0
-                store.dispatch(store.write())
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"{error}; the {done.messages:,} before it are stored") from None
+        topics = _Topics(disk, done, now_ms)
+        try:
+            _store_all(store, rows, topics, now_ms)
+        except InvalidMessageError as error:
+            text = f"{error}; the {done.messages:,} before it are stored"
+            raise InvalidMessageError(text) from None
+        finally:
+            topics.save()
     finally:
         store.close(now_ms)
-        with locked(disk):
-            done.new_topics = _add_topics(disk, done.queues, now_ms)
     return done
 
 
-def _add_topics(disk: Disk, queues: dict[str, int], now_ms: int) -> list[str]:
-    """Add the topics to the table that brokers serve, where it lacks them; return their names."""
-    file = ConfigFile(disk, TOPICS, decode_topic_config_table)
-    data = file.load()
-    table = (
-        TopicConfigTable({}, DataVersion(timestamp=now_ms))
-        if data is None
-        else decode_topic_config_table(data)
-    )
-    new = {
-        name: TopicConfig(name, read_queue_nums=count, write_queue_nums=count)
-        for name, count in queues.items()
-        if name not in table.topics
-    }
-    if new:
-        version = table.data_version.next(now_ms)
-        topics = {**table.topics, **new}
-        file.save(encode_topic_config_table(TopicConfigTable(topics, version), pretty=True))
-    return sorted(new)
+def _store_all(store: MessageStore, rows: Iterable[Row], topics: _Topics, now_ms: int) -> None:
+    """Append the rows' messages; the last of them wait in memory."""
+    done, waiting = topics.done, 0
+    for row in rows:
+        waiting += store.append(to_draft(row), row["store_at_ms"] or now_ms).size
+        done.messages += 1
+        done.queues[row["topic"]] = max(done.queues.get(row["topic"], 0), row["queue_id"] + 1)
+        if waiting >= _WRITE_BYTES:
+            waiting = 0
+            topics.save()
+            store.dispatch(store.write())
+
+
+class _Topics:
+    """The table of topics that brokers serve, which is to know all that is imported.
+
+    Args:
+        disk: the store's, which is open.
+        done: what was imported so far; is told which topics are new and which grew.
+        now_ms: the time.
+
+    Raises:
+        CorruptRecordError: the table cannot be read.
+    """
+
+    def __init__(self, disk: Disk, done: Imported, now_ms: int) -> None:
+        self.done = done
+        self._now_ms = now_ms
+        self._file = ConfigFile(disk, TOPICS, decode_topic_config_table)
+        data = self._file.load()
+        self._table = (
+            TopicConfigTable({}, DataVersion(timestamp=now_ms))
+            if data is None
+            else decode_topic_config_table(data)
+        )
+
+    def save(self) -> None:
+        """Make the topics known, durably; nothing is written if they are.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        done, known = self.done, self._table.topics
+        changed: dict[str, TopicConfig] = {}
+        for name, count in done.queues.items():
+            topic = known.get(name)
+            if topic is None or (name in done.new_topics and topic.write_queue_nums < count):
+                changed[name] = TopicConfig(name, read_queue_nums=count, write_queue_nums=count)
+            elif topic.read_queue_nums < count:  # producers go on with the queues they have
+                changed[name] = replace(topic, read_queue_nums=count)
+        if not changed:
+            return
+        version = self._table.data_version.next(self._now_ms)
+        self._table = TopicConfigTable({**known, **changed}, version)
+        self._file.save(encode_topic_config_table(self._table, pretty=True))
+        new = {*done.new_topics, *(name for name in changed if name not in known)}
+        done.new_topics = sorted(new)
+        done.grown_topics = sorted({*done.grown_topics, *changed} - new)

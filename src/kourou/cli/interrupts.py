@@ -1,0 +1,67 @@
+"""Ctrl-C while rows are worked on: it ends the work between two of them, never within one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+from kourou.cli.exits import INTERRUPTED
+
+T = TypeVar("T")
+
+
+class Interrupts:
+    """Keeps Ctrl-C back within the `with` block until the next row is asked for.
+
+    A wait for a row, as of a pipe, ends at once. A second Ctrl-C ends the process, as a kill would.
+
+    Attributes:
+        done: rows after which another was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._is_waiting = False
+        self._is_asked = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def between(self, rows: Iterable[T]) -> Iterator[T]:
+        """Return the rows.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came.
+        """
+        waiting = iter(rows)
+        while True:
+            self._is_waiting = True
+            if self._is_asked:
+                raise KeyboardInterrupt
+            try:
+                row = next(waiting)
+            except StopIteration:
+                return
+            finally:
+                self._is_waiting = False
+            yield row
+            self.done += 1
+
+    def _on_signal(self, *_: object) -> None:
+        if self._is_asked:
+            os._exit(INTERRUPTED)
+        self._is_asked = True
+        if self._is_waiting:
+            raise KeyboardInterrupt

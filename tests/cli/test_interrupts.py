@@ -1,0 +1,46 @@
+"""Ctrl-C ends work between two rows, or at once where a row is waited for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from kourou.cli.interrupts import Interrupts
+
+
+def test_it_waits_for_the_row_in_hand() -> None:
+    seen: list[int] = []
+
+    def work(rows: Iterator[int]) -> None:
+        for row in rows:
+            if row == 2:
+                signal.raise_signal(signal.SIGINT)
+            seen.append(row)
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts.between(range(5)))
+
+    assert (seen, interrupts.done) == ([0, 1, 2], 3)
+
+
+def test_a_wait_for_a_row_ends_at_once() -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        list(interrupts.between(rows()))
+
+    assert interrupts.done == 1
+
+
+def test_what_comes_after_the_last_row_is_finished() -> None:
+    with Interrupts() as interrupts:
+        rows = list(interrupts.between("ab"))
+        signal.raise_signal(signal.SIGINT)
+
+    assert (rows, interrupts.done) == (["a", "b"], 2)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
