@@ -113,3 +113,9 @@ def test_a_record_passes_for_the_light_queues_that_java_put_it_in() -> None:
     assert not is_right(record, wanted, RecordCheck("%LMQ%y", 0, (1_000,)))
     assert is_right(record, wanted._replace(queue_offset=9), RecordCheck("%LMQ%y", 0, (1_000,)))
     assert not is_right(record, wanted, RecordCheck("%LMQ%x", 1, (1_000,)))
+
+
+def test_a_record_without_a_seal_whose_properties_are_no_text_does_not_pass() -> None:
+    record = encode_record(draft(properties={"TAGS": "a", "note": "text"}), 7, 4096, 1_000_000)
+    assert is_right(record, wanted_of(record))
+    assert not is_right(record.replace(b"text", b"te\xf8t"), wanted_of(record))

@@ -1,8 +1,9 @@
 """Whether stored bytes are the record that a queue entry stands for: whole, and of that place.
 
 A record that ends in a seal (`kourou.store.log.record_seal`) takes about 1.2 us and 50 ns a KB; one
-without, as Java writes them, about 5 us. Of the latter only the body has a checksum: a bit that
-flips in its properties goes unnoticed.
+without, as Java writes them, about 5 us. Of the latter only the body has a checksum. Its place, its
+sizes, its topic, its queue and its tag are compared with the queue's entry, and its properties must
+be UTF-8, as all are that Java writes: any other bit that flips in them goes unnoticed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import crc32, tags_code
 from kourou.protocol.message_layout import MAGIC_V1
-from kourou.store.log.record_seal import SEAL_BYTES, encode_seal, read_checked
+from kourou.store.log.record_seal import SEAL_BYTES, encode_seal, is_sealed, read_checked
 from kourou.store.queues.dispatch import light_queues, queue_tags_code
 
 HEAD: Final = struct.Struct(">ii4xi4xqqi")
@@ -158,6 +159,8 @@ class RecordCheck:
             raise MalformedMessageError(
                 f"it is message {header.queue_offset} of queue {header.queue_id} of {header.topic}"
             )
+        if not (is_sealed(properties) or _is_text(properties)):
+            raise MalformedMessageError("its properties are not UTF-8")
         code = self.tags_code(header.topic, properties, header.store_at_ms)
         if wanted.tags_code != code and wanted.tags_code >= self._addresses_below:
             raise MalformedMessageError(
@@ -183,3 +186,11 @@ class RecordCheck:
     def tags_code(self, topic: str, properties: bytes, store_at_ms: int) -> int:
         """Return what the entry of such a record says of its tag, or of when it is due."""
         return queue_tags_code(topic.encode(), properties, store_at_ms, self._delay_levels_ms)
+
+
+def _is_text(properties: bytes) -> bool:
+    try:
+        properties.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

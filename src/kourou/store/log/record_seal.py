@@ -98,6 +98,11 @@ def encode_seal(checksum: int) -> bytes:
     return b"%b%b%b" % (SEAL_START, f"{checksum:010d}"[::-1].encode(), _END)
 
 
+def is_sealed(properties: bytes) -> bool:
+    """Tell whether the properties end in a seal, true or not."""
+    return properties.startswith(SEAL_START, len(properties) - SEAL_BYTES)
+
+
 def _separator(properties: bytes) -> bytes:
     return b"" if not properties or properties.endswith(_END) else _END
 

@@ -167,7 +167,7 @@ class _Check:
             # Java deletes a topic without a note: its config and its queues are gone, no more.
             found = (frozenset(self._disk.list(root)) for root in _ROOTS)
             known = frozenset(map(str, table)).union(*found)
-        return TopicRules(self._deleted_below(), known, self._batch_topics)
+        return TopicRules(self._deleted_below(), known)
 
     def _deleted_below(self) -> dict[str, int]:
         try:

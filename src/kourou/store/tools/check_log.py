@@ -41,12 +41,10 @@ class TopicRules(NamedTuple):
     Attributes:
         deleted_below: for each topic deleted, the position below which its records have none.
         known: topics that are there; None: none is known to be gone.
-        with_batches: topics with batch queues.
     """
 
     deleted_below: dict[str, int]
     known: frozenset[str] | None
-    with_batches: frozenset[str]
 
     def has_queue(self, topic: str, queue_id: int, at: int) -> bool:
         """Tell whether a record at a place of the log has an entry in the queue."""
