@@ -19,6 +19,7 @@ from kourou.store.queues.queue_extension import (
     is_address,
 )
 from kourou.store.reading.checked_get import Asked
+from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, draft
 
@@ -189,3 +190,21 @@ def test_units_go_with_their_topic() -> None:
     deletion.note()
     rig.kill()
     assert rig.disk.list("consumequeue_ext") == []
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "problem"),
+    [
+        (0, b"\0\0", "no whole extension unit"),
+        (20 + 2 + 7, b"z", f"the unit has tags code {ord('z')}, and should have {ord('b')}"),
+    ],
+)
+def test_a_check_compares_units_with_the_messages(at: int, data: bytes, problem: str) -> None:
+    rig = Rig(config=EXTENDED)
+    put(rig, *"abcabc")
+    rig.store.close(rig.now_ms)
+    rig.disk.write(NAME, at, [data])
+
+    (finding,) = check_store(rig.disk).findings
+    assert (finding.file, finding.offset) == (NAME, at - at % 20)
+    assert problem in finding.problem

@@ -64,6 +64,21 @@ def encode_unit(unit: ExtensionUnit) -> bytes:
     return _HEAD.pack(size, unit.tags_code, unit.store_at_ms, len(unit.bit_map)) + unit.bit_map
 
 
+def decode_unit(data: bytes) -> ExtensionUnit | None:
+    """Return the unit at the start of the bytes; None if there is no whole one."""
+    if len(data) < _HEAD.size:
+        return None
+    size, code, store_at_ms, bit_map_size = _HEAD.unpack_from(data)
+    if size != _HEAD.size + bit_map_size or not 0 <= bit_map_size <= len(data) - _HEAD.size:
+        return None
+    return ExtensionUnit(code, store_at_ms, data[_HEAD.size : size])
+
+
+def unit_position(address: int) -> int:
+    """Return the byte of the extension's files at which a unit begins."""
+    return address - _LOWEST
+
+
 class QueueExtension:
     """The extension of one queue, in `consumequeue_ext/<topic>/<queue id>`.
 
@@ -106,13 +121,8 @@ class QueueExtension:
         """
         if not is_address(address):
             return None
-        data = self._bytes_at(address - _LOWEST, self._disk.read if may_block else self._resident)
-        if len(data) < _HEAD.size:
-            return None
-        size, code, store_at_ms, bit_map_size = _HEAD.unpack_from(data)
-        if size != _HEAD.size + bit_map_size or not 0 <= bit_map_size <= len(data) - _HEAD.size:
-            return None
-        return ExtensionUnit(code, store_at_ms, data[_HEAD.size : size])
+        read = self._disk.read if may_block else self._resident
+        return decode_unit(self._bytes_at(address - _LOWEST, read))
 
     def put(self, unit: ExtensionUnit) -> int | None:
         """Add a unit, in memory; return its address, None if the extension is full."""

@@ -4,7 +4,8 @@
                      position and checksum; damage in the middle is stepped over; nothing but zeros
                      behind the last
     consume queues   names and sizes; for each visible record the entry at its queue offset with
-                     its place, size and code; offsets without a hole; nothing behind the last
+                     its place, size and code, or the extension unit that has the code; offsets
+                     without a hole; nothing behind the last
     batch queues     the same, an entry a record
     index            entry by entry against the log, not of a store in use; see `check_index`
     checkpoint       names a record, and no time later than the log's; our copy is whole
@@ -35,10 +36,10 @@ from kourou.store.paths import (
     COMMITLOG,
     CONFIG,
     CONSUMEQUEUE,
+    CONSUMEQUEUE_EXT,
     INDEX,
     TOPICS,
     batch_queue_directory,
-    extension_directory,
     queue_directory,
 )
 from kourou.store.queues.queue_kinds import batch_topics
@@ -49,6 +50,7 @@ from kourou.store.state.made_with import sizes_made_with
 from kourou.store.state.store_sizes import find_sizes, is_queue_id, log_files
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.tools.check_batch_queue import BatchQueueCheck
+from kourou.store.tools.check_extension import UnitCheck
 from kourou.store.tools.check_index import check_index
 from kourou.store.tools.check_log import LogBounds, LogCheck, TopicRules
 from kourou.store.tools.check_queue import QueueCheck
@@ -145,7 +147,7 @@ class _Check:
             for one in self._findings
             if not (one.file.startswith(f"{COMMITLOG}/") and one.file < first)
             and not (
-                one.file.startswith((f"{CONSUMEQUEUE}/", f"{BATCH_CONSUMEQUEUE}/"))
+                one.file.startswith(tuple(f"{root}/" for root in (*_ROOTS, CONSUMEQUEUE_EXT)))
                 and (one.file.split("/")[1] in deleted or not self._has_directory(one.file))
             )
         ]
@@ -230,8 +232,10 @@ class _Check:
             if is_batch:
                 check = BatchQueueCheck(self._disk, segments, self._log.first)
             else:
-                units = self._disk.list(extension_directory(topic, queue_id))
-                check = QueueCheck(self._disk, segments, self._log.first, has_extension=bool(units))
+                units = UnitCheck(self._disk, topic, queue_id)
+                check = QueueCheck(
+                    self._disk, segments, self._log.first, units if units.has_files else None
+                )
             self._queues[topic, queue_id] = check
         return check
 

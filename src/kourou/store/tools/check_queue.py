@@ -10,6 +10,7 @@ from kourou.store.log.log_scan import used_bytes
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.queues.queue_extension import is_address
+from kourou.store.tools.check_extension import UnitCheck
 from kourou.store.tools.findings import Finding
 
 _READ_ENTRIES = 512
@@ -36,14 +37,14 @@ class QueueCheck:
         disk: where the queue's files are.
         segments: all its files; none, if the queue has none.
         log_first: where the commit log begins; entries of older records may be there still.
-        has_extension: whether entries may name extension units in place of a tags code.
+        units: the extension units that entries may name in place of a tags code; None without.
     """
 
     def __init__(
-        self, disk: Disk, segments: SegmentList, log_first: int, *, has_extension: bool = False
+        self, disk: Disk, segments: SegmentList, log_first: int, units: UnitCheck | None = None
     ) -> None:
         self._disk = disk
-        self._has_extension = has_extension
+        self._units = units
         self._segments = segments
         self._log_first = log_first
         self._next: int | None = None  # the offset of the next record, once one was seen
@@ -64,9 +65,14 @@ class QueueCheck:
             self._find(queue_offset, f"the log goes on at offset {queue_offset}, not {self._next}")
         self._next = queue_offset + 1
         found = self._entry(queue_offset)
-        if not is_code_known or (self._has_extension and is_address(found.tags_code)):
+        address = found.tags_code
+        units = self._units if is_address(address) else None
+        if units is not None or not is_code_known:
             found = found._replace(tags_code=entry.tags_code)
-        if found != entry:
+        if units is not None and found == entry:
+            code = entry.tags_code if is_code_known else None
+            self._note(units.find(queue_offset, address, code))
+        elif found != entry:
             self._find(queue_offset, f"the entry is {tuple(found)}, and should be {tuple(entry)}")
 
     def _is_damaged(self, queue_offset: int, damages: Damages) -> bool:
@@ -178,9 +184,14 @@ class QueueCheck:
         self._find(queue_offset, text)
 
     def _find(self, queue_offset: int, problem: str) -> None:
-        if len(self._findings) >= _FINDINGS_MAX:
-            self._findings_left_out += 1
-            return
         position = queue_offset * ENTRY_BYTES
         name, at = self._segments.name(position), position % self._segments.file_bytes
-        self._findings.append(Finding(name, at, f"offset {queue_offset}: {problem}"))
+        self._note(Finding(name, at, f"offset {queue_offset}: {problem}"))
+
+    def _note(self, finding: Finding | None) -> None:
+        if finding is None:
+            return
+        if len(self._findings) >= _FINDINGS_MAX:
+            self._findings_left_out += 1
+        else:
+            self._findings.append(finding)
