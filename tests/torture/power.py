@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -32,6 +32,7 @@ from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from tests.store.rig import CONFIG, draft
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
+from tests.torture.more_steps import lose_power_in_any_file
 from tests.torture.steps import PowerLostError, lose_power_anywhere
 from tests.torture.stored import stored_messages
 
@@ -47,6 +48,7 @@ HOLE: Final = "holes and wrong bytes"
 DAMAGE: Final = "findings of store check"
 BROKEN: Final = "recoveries that failed"
 STEPS: Final = "lost or wrong by single steps"
+MORE_STEPS: Final = "the same with index, batches, expiry, deletion"
 
 Place = tuple[str, int, int]
 
@@ -307,12 +309,21 @@ def _live(seed: int, *, is_sync: bool) -> Outcome:
 
 def step_by_step(seed: int) -> Outcome:
     """Return what came of one seed of `tests.torture.steps`."""
+    return _steps(STEPS, lose_power_anywhere, seed)
+
+
+def step_by_step_in_any_file(seed: int) -> Outcome:
+    """Return what came of one seed of `tests.torture.more_steps`."""
+    return _steps(MORE_STEPS, lose_power_in_any_file, seed)
+
+
+def _steps(figure: str, lose_power: Callable[[int], None], seed: int) -> Outcome:
     logging.disable(logging.CRITICAL)
     outcome = Outcome()
     try:
-        lose_power_anywhere(seed)
+        lose_power(seed)
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - a finding
-        outcome.failures.append((STEPS, f"seed {seed}: {type(error).__name__}: {error}"))
+        outcome.failures.append((figure, f"seed {seed}: {type(error).__name__}: {error}"))
     finally:
         logging.disable(logging.NOTSET)
     outcome.counts["seeds"] += 1
@@ -325,6 +336,7 @@ def run(size: Size) -> list[Figure]:
     in_sync = run_cases(lose_power_in_sync_mode, seeds, size, "power loss, sync mode")
     in_async = run_cases(lose_power_in_async_mode, seeds, size, "power loss, async mode")
     steps = run_cases(step_by_step, seeds, size, "power loss, single steps")
+    more = run_cases(step_by_step_in_any_file, seeds, size, "power loss, steps in any file")
     both = Outcome()
     both.add(in_sync)
     both.add(in_async)
@@ -336,4 +348,5 @@ def run(size: Size) -> list[Figure]:
         counted(FAULT, BROKEN, both, "seeds"),
         counted(FAULT, DAMAGE, both, "seeds"),
         counted(FAULT, STEPS, steps, "seeds"),
+        counted(FAULT, MORE_STEPS, more, "seeds"),
     ]

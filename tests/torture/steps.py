@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from kourou.errors import StoreFullError
-from kourou.store.message_store import MessageStore
+from kourou.store.message_store import Appended, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, draft
@@ -33,6 +34,7 @@ class Run:
     disk: SimDisk
     appended: list[tuple[tuple[str, int], bytes]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    places: list[Appended] = field(default_factory=list)
     durable: int = 0
     now_ms: int = 1_000
 
@@ -49,8 +51,13 @@ class Run:
         note = {"TAGS": "a", "NOTE": "y" * (number * 53 % 1300 + 1)}
         message = draft(body, topic=topic, queue_id=queue_id, properties=note)
         got = self.store.append(message, self.now_ms)
-        self.appended.append(((topic, queue_id), body))
+        self.note(body, got)
+
+    def note(self, body: bytes, got: Appended) -> None:
+        """Take down what was appended."""
+        self.appended.append(((got.topic, got.queue_id), body))
         self.ends.append(got.end)
+        self.places.append(got)
 
     def write(self, _: int) -> None:
         self.store.write()
@@ -117,6 +124,7 @@ class Run:
     def forget(self, count: int) -> None:
         del self.appended[count:]
         del self.ends[count:]
+        del self.places[count:]
 
     def lose_power(self, operations: int) -> None:
         """Raise out of the disk after so many operations."""
@@ -182,16 +190,24 @@ STEPS = [
 ]  # fmt: skip
 
 
-def lose_power_anywhere(seed: int) -> None:
+def lose_power_anywhere(
+    seed: int, kind: type[Run] = Run, names: Sequence[str] = STEPS, count: int = 80
+) -> None:
     """Do steps of the seed's choice until power fails, recover, crash there too, and compare.
+
+    Args:
+        seed: of all choices.
+        kind: of the run.
+        names: of its steps, those more often that come more often.
+        count: how many steps there are at most.
 
     Raises:
         AssertionError: something durable is lost, or something else is there.
     """
     dice = random.Random(seed)
-    steps = [(dice.choice(STEPS), dice.randrange(61)) for _ in range(dice.randrange(80))]
-    run = Run(SimDisk(seed))
-    run.lose_power(dice.randrange(600))
+    steps = [(dice.choice(names), dice.randrange(61)) for _ in range(dice.randrange(count))]
+    run = kind(SimDisk(seed))
+    run.lose_power(dice.randrange(600 * count // 80))
     try:
         run.open()
         for step in steps:

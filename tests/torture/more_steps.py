@@ -1,0 +1,188 @@
+"""Steps with all that a store keeps beside the usual queues, and power losses in each of them.
+
+Batch queues, the key index, segments that expire, topics that are deleted: what is left must be
+what the log holds from where it begins, without what was deleted, of which all or nothing is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kourou.model.properties import KEYS
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
+from kourou.protocol.message_layout import decode_message
+from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_query import KeyQuery
+from kourou.store.index.key_index import IndexStep
+from kourou.store.message_store import Asked
+from kourou.store.retention import RetentionConfig
+from kourou.store.state.checkpoint import load_checkpoint
+from tests.store.rig import SEGMENT_BYTES, draft
+from tests.torture.steps import STEPS, Run, lose_power_anywhere
+
+BATCHES = ("B", 0)
+DELETED = "D"
+QUEUES = (("T", 0), ("T", 1), ("U", 0), BATCHES, (DELETED, 0), (DELETED, 3))
+RETENTION = RetentionConfig(file_reserved_hours=0, delete_files_max=2)
+
+
+@dataclass
+class FullRun(Run):
+    """A run with every kind of queue and file.
+
+    Attributes:
+        gone_below: records of the deleted topic below this place of the log are in no queue.
+        deleting: the same of a deletion that is under way.
+        keys: of each body.
+        sent: how many bodies there were.
+    """
+
+    gone_below: int = 0
+    deleting: int | None = None
+    keys: dict[bytes, str] = field(default_factory=dict)
+    sent: int = 0
+
+    def open(self) -> None:
+        self.disk.now_ms = lambda: self.now_ms
+        super().open()
+        self.store.ask_kinds("B".__eq__)
+        if self.deleting is not None:
+            if not any(self.store.max_offset(DELETED, queue_id) for queue_id in (0, 3)):
+                self.gone_below = self.deleting
+            self.deleting = None
+        self.gone_below = min(self.gone_below, self.store.written_position)
+
+    def append_batch(self, number: int) -> None:
+        self.sent += 1
+        body = b"batch %06d" % self.sent + b"x" * (number * 37 % 900)
+        properties = {"INNER_NUM": str(number % 5 + 1), "NOTE": "y" * (number + 1)}
+        flags = INNER_BATCH | NEED_UNWRAP
+        made = draft(body, topic="B", sys_flag=flags, properties=properties)
+        self.note(body, self.store.append(made, self.now_ms))
+
+    def append_keyed(self, number: int) -> None:
+        self._append_keyed(*QUEUES[number % 3], number)
+
+    def append_doomed(self, number: int) -> None:
+        self._append_keyed(DELETED, number % 2 * 3, number)
+
+    def _append_keyed(self, topic: str, queue_id: int, number: int) -> None:
+        self.sent += 1
+        body = b"key %06d" % self.sent + b"x" * (number * 37 % 700)
+        self.keys[body] = f"key-{number % 7}"
+        properties = {KEYS: f"key-{number % 7} other", "NOTE": "y" * (number + 1)}
+        made = draft(body, topic=topic, queue_id=queue_id, properties=properties)
+        self.note(body, self.store.append(made, self.now_ms))
+
+    def follow(self, number: int) -> None:
+        """Let the key index follow the log, a little or to its end."""
+        for _ in range(number):
+            if self.store.index_step() is IndexStep.IDLE:
+                break
+            self.store.index_upkeep(self.now_ms)
+
+    def save_index(self, _: int) -> None:
+        self.store.index_save()
+
+    def expire(self, _number: int) -> None:
+        """Remove what expired, in the steps that a broker takes.
+
+        Nothing expires so young that its queue entries are not durable: that takes seconds.
+        """
+        expiry = self.store.expiry
+        old = load_checkpoint(self.disk).queues_offset - expiry.log_min_position
+        count = expiry.count_expired(RETENTION, self.now_ms)
+        for _ in range(min(count, old // SEGMENT_BYTES)):
+            expiry.remove([expiry.hide_segment()])
+        expiry.sync_log()
+        expiry.remove(expiry.hide_files(expiry.look_at(expiry.queues())))
+
+    def delete(self, _: int) -> None:
+        """Delete a topic, in the steps that a broker takes."""
+        deletion = self.store.begin_deletion(DELETED)
+        if deletion is None:
+            return
+        self.deleting = deletion.below
+        deletion.note()
+        deletion.forget()
+        self.gone_below, self.deleting = deletion.below, None
+        deletion.remove_files()
+        deletion.allow()
+
+    def compare(self) -> None:
+        for topic, queue_id in QUEUES:
+            below = self.gone_below if topic == DELETED else 0
+            mine = [
+                (place, body)
+                for place, (queue, body) in zip(self.places, self.appended, strict=True)
+                if queue == (topic, queue_id) and place.physical_offset >= below
+            ]
+            last = mine[-1][0] if mine else None
+            end = 0 if last is None else last.queue_offset + last.count
+            assert self.store.max_offset(topic, queue_id) == end, (topic, queue_id, end)
+            assert self._read(topic, queue_id) == [
+                (place.queue_offset, body)
+                for place, body in mine
+                if place.physical_offset >= self.store.min_position
+            ]
+        self._compare_index()
+
+    def _read(self, topic: str, queue_id: int) -> list[tuple[int, bytes]]:
+        given: list[tuple[int, bytes]] = []
+        at, end = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
+        while at < end:
+            asked = Asked(at, 32, 1 << 20, None)
+            found = self.store.get_resident(topic, queue_id, asked)
+            found = found or self.store.get(topic, queue_id, asked)
+            assert not found.mended, "no entry has rotted"
+            assert found.plan.next_offset > at, found.plan
+            for record in found.records():
+                message = decode_message(record)
+                assert set(message.properties["NOTE"]) == {"y"}, "a torn record"
+                given.append((message.queue_offset, message.body))
+            at = found.plan.next_offset
+        return given
+
+    def _compare_index(self) -> None:
+        """Look for every key, once the index has followed all of the log."""
+        self.store.write()
+        plan = self.store.sync_plan()
+        if plan is not None:
+            self.store.run_sync(plan)
+            self.store.synced(plan)
+        self.store.dispatch(self.store.synced_position)
+        for _ in range(1_000):
+            if self.store.index_step() is IndexStep.IDLE:
+                break
+            self.store.index_upkeep(self.now_ms)
+        for topic in ("T", "U", DELETED):
+            for number in range(7):
+                self._compare_key(topic, f"key-{number}")
+
+    def _compare_key(self, topic: str, key: str) -> None:
+        begin = max(self.store.min_position, self.gone_below if topic == DELETED else 0)
+        query = KeyQuery(topic, key, KeyKind.KEY, 1_000, 0, 1 << 62)
+        found = [decode_message(record) for record in self.store.find_messages(query).records]
+        assert [(message.physical_offset, message.body) for message in found] == [
+            (place.physical_offset, body)
+            for place, (_, body) in zip(self.places, self.appended, strict=True)
+            if place.topic == topic
+            and place.physical_offset >= begin
+            and self.keys.get(body) == key
+        ], f"{key} of {topic}"
+
+
+MORE_STEPS = [
+    *STEPS, *["append_batch"] * 4, *["append_keyed"] * 4, *["append_doomed"] * 3,
+    *["follow"] * 3, "save_index", *["expire"] * 3, *["delete"] * 2,
+    *["sync", "show_synced", "flush"] * 3,
+]  # fmt: skip
+
+
+def lose_power_in_any_file(seed: int) -> None:
+    """Do these steps until power fails, recover, crash there too, and compare.
+
+    Raises:
+        AssertionError: something durable is lost, or something else is there.
+    """
+    lose_power_anywhere(seed, FullRun, MORE_STEPS, 240)
