@@ -137,6 +137,23 @@ def test_a_record_that_the_disk_has_spoilt_holds_up_its_level_until_it_may_be_sk
     assert sum("record.damaged" in one.message for one in caplog.records) == 1
 
 
+def test_what_is_read_in_place_of_a_damaged_message_waits_until_it_is_due() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for body in (b"spoilt", b"late"):
+            await parts.store_messages([parts.draft(body, delay_level=5)])
+            await asyncio.sleep(25)
+        log = f"commitlog/{0:020d}"
+        at = parts.disk.read(log, 0, 2000).index(b"spoilt")
+        parts.disk.write(log, at, [b"XXXXXX"])
+        await asyncio.sleep(20)
+        assert bodies(parts) == []
+        await asyncio.sleep(20)
+        assert bodies(parts) == [b"late"]
+        parts.disk.write(log, at, [b"spoilt"])  # as the check of the store's files finds it
+
+    run(test, skip_damaged_records=True)
+
+
 def test_a_due_time_that_rotted_on_the_disk_is_taken_from_the_record() -> None:
     async def first(parts: BrokerParts) -> None:
         for body in (b"one", b"two"):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kourou.broker.index_following import RETRY_MS, SAVE_INTERVAL_MS, IndexFollowing
+from kourou.store.index.index_active import ActiveIndexFile, Keyed
 from kourou.store.index.index_keys import KeyKind
-from kourou.store.index.index_log import LogRecord
 from kourou.store.index.index_query import KeyQuery
-from kourou.store.index.key_index import KeyIndex
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 
@@ -133,22 +133,22 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
 def test_an_unforeseen_failure_is_said_once_and_leaves_no_record_out(
     caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = KeyIndex._put
+    put_all = ActiveIndexFile.put_all
     calls: list[int] = []
 
-    def fail_at_third(index: KeyIndex, record: LogRecord) -> bool:
-        calls.append(record.start)
-        if 3 <= len(calls) <= 5:
+    def fail_at_first(file: ActiveIndexFile, keyed: Sequence[Keyed]) -> int:
+        calls.append(len(keyed))
+        if len(calls) <= 3:
             raise KeyError("unforeseen")
-        return put(index, record)
+        return put_all(file, keyed)
 
     async def test(parts: BrokerParts) -> None:
         await send(parts, *"abcdef")
-        monkeypatch.setattr(KeyIndex, "_put", fail_at_third)
+        monkeypatch.setattr(ActiveIndexFile, "put_all", fail_at_first)
         index = following(parts)
         await asyncio.sleep(5 * RETRY_MS / 1000)
         assert parts.store.index_lag_bytes == 0
-        assert sorted(set(calls)) == sorted(calls[-6:])
+        assert calls == [6, 6, 6, 6]
         await index.stop()
 
     run_with_parts(test)

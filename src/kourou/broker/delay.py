@@ -285,12 +285,15 @@ class DelayDelivery:
 
     async def _deliver(self, level: DelayLevel, due: Sequence[QueueEntry]) -> int:
         """Store the messages again, note how far that went, and return when to look again."""
+        end = level.queue_offset + len(due)
         found = await self._read(level, len(due), sum(entry.size for entry in due))
         if found is None:
             return FAILED_RETRY_MS
         now_ms = self._clock.now_ms()
         puts: list[tuple[int, asyncio.Future[PutResult] | None]] = []
         for wanted, record in zip(found.plan.wanted, found.records(), strict=True):
+            if wanted.queue_offset >= end:
+                break  # read in place of one that was passed over; it may not be due
             draft = self._draft(level, record)
             put = self._put(draft, now_ms) if draft is not None else None
             puts.append((wanted.queue_offset, put))

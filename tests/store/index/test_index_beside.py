@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 import pytest
 
-from kourou.store.index import key_index
-from kourou.store.index.index_active import ActiveIndexFile
+from kourou.protocol.message_layout import read_record
+from kourou.store.index import index_query
+from kourou.store.index.index_active import ActiveIndexFile, Keyed
 from kourou.store.index.index_keys import KeyKind, key_hash
 from kourou.store.index.index_query import KeyQuery, find_messages
 from kourou.store.index.key_index import IndexStep
+from kourou.store.log.record_reader import read_one
 from kourou.store.paths import INDEX
 from tests.store.index.test_key_index import LONG_MAX, START_MS, Indexed
 
@@ -24,17 +27,17 @@ def test_a_query_in_the_middle_of_a_step_finds_all_records(monkeypatch: pytest.M
     indexed.append(20)
     end = indexed.log.synced_position
     found: list[int] = []
-    put = ActiveIndexFile.put
+    put_all = ActiveIndexFile.put_all
 
-    def ask_and_put(file: ActiveIndexFile, hashes: list[int], offset: int, at_ms: int) -> int:
+    def ask_and_put(file: ActiveIndexFile, keyed: Sequence[Keyed]) -> int:
         query = KeyQuery("T", "k-39", KeyKind.KEY, 10, 0, LONG_MAX)
         records = find_messages(
             query, indexed.index, indexed.log, end, lambda place: indexed.log.read(place, 4096)
         )
         found.append(len(records.records))
-        return put(file, hashes, offset, at_ms)
+        return put_all(file, keyed)
 
-    monkeypatch.setattr(ActiveIndexFile, "put", ask_and_put)
+    monkeypatch.setattr(ActiveIndexFile, "put_all", ask_and_put)
     indexed.follow()
     assert found == [1] * len(found) != []
 
@@ -63,13 +66,13 @@ def test_files_expire_beside_a_file_that_is_made(monkeypatch: pytest.MonkeyPatch
     indexed.append(60)
     indexed.follow()
     files = indexed.index.files
-    create = key_index.ActiveIndexFile.create
+    create = ActiveIndexFile.create
 
     def expire_and_create(*arguments: object) -> ActiveIndexFile:
         indexed.index.expire(files[2].header.end_offset)
         return create(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(key_index.ActiveIndexFile, "create", expire_and_create)
+    monkeypatch.setattr(ActiveIndexFile, "create", expire_and_create)
     indexed.append(10)
     indexed.follow()
     names = [file.name for file in indexed.index.files]
@@ -130,3 +133,24 @@ def test_a_file_whose_header_the_device_cannot_read_is_made_again(
     assert [file.name for file in indexed.index.files] == [file.name for file in files[:2]]
     monkeypatch.undo()
     indexed.check()
+
+
+def test_an_answer_has_the_newest_messages_that_clients_can_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indexed = Indexed()
+    indexed.append(30)
+    indexed.follow()
+    query = KeyQuery("T", "g-1", KeyKind.KEY, 10, 0, LONG_MAX)
+
+    def places(bytes_max: int) -> list[int]:
+        monkeypatch.setattr(index_query, "_ANSWER_BYTES_MAX", bytes_max)
+        log = indexed.log
+        found = find_messages(
+            query, indexed.index, log, log.written_position, lambda at: read_one(log, at, LONG_MAX)
+        )
+        return [read_record(record, check_crc=True).physical_offset for record in found.records]
+
+    assert places(10_000) == indexed.places["g-1"]
+    assert places(500) == indexed.places["g-1"][-2:]
+    assert places(1) == indexed.places["g-1"][-1:]

@@ -25,6 +25,8 @@ TAIL_BYTES_MAX: Final = 32 * 1024 * 1024
 _CANDIDATES_MAX: Final = 4096
 """Records that are read, so that a hash that many keys share costs some tenths of a second."""
 _RECORDS_AT_ONCE: Final = 256
+_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024 - 64 * 1024
+"""Java's clients close the connection on a frame of more than 16 MiB."""
 
 
 class KeyQuery(NamedTuple):
@@ -67,7 +69,9 @@ ReadRecord = Callable[[int], bytes | None]
 def find_messages(
     query: KeyQuery, index: KeyIndex, log_: CommitLog, until: int, read: ReadRecord
 ) -> FoundMessages:
-    """Return the newest messages with the key; waits for the device, on any thread.
+    """Return the newest messages with the key, as many as fit into an answer.
+
+    Waits for the device, on any thread.
 
     Args:
         query: what is looked for.
@@ -82,6 +86,7 @@ def find_messages(
     last = index.last_header
     found: dict[int, bytes] = {}
     seen: set[int] = set()
+    size = 0
     for offset in _places(query, index, log_, until):
         if len(found) >= query.messages_max or len(seen) >= _CANDIDATES_MAX:
             break
@@ -89,8 +94,12 @@ def find_messages(
             continue
         seen.add(offset)
         record = _proven(query, offset, read)
-        if record is not None:
-            found[offset] = record
+        if record is None:
+            continue
+        size += len(record)
+        if found and size > _ANSWER_BYTES_MAX:
+            break
+        found[offset] = record
     records = [found[offset] for offset in sorted(found)]
     return FoundMessages(records, last.end_at_ms, last.end_offset)
 
