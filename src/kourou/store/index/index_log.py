@@ -34,6 +34,8 @@ _V6_BYTES: Final = 12
 _V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _HEAD_BYTES_MAX: Final = _HEAD_BYTES + 2 * _V6_BYTES
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+_TAIL_BYTES_MAX: Final = 2 * (2 + 0x7FFF)
+"""The longest topic and properties, with their sizes."""
 _TAIL_BYTES_MIN: Final = 4
 """Sizes of topic and properties, and a topic of one byte."""
 
@@ -241,7 +243,9 @@ def _parse(
         return _NOTHING
     end = at + size
     if end > len(chunk):
-        return None
+        # Not all that a size that rotted may claim is read to find that out: up to a segment.
+        is_likely = sys_flag & _V6_FLAGS or 0 < size - _HEAD_BYTES - body_size <= _TAIL_BYTES_MAX
+        return None if is_likely else _NOTHING
     topic_at = at + _HEAD_BYTES + body_size
     if sys_flag & _V6_FLAGS:
         store_at_ms, topic_at = _moved(chunk, at, sys_flag)
