@@ -17,6 +17,7 @@ from tests.torture.asking import Asking
 
 FALSE: Final = "false acknowledgements"
 LATE: Final = "not read-only within 100 ms"
+TAKEN: Final = "sends not refused within 100 ms"
 RETRIED: Final = "acknowledged after a failed sync"
 SILENT: Final = "read-only without a reason in health"
 STUCK: Final = "not taking messages again after a full disk"
@@ -59,14 +60,21 @@ class Course:
 
     Attributes:
         acknowledged_at_s: when the send of each began, and when it was acknowledged.
+        refused_at_s: when sends were refused.
         pause_s: of each sender, after an acknowledgement.
     """
 
     acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
     acknowledged_at_s: list[tuple[float, float]] = field(default_factory=list)
+    refused_at_s: list[float] = field(default_factory=list)
     pause_s: float = 0.002
     trouble_at_s: float | None = None
     troubles: list[str] = field(default_factory=list)
+
+    def refused_after_s(self, hit: Hit) -> float | None:
+        """Return how long after the call a send was refused for the first time; None if never."""
+        after = [at_s - hit.at_s for at_s in self.refused_at_s if at_s >= hit.at_s]
+        return min(after, default=None)
 
 
 async def send_on(asking: Asking, course: Course, name: int) -> None:
@@ -86,6 +94,7 @@ async def send_on(asking: Asking, course: Course, name: int) -> None:
             course.acknowledged_at_s.append((tried_at_s, loop.time()))
             await asyncio.sleep(course.pause_s)
         else:
+            course.refused_at_s.append(loop.time())
             await asyncio.sleep(0.05)
 
 
@@ -107,6 +116,9 @@ def judge(hit: Hit, error: int, course: Course, *, is_harmless: bool) -> Iterato
             yield LATE, f"after {(course.trouble_at_s - hit.at_s) * 1000:.0f} ms"
         elif not any("read-only" in text for text in course.troubles):
             yield SILENT, f"{course.troubles}"
+        refused_s = course.refused_after_s(hit)
+        if refused_s is None or refused_s > READ_ONLY_WITHIN_S:
+            yield TAKEN, "never" if refused_s is None else f"after {refused_s * 1000:.0f} ms"
         late = [
             at_s
             for tried_at_s, at_s in course.acknowledged_at_s

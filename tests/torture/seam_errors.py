@@ -31,6 +31,7 @@ from tests.torture.failing_calls import (
     SENDERS,
     SILENT,
     STUCK,
+    TAKEN,
     Course,
     Hit,
     judge,
@@ -132,5 +133,5 @@ def run(size: Size) -> list[Figure]:
     """Return the figures of all calls up to `size.calls`, each with every error."""
     numbers = range(len(ERRORS), (size.calls + 1) * len(ERRORS))
     outcome = run_cases(case, numbers, size, FAULT)
-    names = (FALSE, LATE, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
+    names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
     return [counted(FAULT, name, outcome, "calls") for name in names]

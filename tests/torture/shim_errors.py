@@ -26,6 +26,7 @@ from tests.torture.failing_calls import (
     SENDERS,
     SILENT,
     STUCK,
+    TAKEN,
     Course,
     Hit,
     judge,
@@ -51,6 +52,8 @@ class Torture:
     Attributes:
         ledger: the body at each queue and offset.
         verified: below these offsets all was read back.
+        delays_ms: from each failed call to the first /readyz that says so.
+        refusals_ms: from each failed call to the first send that is refused.
     """
 
     broker: RealBroker
@@ -59,6 +62,7 @@ class Torture:
     ledger: dict[tuple[int, int], bytes] = field(default_factory=dict)
     verified: dict[int, int] = field(default_factory=dict)
     delays_ms: list[float] = field(default_factory=list)
+    refusals_ms: list[float] = field(default_factory=list)
 
     async def suffer(self, error: int, nth: int) -> None:
         """Let the nth call fail, and see what the broker does."""
@@ -85,6 +89,8 @@ class Torture:
         self.outcome.failures += [(name, f"{said}: {text}") for name, text in found]
         if course.trouble_at_s is not None and hit.is_vital:
             self.delays_ms.append((course.trouble_at_s - hit.at_s) * 1000)
+            refused_s = course.refused_after_s(hit)
+            self.refusals_ms += [] if refused_s is None else [refused_s * 1000]
         if error == errno.EIO or any("read-only" in text for text in course.troubles):
             await self.restart(said)
 
@@ -176,7 +182,7 @@ def run(size: Size) -> list[Figure]:
     """Return the figures of all calls up to `size.calls`, each with every error."""
     if compiler() is None:
         return [Figure(FAULT, "not measured: this machine has no C compiler", "-", "-", held=True)]
-    total, delays_ms = Outcome(), [0.0]
+    total, delays_ms, refusals_ms = Outcome(), [0.0], [0.0]
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         library = build(directory)
@@ -184,11 +190,14 @@ def run(size: Size) -> list[Figure]:
             torture = asyncio.run(_torture(library, directory, error, size))
             total.add(torture.outcome)
             delays_ms += torture.delays_ms
-    names = (FALSE, LATE, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
+            refusals_ms += torture.refusals_ms
+    names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
     missed = total.counts["calls that never came"]
     return [
         *(counted(FAULT, name, total, "calls") for name in names),
-        Figure(FAULT, "read-only after, at most", f"{max(delays_ms):.0f} ms", "100 ms",
+        Figure(FAULT, "/readyz says so after, at most", f"{max(delays_ms):.0f} ms", "100 ms",
                held=max(delays_ms) <= 100),
+        Figure(FAULT, "sends refused after, at most", f"{max(refusals_ms):.0f} ms", "100 ms",
+               held=max(refusals_ms) <= 100),
         Figure(FAULT, "calls that never came", str(missed), "0", held=not missed),
     ]  # fmt: skip
