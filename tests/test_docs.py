@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from kourou.cli.serve import ServeConfig
+from kourou.settings import wire_keys
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def test_the_readme_fits_in_150_lines() -> None:
@@ -43,6 +51,45 @@ def test_each_python_program_in_the_readme_is_an_example_that_the_tests_run() ->
     assert len(programs) == 3
     for program in programs:
         assert any(program in example for example in examples), program
+
+
+def shown_commands() -> list[str]:
+    """Return the `kourou` command lines in the code blocks of README and docs/."""
+    blocks = [
+        block
+        for page in (ROOT / "README.md", *PAGES)
+        for block in re.findall(r"```\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    parts = (part for block in blocks for line in block.splitlines() for part in line.split(" | "))
+    found = [part.removeprefix("$ ").partition("  #")[0].strip() for part in parts]
+    return [command for command in found if command.startswith("kourou ")]
+
+
+def test_every_command_the_documents_show_is_one() -> None:
+    commands = shown_commands()
+
+    assert len(commands) > 15
+    for command in commands:
+        _, name, *words = shlex.split(command)
+        found: Any = get_command(import_module(f"kourou.cli.{name}").app)
+        while hasattr(found, "commands"):
+            found = found.commands[words.pop(0)]
+        found.make_context(name, words)  # an unknown option or a missing argument raises
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_a_page_names_exists(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_every_config_key_of_the_store_page_is_served() -> None:
+    text = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z]+[A-Z]\w+)`", text)) - {"kourouSeal"}
+
+    assert len(named) > 4
+    assert named <= wire_keys(ServeConfig).keys()
 
 
 def test_every_make_target_the_documents_name_exists() -> None:

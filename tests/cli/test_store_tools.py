@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -264,3 +265,19 @@ def test_each_command_has_examples(command: Command, name: str) -> None:
 
     assert f"kourou store {name} " in out
     assert "Examples:" in out
+
+
+def test_json_has_the_members_that_the_page_of_the_store_names(
+    command: Command, store: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "store.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `([a-z_ ]+)`", page, flags=re.MULTILINE)
+    messages = store / "messages.jsonl"
+    messages.write_text('{"topic": "t", "body": "x"}')
+    more = {"truncate": ("--at", "0", "--yes"), "import": (str(messages),)}
+
+    for name in ("info", "check", "rebuild", "import", "truncate"):
+        outcome = command("store", name, str(store), *more.get(name, ()), "--json")
+        assert sorted(json.loads(outcome.out)) == sorted(dict(rows)[name].split()), name
+    nothing = command("store", "truncate", str(store), "--at-damage", "--json")
+    assert sorted(json.loads(nothing.out)) == sorted(dict(rows)["truncate"].split())

@@ -111,7 +111,8 @@ def truncate(
 
 def _print_nothing(path: Path, at: int | None, *, as_json: bool) -> None:
     if as_json:
-        output.print_json({"store": str(path), "position": None, "bytes": 0, "records": 0})
+        nothing = {"position": None, "bytes": 0, "records": 0, "damaged_bytes": 0, "messages": {}}
+        output.print_json({"store": str(path), **nothing})
     elif at is None:
         output.print_line(f"{path}: nothing to cut: the log is not damaged")
     else:
