@@ -78,6 +78,18 @@ def java_client(version: str) -> Client:
     return Client(f"Java {version}", "java", main)
 
 
+def broker_classes() -> str:
+    """Return the jar of Broker.java, which starts the Java broker 5.5.0."""
+    _need("javac", "a JDK 17")
+    classes, jar = CACHE / "classes-broker", CACHE / "broker.jar"
+    if not jar.exists():
+        classes.mkdir(parents=True, exist_ok=True)
+        source = str(HERE / "java" / "Broker.java")
+        _build("javac", "-nowarn", "-cp", jars("5.5.0"), "-d", str(classes), source)
+        _build("jar", "cf", str(jar), "-C", str(classes), ".")  # archives of classes need jars
+    return str(jar)
+
+
 def admin_command() -> Sequence[str]:
     """Return the words that start `mqadmin` 5.5.0, driven by Admin.java, which logs nothing."""
     _need("javac", "a JDK 17")

@@ -20,12 +20,12 @@ from kourou import (
     PullConsumer,
     SendReceipt,
 )
-from kourou.errors import NoRouteError, QueryNotFoundError, RemoteError, TransportError
+from kourou.errors import NoRouteError, QueryNotFoundError
 
 ROUTE_SECONDS = 30
 SENDERS = 8
-DYING_TIMEOUT_MS = 8_000
-"""A broker that answers no more is waited for so long."""
+ON_THEIR_WAY_SECONDS = 0.3
+"""For answers that a broker sent before it ended."""
 
 
 class Ledger:
@@ -70,20 +70,27 @@ class Ledger:
         self, namesrv_addr: str, who: str, count: int, end: Callable[[], object]
     ) -> None:
         """Send on and on; end the broker with `end` once `count` messages are acknowledged."""
-        goal, ended = len(self.acknowledged) + count, asyncio.Event()
+        goal, reached = len(self.acknowledged) + count, asyncio.Event()
 
         async def keep_sending(producer: Producer) -> None:
-            while not ended.is_set():
-                try:
-                    await self._send(producer, who, DYING_TIMEOUT_MS)
-                except (TransportError, RemoteError):
-                    assert ended.is_set(), "the broker ended before its time"
-                if not ended.is_set() and len(self.acknowledged) >= goal:
-                    ended.set()
-                    await asyncio.to_thread(end)
+            while True:
+                await self._send(producer, who)
+                if len(self.acknowledged) >= goal:
+                    reached.set()
 
         async with Producer("interop-ledger", namesrv_addr) as producer:
-            await asyncio.gather(*(keep_sending(producer) for _ in range(SENDERS)))
+            senders = [asyncio.create_task(keep_sending(producer)) for _ in range(SENDERS)]
+            enough = asyncio.create_task(reached.wait())
+            await asyncio.wait([enough, *senders], return_when=asyncio.FIRST_COMPLETED)
+            if not reached.is_set():
+                await asyncio.gather(*senders)  # one failed, and says why
+            await asyncio.to_thread(end)
+            await asyncio.wait(senders, timeout=ON_THEIR_WAY_SECONDS)
+            for task in senders:
+                task.cancel()
+            for failure in await asyncio.gather(*senders, return_exceptions=True):
+                if isinstance(failure, AssertionError):
+                    raise failure
 
     async def check(self, namesrv_addr: str) -> None:
         """Read all queues: every acknowledged message is at its place, and nothing else is new."""
@@ -124,11 +131,11 @@ class Ledger:
                     assert {message.body for message in by_key + by_id} == {self._body(key)}
         return missing
 
-    async def _send(self, producer: Producer, who: str, timeout_ms: int = 15_000) -> None:
+    async def _send(self, producer: Producer, who: str) -> None:
         key = f"{who}-{next(self._numbers)}"
         self.sent.add(key)
         receipt = await producer.send(
-            Message(self.topic, self._body(key), tags=who, keys=[key]), timeout_ms=timeout_ms
+            Message(self.topic, self._body(key), tags=who, keys=[key]), timeout_ms=15_000
         )
         self._note(key, receipt)
 

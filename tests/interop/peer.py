@@ -7,10 +7,15 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interop.clients import CACHE, broker_classes
+
 START_SECONDS = 60
+END_SECONDS = 60
+NAMESRV = "org.apache.rocketmq.namesrv.NamesrvStartup"
 
 
 def free_port() -> int:
@@ -49,11 +54,16 @@ class JavaServer:
         broker.wait()
 
     def stop(self) -> None:
-        """End both and wait; twice as long as Java takes, then without asking."""
+        """End both and wait; longer than Java takes, then without asking.
+
+        A name server has nothing to save at its end, but for the archive of its classes.
+        """
         for process in reversed(self.processes):
-            process.send_signal(signal.SIGTERM)
+            is_namesrv = process is self.processes[0]
+            is_done = is_namesrv and _archive(NAMESRV).exists()
+            process.send_signal(signal.SIGKILL if is_done else signal.SIGTERM)
             try:
-                process.wait(20)
+                process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -88,10 +98,13 @@ def start_java(
     server = JavaServer(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", [])
     try:
         for memory, main, conf, port in (
-            ("128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "namesrv.conf", namesrv_port),
-            (heap, "org.apache.rocketmq.broker.BrokerStartup", "broker.conf", broker_port),
+            ("128m", NAMESRV, "namesrv.conf", namesrv_port),
+            (heap, "Broker", "broker.conf", broker_port),
         ):
-            command = ("java", f"-Xms{memory}", f"-Xmx{memory}", f"-Duser.home={home}", "-cp", jars)
+            command = (
+                *("java", f"-Xms{memory}", f"-Xmx{memory}", *_fast(main), f"-Duser.home={home}"),
+                *("-cp", f"{jars}:{broker_classes()}"),
+            )
             with (home / f"{conf}.log").open("wb") as log:
                 process = subprocess.Popen(
                     [*command, main, "-c", str(home / conf)],
@@ -105,6 +118,20 @@ def start_java(
         server.stop()
         raise
     return server
+
+
+def _fast(main: str) -> Sequence[str]:
+    """Return options of Java that halve the time of a start.
+
+    Classes come from an archive that the first process which ended well has left.
+    """
+    archive = _archive(main)
+    kind = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
+    return "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-XX:{kind}={archive}", "-Xlog:cds=off"
+
+
+def _archive(main: str) -> Path:
+    return CACHE / f"{main}.jsa"
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
