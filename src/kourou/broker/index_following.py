@@ -18,7 +18,7 @@ from kourou.store.message_store import IndexStep, MessageStore
 
 log = logging.getLogger(__name__)
 
-GATHER_MS: Final = 20
+GATHER_MS: Final = 100
 """How long messages are gathered before they are indexed together. Queries look behind the index
 too, so that nobody sees this."""
 PAUSE_MS: Final = 1

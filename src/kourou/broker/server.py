@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_MS: Final = 1_000
 """How often consume queues and the checkpoint are written."""
-FLUSH_PAUSE_MS: Final = 20
+FLUSH_PAUSE_MS: Final = 10
 """Between two parts of that, where many queues are new."""
 STATS_INTERVAL_MS: Final = 1_000
 """How often statistics are sampled; rates over 10 s and more are made of that."""
