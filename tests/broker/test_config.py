@@ -23,10 +23,11 @@ OURS = {
     "pendingRequestsMax",
     "heldPullsMax",
     "clientsMax",
+    "skipDamagedRecords",
     "advertise",
     "vipPortEnable",
 }
-"""Keys of limits that RocketMQ has not."""
+"""Keys that RocketMQ has not."""
 
 
 def test_the_defaults_are_durable_and_local() -> None:

@@ -26,6 +26,7 @@ OTHER_DEFAULTS = {
     "brokerIP1": "the machine's; None takes the address listened on",
     "brokerName": "the machine's",
     "enabledAppendPropCRC": "each record is covered by a checksum",
+    "flushConsumeQueueThoroughInterval": "a recovery scans what came since",
     "flushDiskType": "an acknowledged message is on disk",
     "listenPort": "Java's start-up sets 10911 too",
     "mappedFileSizeCommitLog": "the dev profile; prod has Java's 1 GiB",
