@@ -111,7 +111,7 @@ class ActiveIndexFile(IndexFile):
             with suppress(OSError):  # each try has another name, and would leave another file
                 disk.unlink(path)
             raise
-        return cls(disk, name, layout, header, array(_INT, bytes(SLOT_BYTES * layout.slots)))
+        return cls(disk, name, layout, header, _empty_slots(layout.slots))
 
     @classmethod
     def load(
@@ -287,6 +287,15 @@ def _sync(disk: Disk, path: str) -> None:
         disk.sync(path)
     except OSError as error:
         raise OSError(errno.EIO, f"a sync failed: {error}", path) from error
+
+
+def _empty_slots(number: int) -> array[int]:
+    """Return slots that lead nowhere, made in pieces: 20 MB at once hold up all for 12 ms."""
+    slots: array[int] = array(_INT)
+    piece: array[int] = array(_INT, bytes(SLOT_BYTES * min(_PIECE_PAGES * _PAGE_SLOTS, number)))
+    while len(slots) < number:
+        slots.extend(piece[: number - len(slots)])
+    return slots
 
 
 def _runs(pages: list[int]) -> list[tuple[int, int]]:
