@@ -27,6 +27,7 @@ from kourou.remoting.tls import TlsMode
 from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
+from kourou.store.paths import ABORT
 from kourou.store.state.made_with import sizes_made_with
 
 log = logging.getLogger(__name__)
@@ -235,7 +236,11 @@ def serve(
     plan = _plan(flags, config, profile)
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
     if not quiet and not ready_json:
-        typer.echo("Stopped; the store is closed.")
+        typer.echo(
+            "Stopped; the store was not closed cleanly (see the log): the next start recovers it."
+            if (plan.store_path / ABORT).exists()
+            else "Stopped; the store is closed."
+        )
 
 
 def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:

@@ -111,7 +111,13 @@ def truncate(
 
 def _print_nothing(path: Path, at: int | None, *, as_json: bool) -> None:
     if as_json:
-        nothing = {"position": None, "bytes": 0, "records": 0, "damaged_bytes": 0, "messages": {}}
+        nothing: dict[str, object] = {
+            "position": None,
+            "bytes": 0,
+            "records": 0,
+            "damaged_bytes": 0,
+            "messages": {},
+        }
         output.print_json({"store": str(path), **nothing})
     elif at is None:
         output.print_line(f"{path}: nothing to cut: the log is not damaged")

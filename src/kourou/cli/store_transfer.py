@@ -20,7 +20,7 @@ from kourou.cli.start_time import Start, parse_instant, parse_start
 from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at, store_at
 from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
-from kourou.errors import UsageError
+from kourou.errors import StoreError, UsageError
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.tools.export import Row, Selection, export_messages
 from kourou.store.tools.import_messages import import_messages
@@ -171,6 +171,10 @@ def import_store(
         except KeyboardInterrupt:
             stored = output.counted(interrupts.done, "message")
             say(f"stopped: the first {stored} stored")
+            raise
+        except StoreError:
+            if interrupts.done:
+                say(f"stopped: the first ones are stored; `kourou store info {path}` counts them")
             raise
     if as_json:
         output.print_json(

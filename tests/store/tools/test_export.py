@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kourou.errors import InvalidMessageError, StoreLockedError
+from kourou.errors import InvalidMessageError, StoreFullError, StoreLockedError
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from kourou.protocol.bodies_topics import decode_topic_config_table
 from kourou.store.log.log_walk import LogPiece
@@ -166,6 +166,18 @@ def test_an_import_ends_at_a_row_that_cannot_be_stored() -> None:
     with pytest.raises(InvalidMessageError, match=r"queue id -1.*the 2 before it are stored"):
         import_messages(disk, [*before[:2], bad, *before[3:]], 5, pid=1)
     assert rows(disk) == before[:2]
+    assert check_store(disk).findings == []
+
+
+def test_an_import_that_fills_the_disk_says_so_and_leaves_a_store_in_order() -> None:
+    before = rows(filled().disk)
+    disk = SimDisk(free=50 * 1024 * 1024)
+    many = [
+        Row(**{**row, "body": bytes([n % 251 + 1]) * 400_000}) for n in range(20) for row in before
+    ]
+
+    with pytest.raises(StoreFullError, match="free"):
+        import_messages(disk, many, 5, pid=1)
     assert check_store(disk).findings == []
 
 

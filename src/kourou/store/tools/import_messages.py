@@ -13,11 +13,12 @@ which nothing was stored yet.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.errors import InvalidMessageError
+from kourou.errors import InvalidMessageError, StoreError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies_topics import (
     DataVersion,
@@ -31,6 +32,8 @@ from kourou.store.state.config_file import ConfigFile
 from kourou.store.tools.export import Row, to_draft
 from kourou.store.tools.mending import config_of
 
+_FREE_BYTES_MIN: Final = 32 * 1024 * 1024
+"""Left of the device, so that the store can be closed, and opened again."""
 _WRITE_BYTES: Final = 4 * 1024 * 1024
 """Appends that wait in memory for one write."""
 
@@ -67,7 +70,8 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
         StoreFullError: the disk is full; the store has what fitted.
         StoreError: the store cannot be opened or written.
     """
-    store = MessageStore.open(disk, config_of(disk), now_ms, pid=pid)
+    config = replace(config_of(disk), free_bytes_min=_FREE_BYTES_MIN)
+    store = MessageStore.open(disk, config, now_ms, pid=pid)
     done = Imported()
     try:
         topics = _Topics(disk, done, now_ms)
@@ -78,8 +82,11 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
             raise InvalidMessageError(text) from None
         finally:
             topics.save()
-    finally:
-        store.close(now_ms)
+    except BaseException:
+        with suppress(StoreError):  # what went wrong first is told; the next start recovers
+            store.close(now_ms)
+        raise
+    store.close(now_ms)
     return done
 
 
