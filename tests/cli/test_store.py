@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -119,3 +120,17 @@ def test_a_directory_without_a_store_is_refused(
     assert str(path) in outcome.err
     assert ("no commitlog directory" if make else "is no directory") in outcome.err
     assert path.exists() == make
+
+
+def test_a_store_on_a_read_only_file_system_is_verified(
+    command: Command, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(OsDisk, "lock", refuse)
+
+    assert command("store", "check", str(store)).code == 0
+    assert command("store", "export", str(store), "-").code == 0
+    rebuilt = command("store", "rebuild", str(store))
+    assert (rebuilt.code, "Read-only file system" in rebuilt.err) == (3, True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -54,7 +55,7 @@ def store_at(path: Path, *, lock: bool, may_be_new: bool = False) -> Iterator[Os
             path.mkdir(parents=True, exist_ok=True)
         disk = OsDisk(path)
         # A store that was never opened has no lock file, and looking at one must not make it.
-        unlock = disk.lock(LOCK) if lock and disk.exists(LOCK) else None
+        unlock = _locked(disk) if lock and disk.exists(LOCK) else None
     except OSError as error:
         raise _unusable(path, error) from error
     try:
@@ -67,6 +68,16 @@ def store_at(path: Path, *, lock: bool, may_be_new: bool = False) -> Iterator[Os
         if unlock is not None:
             unlock()
         disk.close()
+
+
+def _locked(disk: OsDisk) -> Callable[[], None] | None:
+    """Lock the store; return what unlocks it, None where nobody can have it open to write."""
+    try:
+        return disk.lock(LOCK)
+    except OSError as error:
+        if error.errno == errno.EROFS:  # as a copy, mounted to be looked at
+            return None
+        raise
 
 
 def check_store_at(path: Path) -> None:
