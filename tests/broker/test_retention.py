@@ -81,7 +81,7 @@ def with_old_messages(
         await store(parts, 25)
         await asyncio.sleep(3 * HOUR_MS / 1000)
         await store(parts, 5)
-        parts.commit.flush(parts.clock.now_ms())
+        await settle(parts)
         await test(parts)
 
     return main
@@ -90,6 +90,14 @@ def with_old_messages(
 async def store(parts: BrokerParts, count: int) -> None:
     for _ in range(count):
         await parts.store_messages([parts.draft(BODY)])
+
+
+async def settle(parts: BrokerParts) -> None:
+    """Let the seconds pass until all queue entries are durable."""
+    async with asyncio.timeout(60):
+        while parts.store.expiry.awaits_queues:
+            await asyncio.sleep(1)
+            parts.commit.flush(parts.clock.now_ms())
 
 
 def segments(parts: BrokerParts) -> int:
@@ -123,6 +131,7 @@ def test_files_of_the_key_index_that_name_only_removed_messages_go_too() -> None
         for _ in range(30):
             await parts.store_messages([parts.draft(BODY, tags="a")])
             following.notify()
+        await settle(parts)
         await asyncio.sleep(3 * HOUR_MS / 1000)
         before = parts.disk.list("index")
         parts.retention.request()
@@ -201,6 +210,7 @@ def test_the_first_minute_after_a_start_removes_nothing_unless_asked_to() -> Non
     async def test(parts: BrokerParts) -> None:
         parts.disk.now_ms = lambda: 0
         await store(parts, 9)
+        await settle(parts)
         await parts.retention.run()
         assert segments(parts) == 3
         parts.disk.free = 1
@@ -259,6 +269,7 @@ def test_a_queues_file_that_cannot_be_removed_is_said_so_and_tried_again(
         await store(parts, 1)
         await asyncio.sleep(3 * HOUR_MS / 1000)
         await store(parts, 1)
+        await settle(parts)
 
         def refuse(operation: str, name: str) -> None:
             if operation == "unlink" and name.startswith("consumequeue/"):

@@ -100,6 +100,15 @@ class Rig:
         self.now_ms += 1_000
         self.store.flush(self.now_ms)
 
+    def settle(self) -> None:
+        """Let the seconds pass until all queue entries are durable."""
+        for _ in range(200):
+            if not self.store.expiry.awaits_queues:
+                return
+            self.tick()
+            self.commit()
+        raise AssertionError("the checkpoint does not move")
+
     def reopen(self) -> MessageStore:
         """Stop cleanly and start again."""
         self.store.close(self.now_ms)

@@ -63,28 +63,43 @@ class Expiry:
         disk: Disk,
         log_: CommitLog,
         queues: ConsumeQueueTable,
-        visible_position: Callable[[], int],
+        durable_position: Callable[[], int],
     ) -> None:
+        """Remove files of that log and these queues.
+
+        Args:
+            disk: where they are.
+            log_: the log.
+            queues: its queues.
+            durable_position: records below are durable, and so are their queue entries.
+        """
         self._disk = disk
         self._log = log_
         self._queues = queues
-        self._visible_position = visible_position
+        self._durable_position = durable_position
 
     @property
     def log_min_position(self) -> int:
         """Where the log begins."""
         return self._log.min_position
 
+    @property
+    def awaits_queues(self) -> bool:
+        """Whether a full segment must stay since queue entries of its records are not durable."""
+        segments = self._log.segments
+        return self._durable_position() < segments.end - segments.file_bytes
+
     def count_expired(self, config: RetentionConfig, now_ms: int) -> int:
         """Return how many of the oldest segments a run may remove; on any thread.
 
-        Never the last one, nor one with a record that is not durable or not in its queue yet.
+        Never the last one, nor one with a record whose queue entry is not durable: a power loss
+        would take the entry, nothing could make it again, and its offset would be given out twice.
 
         Raises:
             OSError: a segment's date cannot be read.
         """
         segments = self._log.segments
-        done = min(self._log.synced_position, self._visible_position())
+        done = self._durable_position()
         dates = (
             self._disk.modified_at_ms(segments.name(start))
             for start in segments.starts()[:-1]

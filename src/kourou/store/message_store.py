@@ -69,7 +69,9 @@ class MessageStore(StoreWriter):
         super().__init__(files, config)
         self.recovery: RecoveryReport = files.recovery
         self.index: KeyIndex | None = files.index
-        self.expiry = Expiry(files.disk, files.log, files.queues, lambda: self.visible_position)
+        self.expiry = Expiry(
+            files.disk, files.log, files.queues, lambda: files.checkpoint.value.queues_offset
+        )
         self._is_closed = False
         self._flush_target: Appended | None = None  # its entry is written when the round is over
 

@@ -252,6 +252,26 @@ def test_files_of_expired_records_go_but_never_the_newest(indexed: Indexed) -> N
     assert found == indexed.places["k-62"]
 
 
+def test_an_indexed_record_that_expires_before_the_next_is_followed_takes_none_of_its_keys() -> (
+    None
+):
+    indexed = Indexed()
+    indexed.append(60)
+    indexed.follow()
+    indexed.index.save()
+    last = indexed.index.last_header.end_offset
+    indexed.append(60)
+
+    indexed.open()
+    segments = indexed.log.segments
+    segments.hide_first(last // SEGMENT_BYTES + 1)
+    indexed.follow()
+
+    for key, places in indexed.places.items():
+        found = list(indexed.index.find(key_hash("T", key, KeyKind.KEY), 0, LONG_MAX))
+        assert {place for place in places if place >= indexed.log.min_position} <= set(found), key
+
+
 def test_only_records_of_the_time_asked_for_are_named_to_a_second(indexed: Indexed) -> None:
     indexed.check()
     hash_ = key_hash("T", "T#t-1", KeyKind.KEY)

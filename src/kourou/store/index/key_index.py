@@ -193,7 +193,9 @@ class KeyIndex:
 
     def _put(self, record: LogRecord) -> bool:
         """Add the record's entries; False if some of them need another file."""
-        done, self._keys_done = self._keys_done, 0
+        # What was at the position may have expired since, and this be another record.
+        done = self._keys_done if record.start == self._position else 0
+        self._keys_done = 0
         hashes = self._hashes_of(record)
         if done:
             hashes = hashes[done:]
