@@ -2,8 +2,9 @@
 
     python dying_broker.py STORE OPERATION:PREFIX:COUNT:WHEN
 
-kills it before or after (WHEN) the COUNT-th call of the operation on a file whose name begins so;
-`never` in its place kills it not at all. The port stands on the first line of its output.
+kills it before or after (WHEN) the COUNT-th call, counted from when it serves, of the operation on
+a file whose name begins so; `never` in its place kills it not at all. The port stands on the first
+line of its output.
 """
 
 from __future__ import annotations
@@ -33,12 +34,17 @@ CONFIG = BrokerConfig(
 
 
 class DyingDisk(OsDisk):
-    """The real disk, until the point is reached."""
+    """The real disk, until the point is reached.
+
+    Attributes:
+        counts: whether calls are counted.
+    """
 
     def __init__(self, root: Path, point: str) -> None:
         super().__init__(root)
         self._operation, self._prefix, count, self._when = point.split(":")
         self._left = int(count)
+        self.counts = False
 
     def write(self, name: str, offset: int, buffers: Any) -> None:
         self._call("write", name, lambda: super(DyingDisk, self).write(name, offset, buffers))
@@ -50,7 +56,8 @@ class DyingDisk(OsDisk):
         self._call("rename", old, lambda: super(DyingDisk, self).rename(old, new))
 
     def _call(self, operation: str, name: str, call: Callable[[], None]) -> None:
-        is_point = operation == self._operation and name.startswith(self._prefix)
+        is_named = operation == self._operation and name.startswith(self._prefix)
+        is_point = self.counts and is_named
         self._left -= is_point
         is_now = is_point and self._left == 0
         if is_now and self._when == "before":
@@ -64,6 +71,8 @@ async def main(root: Path, point: str) -> None:
     disk = OsDisk(root) if point == "never" else DyingDisk(root, point)
     broker = Broker(CONFIG, disk, Runtime.system())
     _, port = await broker.start()
+    if isinstance(disk, DyingDisk):
+        disk.counts = True
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     stopped = asyncio.Event()

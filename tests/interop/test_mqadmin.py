@@ -97,7 +97,6 @@ DIFFERENT = {
         "group attributes are not supported",
         "there are no lite topics yet",
     ),
-    "deleteExpiredCommitLog -b {broker}": ("expiry is not built yet", "there is no expiry yet"),
     "setConsumeMode -t Orders -g billing -m PULL -b {broker}": (
         "request type 401 not supported",
         "there is no POP yet",

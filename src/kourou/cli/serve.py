@@ -16,7 +16,7 @@ import typer
 from kourou import logs
 from kourou.broker.config import BrokerConfig
 from kourou.broker.known_keys import ROCKETMQ_KEYS
-from kourou.cli.exits import say
+from kourou.cli.exits import FAILED, say
 from kourou.cli.process import Plan, run
 from kourou.cli.ready import Ready, ready_line
 from kourou.disk import OsDisk
@@ -116,8 +116,8 @@ Examples:
 Settings: defaults, then --profile, --config, environment (KOUROU_BROKER_FLUSH_DISK_TYPE), options;
 the later wins. An unknown one is refused.
 
-Exit codes: 0 stopped, 2 a wrong option or setting, 3 could not start (port taken, store in use or
-not writable), 130 stopped by a second Ctrl-C.
+Exit codes: 0 stopped, 1 stopped and the store not closed cleanly, 2 a wrong option or setting,
+3 could not start (port taken, store in use or not writable), 130 stopped by a second Ctrl-C.
 """
 
 
@@ -235,12 +235,11 @@ def serve(
     }
     plan = _plan(flags, config, profile)
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
+    if (plan.store_path / ABORT).exists():
+        say("stopped; the store was not closed cleanly (see the log): the next start recovers it")
+        raise typer.Exit(FAILED)
     if not quiet and not ready_json:
-        typer.echo(
-            "Stopped; the store was not closed cleanly (see the log): the next start recovers it."
-            if (plan.store_path / ABORT).exists()
-            else "Stopped; the store is closed."
-        )
+        typer.echo("Stopped; the store is closed.")
 
 
 def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:
