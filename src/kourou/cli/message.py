@@ -24,7 +24,7 @@ from kourou.cli.options import (
     TopicName,
 )
 from kourou.cli.progress import Progress
-from kourou.cli.start_time import Start, parse_instant, parse_start
+from kourou.cli.start_time import Start, parse_span
 from kourou.cli.transport import client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
@@ -149,7 +149,7 @@ def find(
 ) -> None:
     """Print the messages with the key."""
     check_topic(topic)
-    begin, end_ms = _span(start, end)
+    begin, end_ms = parse_span(start, end, SystemClock().now_ms())
     begin_ms = 0 if isinstance(begin, Start) else begin
 
     async def act(admin: AdminClient) -> list[MessageExt]:
@@ -196,7 +196,7 @@ def print_messages(
 ) -> None:
     """Print the messages, and on stderr how many there were."""
     check_topic(topic)
-    begin, end_ms = _span(start, end)
+    begin, end_ms = parse_span(start, end, SystemClock().now_ms())
     asked = Range(topic=topic, tags=tag, begin=begin, end_ms=end_ms, queue=queue)
     seen = asyncio.run(_print(asked, namesrv, count, as_json=as_json))
     say(output.counted(seen, "message"))
@@ -218,23 +218,6 @@ async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: 
                     if seen == count_max:
                         break
     return seen
-
-
-def _span(start: str, end: str) -> tuple[Start | int, int | None]:
-    """Return where to begin and the last epoch ms; None for an end that is now.
-
-    Raises:
-        UsageError: one is no time, or the end is before the start.
-    """
-    now_ms = SystemClock().now_ms()
-    begin = parse_start(start, now_ms)
-    if begin is Start.LATEST:
-        raise UsageError("--from latest is the end of what is stored: `kourou receive` goes on")
-    # Messages of a broker whose clock is ahead count as stored now.
-    end_ms = None if end.strip().lower() == "now" else parse_instant(end, now_ms, "--to")
-    if isinstance(begin, int) and end_ms is not None and end_ms < begin:
-        raise UsageError(f"--to {end} is before --from {start}")
-    return begin, end_ms
 
 
 async def _find(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:

@@ -37,6 +37,23 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> Start | int:
     return _parse(text, now_ms, option, ", ".join(start.value for start in Start))
 
 
+def parse_span(start: str, end: str, now_ms: int) -> tuple[Start | int, int | None]:
+    """Return where `--from` and `--to` begin and end; EARLIEST or an epoch ms, None for now.
+
+    Messages of a broker whose clock is ahead count as stored now.
+
+    Raises:
+        UsageError: one is no time, or the end is before the start.
+    """
+    begin = parse_start(start, now_ms)
+    if begin is Start.LATEST:
+        raise UsageError("--from latest is the end of what is stored: `kourou receive` goes on")
+    end_ms = None if end.strip().lower() == "now" else parse_instant(end, now_ms, "--to")
+    if isinstance(begin, int) and end_ms is not None and end_ms < begin:
+        raise UsageError(f"--to {end} is before --from {start}")
+    return begin, end_ms
+
+
 def parse_instant(text: str, now_ms: int, option: str) -> int:
     """Return the instant that `text` names, in epoch ms.
 

@@ -16,7 +16,7 @@ from kourou.cli.exits import FAILED, say
 from kourou.cli.interrupts import Interrupts
 from kourou.cli.options import AsJson
 from kourou.cli.progress import Progress
-from kourou.cli.start_time import Start, parse_instant, parse_start
+from kourou.cli.start_time import Start, parse_span
 from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at, store_at
 from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
@@ -97,7 +97,8 @@ def export_store(
     """Write the messages, and tell how many there were."""
     check_store_at(path.expanduser())
     chosen = format_of(file, row_format)
-    begin_ms, end_ms = _span(start, end)
+    begin, end_ms = parse_span(start, end, SystemClock().now_ms())
+    begin_ms = 0 if isinstance(begin, Start) else begin
     wanted = Selection(
         topics=frozenset(topics or ()),
         with_system=show_all,
@@ -270,20 +271,3 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def _span(start: str, end: str) -> tuple[int, int | None]:
-    """Return the first and the last epoch ms that are wanted.
-
-    Raises:
-        UsageError: one is no time, or the end is before the start.
-    """
-    now_ms = SystemClock().now_ms()
-    begin = parse_start(start, now_ms)
-    if begin is Start.LATEST:
-        raise UsageError("--from latest is the end of what is stored")
-    end_ms = None if end.strip().lower() == "now" else parse_instant(end, now_ms, "--to")
-    begin_ms = 0 if isinstance(begin, Start) else begin
-    if end_ms is not None and end_ms < begin_ms:
-        raise UsageError(f"--to {end} is before --from {start}")
-    return begin_ms, end_ms

@@ -30,13 +30,13 @@ from kourou.store.reading.get_plan import (
     GetStatus,
     LogView,
     ReadEntries,
+    cold_below,
+    get_bytes_max,
     plan_outside,
 )
 from kourou.store.reading.queue_repair import Damage
 
 _READ_ENTRIES: Final = 16
-_GET_BYTES_MIN: Final = 100
-_GET_BYTES_MAX: Final = 128 * 1024 * 1024
 _ROUNDS_MAX: Final = 64
 """Damaged batches that one read passes over; the next read goes on."""
 
@@ -56,9 +56,9 @@ class _Limits(NamedTuple):
         scan_bytes = max(config.scan_bytes_max, max_messages * BATCH_ENTRY_BYTES)
         return cls(
             max_messages,
-            min(max(max_bytes, _GET_BYTES_MIN), _GET_BYTES_MAX),
+            get_bytes_max(max_bytes),
             scan_bytes / BATCH_ENTRY_BYTES,
-            view.max_position - config.resident_bytes if config.resident_bytes else 0,
+            cold_below(view, config),
             config,
         )
 

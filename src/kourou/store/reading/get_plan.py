@@ -174,6 +174,16 @@ def plan_get(
     return GetPlan(pick.status, at, low, high, pick.ranges, pick.count, pick.wanted, pick.suspect)
 
 
+def get_bytes_max(asked_bytes: int) -> int:
+    """Return how many bytes one read hands out at most, as Java bounds what is asked for."""
+    return min(max(asked_bytes, _GET_BYTES_MIN), _GET_BYTES_MAX)
+
+
+def cold_below(view: LogView, config: StoreConfig) -> int:
+    """Return the byte of the log below which records count as not in memory."""
+    return view.max_position - config.resident_bytes if config.resident_bytes else 0
+
+
 class _Pick:
     """Chooses messages entry by entry until one does not fit."""
 
@@ -206,9 +216,9 @@ class _Pick:
         self._view = view
         self._config = config
         self._max_messages = max_messages
-        self._max_bytes = min(max(max_bytes, _GET_BYTES_MIN), _GET_BYTES_MAX)
+        self._max_bytes = get_bytes_max(max_bytes)
         self._accepts = accepts
-        self._cold_below = view.max_position - config.resident_bytes if config.resident_bytes else 0
+        self._cold_below = cold_below(view, config)
         self._skip_below = 0
         self._range_end = -1
         self.status = GetStatus.NO_MATCHED_MESSAGE
