@@ -28,6 +28,8 @@ Buffer = bytes | bytearray | memoryview
 _IOV_MAX = 1024
 """Buffers that one pwritev takes (IOV_MAX of Linux and macOS)."""
 
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+
 _SYNC_THREADS: Final = 16
 """Syncs that wait at once: the file system takes several in one turn of its journal. On ext4 this
 takes 5,000 queues in a third of the time of one after the other; 64 are no faster."""
@@ -102,8 +104,8 @@ class Disk(Protocol):
     def sync_directory(self, name: str) -> None:
         """Make every earlier creation, rename and removal in the directory durable."""
 
-    def forget(self, name: str) -> None:
-        """Drop what is cached of the file and not waiting to be written.
+    def forget(self, name: str, offset: int = 0) -> None:
+        """Drop what is cached of the file from `offset` on and not waiting to be written.
 
         The next read asks the device. After a failed `sync` the cache may hold, as clean,
         what the device never got.
@@ -287,12 +289,13 @@ class OsDisk:
         finally:
             os.close(fd)
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, offset: int = 0) -> None:
         if not hasattr(os, "posix_fadvise"):
             return
         file = self._acquire(name, for_writing=False)
         try:
-            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            # A page that it would take a part of stays as a whole: begin where one begins.
+            os.posix_fadvise(file.fd, offset & -_PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
         finally:
             self._release(file)
 

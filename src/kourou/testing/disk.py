@@ -103,14 +103,15 @@ class _Inode:
         self.lost |= self.dirty
         self.dirty.clear()
 
-    def forget(self) -> None:
+    def forget(self, offset: int) -> None:
         """Read the clean pages anew; the size is metadata, which the cache may keep."""
-        for number in self.lost:
+        forgotten = {number for number in self.lost if number >= offset // PAGE}
+        for number in forgotten:
             if number in self.device_pages:
                 self.pages[number] = bytearray(self.device_pages[number])
             else:
                 self.pages.pop(number, None)
-        self.lost.clear()
+        self.lost -= forgotten
 
     def crash(self, dice: random.Random) -> None:
         for number in sorted(self.dirty):
@@ -275,9 +276,9 @@ class SimDisk:
         self._begin("sync_directory", name)
         self._directory(name).sync()
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, offset: int = 0) -> None:
         self._begin("forget", name)
-        self._file(name).forget()
+        self._file(name).forget(offset)
 
     def make_directory(self, name: str) -> None:
         self._begin("make_directory", name)

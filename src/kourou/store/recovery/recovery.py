@@ -5,7 +5,8 @@
                                                                queue names
     `abort`                        killed, or power was lost   scan from the checkpoint's record
     ... with a failed sync, or     the cache may show what     the segments scanned are forgotten
-    after Java                     the device never got        by the cache first
+    after Java                     the device never got        by the cache first; else only what
+                                                               is not known to be synced
     no record, below what is       damage                      stepped over and told; its queue
     known durable                                              entries point at it
     ... none up to the durable     the last record is damaged  the same, up to that end
@@ -245,16 +246,26 @@ class Recovery:
             self._progress(position - start, self._segments.end - start)
 
     def _make_durable(self, start: int) -> None:
-        """See to it that what is read from `start` on would survive a power cut."""
+        """See to it that what is read from `start` on would survive a power cut.
+
+        A sync may have failed just before the kill, and not been noted: what was not known to be
+        synced is read from the device, whatever the cache shows.
+        """
+        if not self._last_run.is_cache_suspect:
+            believed = max(start, self._checkpoint.synced_position)
+        else:
+            believed = start
         for at in self._segments.starts():
-            if at + self._segments.file_bytes > start:
-                try:
-                    self._disk.sync(self._segments.name(at))
-                except OSError:
-                    note_failed_sync(self._disk)  # the next start must not believe the cache
-                    raise
-                if self._last_run.is_cache_suspect:
-                    self._disk.forget(self._segments.name(at))
+            name, end = self._segments.name(at), at + self._segments.file_bytes
+            if end <= start:
+                continue
+            try:
+                self._disk.sync(name)
+            except OSError:
+                note_failed_sync(self._disk)  # the next start must not believe the cache
+                raise
+            if end > believed:
+                self._disk.forget(name, max(0, believed - at))
 
     # After the scan ----------------------------------------------------------------------------
 
