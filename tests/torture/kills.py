@@ -36,16 +36,25 @@ CHECK_EVERY: Final = 5
 
 @dataclass
 class Ledger:
-    """What was sent, and what was promised."""
+    """What was sent, and what was promised.
+
+    Attributes:
+        sent: all bodies.
+        acknowledged: bodies by queue and offset.
+        is_over: whoever sends should end.
+        may_send: set while messages should be sent.
+    """
 
     sent: set[bytes] = field(default_factory=set)
     acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
     is_over: bool = False
+    may_send: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, producer: Producer, name: int) -> None:
         """Send until it is over; a send that fails was promised nothing."""
         dice, number = Random(name), 0
         while not self.is_over:
+            await self.may_send.wait()  # reading back must not take longer from kill to kill
             number += 1
             body = b"%d-%d-" % (name, number) + dice.randbytes(dice.choice((10, 300, 3000)))
             self.sent.add(body)
@@ -98,8 +107,10 @@ async def _kill_again_and_again(broker: RealBroker, size: Size) -> tuple[Outcome
         asyncio.create_task(ledger.send(producer, name)) for name, producer in enumerate(producers)
     ]
     for cycle in range(1, size.cycles + 1):
+        ledger.may_send.set()
         await ledger.more(dice.randrange(20, 200))
         await asyncio.to_thread(broker.kill)
+        ledger.may_send.clear()
         await asyncio.to_thread(broker.start)
         ready_s.append(broker.ready_s)
         await read_back(ledger, broker.serving.broker, cycle, outcome)
@@ -108,6 +119,7 @@ async def _kill_again_and_again(broker: RealBroker, size: Size) -> tuple[Outcome
         if cycle % 20 == 0:
             size.say(f"{FAULT}: {cycle} of {size.cycles}, {len(ledger.acknowledged):,} messages")
     ledger.is_over = True
+    ledger.may_send.set()
     await asyncio.gather(*senders)
     for producer in producers:
         await producer.close()
