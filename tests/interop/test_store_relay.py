@@ -1,4 +1,4 @@
-"""A store goes to and fro between Kourou and the Java broker, and every visit sees all before it.
+"""A store moves between Kourou and the Java broker, and each visit sees all before it.
 
 Who leaves it may stop, or be killed amid sends; what was acknowledged is at its place ever after,
 whoever serves.
