@@ -66,6 +66,8 @@ OWN = {
     "startAcceptSendRequestTimeStamp",
     "storePathRootDir",
     "commitLogDirCapacity",
+    # how often queues are synced: recovery is to read little
+    "flushConsumeQueueThoroughInterval",
     # measured
     "getFoundTps",
     "getMessageEntireTimeMax",
