@@ -113,7 +113,7 @@ def export_store(
         LogProgress("read", is_shown=str(file) != "-") as progress,
         _new_file(file) as opened,
     ):
-        found = export_messages(disk, wanted, progress)
+        found = export_messages(disk, wanted, progress, live=live)
         messages, damaged, unseen = _write(found, row_writer(opened, chosen), file, topics or ())
     place = "stdout" if str(file) == "-" else file
     say(f"{place}: {output.counted(messages, 'message')}")

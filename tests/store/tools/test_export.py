@@ -62,6 +62,22 @@ def test_a_row_has_all_of_a_message() -> None:
     }
 
 
+def test_what_is_in_the_middle_of_a_write_is_no_damage_and_left_out() -> None:
+    rig = filled()
+    rig.tick()
+    end = rig.store.written_position
+    for number in range(2):
+        rig.append(b"%d" % number, "A")
+    rig.store.write()
+    rig.disk.write(FIRST, end, [bytes(20)])
+
+    pieces = list(export_messages(rig.disk, ALL, live=True))
+
+    assert [one for one in pieces if isinstance(one, LogPiece)] == []
+    assert len(pieces) == 6
+    assert len(rows(rig.disk)) == 7
+
+
 @pytest.mark.parametrize(
     ("wanted", "bodies"),
     [

@@ -48,6 +48,7 @@ from kourou.protocol.message_layout import RecordDraft, RecordHeader, decode_mes
 from kourou.store.log.log_walk import LogPiece, Piece, Progress, damage_in, walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.queues.dispatch import is_visible
+from kourou.store.state.checkpoint import load_checkpoint
 from kourou.store.state.store_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
 
@@ -110,17 +111,27 @@ class Selection:
 
 
 def export_messages(
-    disk: Disk, wanted: Selection, progress: Progress | None = None
+    disk: Disk, wanted: Selection, progress: Progress | None = None, *, live: bool = False
 ) -> Iterator[Row | LogPiece]:
     """Return the rows of the messages that are wanted, and the damage on the way, as pieces.
+
+    Args:
+        disk: where the store is.
+        wanted: which messages.
+        progress: told now and then how far this is.
+        live: somebody may write to it: what is not known to be synced may be in the middle of a
+            write, and is left out.
 
     Raises:
         OSError: a directory cannot be read.
     """
     deleted = _deleted_below(disk)
+    synced_position = load_checkpoint(disk).synced_position if live else 0
     files = log_files(disk, COMMITLOG)
     pieces = walk_log(disk, files, find_sizes(disk).segment_bytes, progress=progress)
     for piece in damage_in(pieces):
+        if 0 < synced_position < piece.end:
+            return
         header = piece.header
         if piece.kind is Piece.DAMAGE:
             yield piece
