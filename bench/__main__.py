@@ -1,101 +1,145 @@
-"""Run the short benchmarks: Kourou and, where Maven is, the Java broker, interleaved.
+"""Measure Kourou and its peers, question by question, in interleaved rounds.
 
-    python -m bench [--rounds N] [--seconds S] [--no-java]
+    python -m bench [--questions NAME,...] [--peers NAME,...] [--rounds 3] [--seconds 2] [--long]
 
-Prints a table of medians and ratios, and writes every figure with machine, commit and versions to
-var/bench/results.json.
+Prints a table of medians, of how many times better than Java they are, and of the goals; writes
+every figure with machine, commit and versions to var/bench/results.json. docs/performance.md tells
+what is measured and how.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import fnmatch
+import itertools
 import shutil
-import statistics
-import subprocess
+import signal
+import sys
 import tempfile
-from collections import defaultdict
-from contextlib import AbstractContextManager
+import time
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
-from bench import idle_memory, load_generator, pull, send, start_up
-from bench.servers import Server, java, kourou
-from tests.interop.clients import jars as java_jars
+from bench import (
+    catch_up,
+    clients,
+    end_to_end,
+    idle_memory,
+    load_generator,
+    peers,
+    send,
+    start_up,
+)
+from bench.question import Question
+from bench.report import Findings, Sample
+from bench.turn import Stage, Turn
 
-QUESTIONS = (start_up, idle_memory, send, pull)
-RESULTS = load_generator.ROOT / "var" / "bench" / "results.json"
-Figures = dict[str, dict[str, list[float]]]
+QUESTIONS: Final = (
+    *send.QUESTIONS,
+    *catch_up.QUESTIONS,
+    *end_to_end.QUESTIONS,
+    *start_up.QUESTIONS,
+    *idle_memory.QUESTIONS,
+    *clients.QUESTIONS,
+)
+SHORT_SET: Final = (peers.FAST, peers.BARE, peers.JAVA)
+RESULTS: Final = load_generator.VAR / "results.json"
+_TRIES_MAX: Final = 3
+"""Turns at a question in which something else used the machine, in a row."""
+_REPEATS_MAX: Final = 8
+"""In the whole run, so that it ends in time on a machine that is never free."""
+_WIDTH_MIN: Final = 150
 
 
-def _machine() -> dict[str, str]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "unknown",
+    parser.add_argument(
+        "--questions", default="*", help="names or patterns such as send-*-sync, with commas"
     )
-    return {
-        "cpu": cpu,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
-    }
+    parser.add_argument("--peers", default=",".join(SHORT_SET), help="names with commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2, help="measured in each turn")
+    parser.add_argument("--long", action="store_true", help="ask also what takes minutes")
+    parser.add_argument("--before", type=Path, help="the `src` of another commit, as one more peer")
+    parser.add_argument("--dir", type=Path, help="where stores are, on the disk to measure")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--list", action="store_true", help="name all questions and peers")
+    return parser.parse_args()
 
 
-def _measure(server: Server, seconds: int, figures: Figures) -> None:
-    for question in QUESTIONS:
-        for measure, value in question.measure(server, seconds).items():
-            figures[measure][server.name].append(value)
+def chosen(patterns: str, *, is_long: bool) -> list[Question]:
+    """Return the questions meant by patterns; long ones are meant only by name or with `is_long`.
+
+    Raises:
+        SystemExit: a pattern means none.
+    """
+    found = []
+    for pattern in patterns.split(","):
+        matching = [q for q in QUESTIONS if fnmatch.fnmatchcase(q.name, pattern)]
+        if not matching:
+            raise SystemExit(f"no question is called {pattern}; --list names them all")
+        found += [q for q in matching if is_long or not q.is_long or q.name == pattern]
+    return list(dict.fromkeys(found))
 
 
-def _print(figures: Figures, console: Console) -> None:
-    table = Table(title="medians; ratio above 1 means Kourou does better")
-    for column in ("measure", "kourou", "java 5.5.0", "ratio"):
-        table.add_column(column, justify="left" if column == "measure" else "right")
-    for measure, by_server in figures.items():
-        ours = statistics.median(by_server["kourou"])
-        theirs = statistics.median(by_server["java"]) if by_server.get("java") else None
-        if theirs is None:
-            ratio = "-"
-        else:
-            ratio = f"{ours / theirs:.2f}" if measure.endswith("/s") else f"{theirs / ours:.2f}"
-        other = "-" if theirs is None else f"{theirs:,.2f}"
-        table.add_row(measure, f"{ours:,.2f}", other, ratio)
-    console.print(table)
+def _ask(question: Question, turn: Turn) -> Sample | None:
+    """Take a turn; None where this peer cannot be asked."""
+    values = question.measure(turn)
+    if values is None:
+        return None
+    return Sample(question.name, turn.peer.name, values, all(turn.alone()), turn)
+
+
+def _rounds(findings: Findings, args: argparse.Namespace, stage: Stage) -> None:
+    console, repeats = Console(stderr=True), _REPEATS_MAX
+    for number in range(args.rounds):
+        for question, peer in itertools.product(findings.questions, findings.peers):
+            if number and question.is_once and peer.is_slow:
+                continue
+            for _ in range(_TRIES_MAX):
+                try:
+                    sample = _ask(question, Turn(peer, stage, args.seconds, question.name))
+                except RuntimeError as error:
+                    console.print(f"{question.name}, {peer.name}: {error}", markup=False)
+                    break
+                if sample is not None:
+                    findings.add(sample)
+                if sample is None or sample.is_alone or not repeats:
+                    break
+                repeats -= 1
+        console.print(f"round {number + 1} of {args.rounds} done")
 
 
 def main() -> None:
-    """Run every question on every server, round by round."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--no-java", action="store_true", help="measure Kourou alone")
-    arguments = parser.parse_args()
+    """Put every question to every peer, round by round."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all servers ended
+    args = _parse()
+    if args.list:
+        print("questions:", *(q.name + (" (long)" if q.is_long else "") for q in QUESTIONS))
+        print("peers:", *peers.MAKERS, peers.BEFORE)
+        return
+    console = Console()
+    console = Console(width=max(console.width, _WIDTH_MIN))
+    questions = chosen(args.questions, is_long=args.long)
+    names = [*args.peers.split(","), *([peers.BEFORE] if args.before else [])]
     load_generator.build()
-    with_java = not arguments.no_java and shutil.which("mvn") is not None
-    jars = java_jars("5.5.0") if with_java else None
-    figures: Figures = defaultdict(lambda: defaultdict(list))
-    for _ in range(arguments.rounds):
-        with tempfile.TemporaryDirectory() as directory:
-            home = Path(directory)
-            servers: list[AbstractContextManager[Server]] = [kourou(home / "kourou")]
-            if jars is not None:
-                servers.append(java(jars, home / "java"))
-            for starting in servers:
-                with starting as server:
-                    _measure(server, arguments.seconds, figures)
-    _print(figures, Console())
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": _machine(), "figures": figures}, indent=1))
+    them = peers.available(names, args.before, lambda line: console.print(line, markup=False))
+    began = time.monotonic()
+    home = Path(tempfile.mkdtemp(prefix="run-", dir=args.dir or load_generator.VAR))
+    stage, findings = Stage(home), Findings(questions, them)
+    try:
+        _rounds(findings, args, stage)
+    finally:  # also where it is ended early: what was found by then
+        stage.close()
+        shutil.rmtree(home, ignore_errors=True)
+        console.print(findings.table())
+        findings.save(args.out)
+        took_s = time.monotonic() - began
+        console.print(f"took {took_s:.0f} s; every figure: {args.out}", markup=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Is it worth allocating a commit log segment before it is written?
+"""Is it worth allocating a commit log segment, or a part of it, before it is written?
 
     python -m bench.allocation [--dir DIR] [--rounds N] [--seconds S]
 
@@ -9,6 +9,8 @@ the ratio to the sparse file, and how long making the segment took.
     sparse      extended by ftruncate: each sync also writes where the file's blocks are
     fallocate   blocks reserved: each sync also writes that they hold data now
     zeros       written with zeros and synced: a sync writes nothing but the data
+    ahead       sparse, and 512 KiB of zeros go along with a batch where less than half of that is
+                ahead of it: what the store does with small syncs, see `store.log.zeros_ahead`
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from kourou.store.log.zeros_ahead import ZEROS, ZerosAhead
+
 SEGMENT_BYTES: Final = 64 << 20
-BATCHES: Final = (1_200, 12_000, 64_000)
-"""Bytes of one batch: one message of 1 KB, ten, fifty."""
+BATCHES: Final = (1_200, 12_000, 64_000, 160_000)
+"""Bytes of one batch: one message of 1 KB, ten, fifty, 130."""
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -54,26 +58,29 @@ WAYS: Final[dict[str, Callable[[int], None]]] = {
     "sparse": sparse,
     "fallocate": fallocate,
     "zeros": zeros,
+    "ahead": sparse,
 }
 
 
-def measure(
-    directory: Path, make: Callable[[int], None], batch: int, seconds: float
-) -> tuple[float, float]:
+def measure(directory: Path, way: str, batch: int, seconds: float) -> tuple[float, float]:
     """Return syncs a second, and how many ms making the segment took."""
     path = directory / "segment"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         began_s = time.perf_counter()
-        make(fd)
+        WAYS[way](fd)
         made_ms = (time.perf_counter() - began_s) * 1000
         data = os.urandom(batch)
         at = count = 0
+        ahead = ZerosAhead(SEGMENT_BYTES) if way == "ahead" else None
         began_s = now_s = time.perf_counter()
         while now_s - began_s < seconds and at + batch <= SEGMENT_BYTES:
             os.pwrite(fd, data, at)
-            os.fdatasync(fd)
             at += batch
+            if ahead is not None:
+                start, size = ahead.take(at)
+                os.pwrite(fd, memoryview(ZEROS)[:size], start)
+            os.fdatasync(fd)
             count += 1
             now_s = time.perf_counter()
         return count / (now_s - began_s), made_ms
@@ -94,8 +101,8 @@ def main() -> None:
         for batch in BATCHES:
             found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
             for _ in range(args.rounds):
-                for way, make in WAYS.items():
-                    found[way].append(measure(Path(directory), make, batch, args.seconds))
+                for way in WAYS:
+                    found[way].append(measure(Path(directory), way, batch, args.seconds))
             base = statistics.median(rate for rate, _ in found["sparse"])
             for way, results in found.items():
                 rate = statistics.median(rate for rate, _ in results)

@@ -1,10 +1,41 @@
-"""How much memory does a server hold before its first load?"""
+"""How much more memory does a server hold after 10 GB have been sent to it?
+
+Memory that no file backs (RssAnon), of all its processes: pages of the log are the system's. Before
+is when it has taken its first messages and rested, as in `bench/start_up.py`.
+"""
 
 from __future__ import annotations
 
-from bench.servers import Server
+import time
+from typing import Final
+
+from bench.question import Figure, Question, Values
+from bench.turn import Turn
+
+SENT_BYTES: Final = 10 * 10**9
+_BODY_BYTES: Final = 1024
+_LIMIT: Final = "1h"
+_REST_SECONDS: Final = 2.0
 
 
-def measure(server: Server, seconds: int) -> dict[str, float]:  # noqa: ARG001 - one shape for all
-    """Return the resident memory of all its processes."""
-    return {"memory at rest, MiB": server.memory_mb()}
+def _measure(turn: Turn) -> Values | None:
+    if not turn.takes("pull"):
+        return None
+    with turn.fresh("async") as server:
+        time.sleep(_REST_SECONDS)
+        before_mb = server.anonymous_mb()
+        count = SENT_BYTES // _BODY_BYTES
+        server.load("send", topic="bench", conns=64, window=4, count=count, dur=_LIMIT)
+        return {"more memory": server.anonymous_mb() - before_mb}
+
+
+QUESTIONS: Final = (
+    Question(
+        name="memory-10gb",
+        text="after 10 GB sent, async flush",
+        figures=(Figure("more memory", "MiB", limit=16),),
+        measure=_measure,
+        is_long=True,
+        is_once=True,
+    ),
+)

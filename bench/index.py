@@ -2,9 +2,15 @@
 
     python -m bench.index [--messages N] [--dir DIR]
 
-Writes messages with a unique id, one key and a tag into a log, and lets the index follow it. All
-times are CPU of this process, so that they hold beside other work: they still grow where cores
-share their caches.
+Writes messages with a unique id, a tag and, in some runs, a key into a log, and lets the index
+follow it: once from the log, as after a start, and once from what was fed to it beside the log, as
+of messages that were sent meanwhile. In one run each message has a property besides that differs
+from all others: no form of record that was seen before is seen again then, and each is read
+property by property.
+
+All times are CPU of this process, so that they hold beside other work: they still grow where cores
+share their caches. To compare two versions, run both in turn on the same machine, several times,
+and take the smallest figure of each: `PYTHONPATH=<the other's src> python -m bench.index`.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +29,7 @@ from kourou.disk import OsDisk
 from kourou.model.msgid import UniqueIds
 from kourou.model.properties import encode_properties
 from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.store.index.index_feed import IndexFeed
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.index.index_keys import KeyKind, key_hash
 from kourou.store.index.key_index import IndexStep, KeyIndex
@@ -33,14 +40,43 @@ LAYOUT: Final = IndexLayout(5_000_000, 20_000_000)
 START_MS: Final = 1_700_000_000_000
 QUERIES: Final = 2_000
 _WRITE_EACH: Final = 1_000
+_PRODUCERS: Final = 8
 
 
-def write_log(log: CommitLog, messages: int, body: bytes) -> None:
-    """Write the messages, 20 a millisecond, as one producer would have sent them."""
-    ids = UniqueIds("10.0.0.7", 4711, 99)
+class Kind(NamedTuple):
+    """What messages of a run are like."""
+
+    name: str
+    body_bytes: int
+    has_key: bool
+    has_trace: bool
+
+
+KINDS: Final = (
+    Kind("100 B, key", 100, has_key=True, has_trace=False),
+    Kind("1 KB, key", 1024, has_key=True, has_trace=False),
+    Kind("1 KB", 1024, has_key=False, has_trace=False),
+    Kind("1 KB, key, all different", 1024, has_key=True, has_trace=True),
+)
+
+
+def write_log(log: CommitLog, messages: int, kind: Kind) -> IndexFeed:
+    """Write the messages, 60 a millisecond, as some producers would have sent them in turn.
+
+    Returns:
+        What is known of all of them.
+    """
+    feed = IndexFeed(1 << 40)
+    ids = [UniqueIds("10.0.0.7", 4711 + number, 99) for number in range(_PRODUCERS)]
+    dice, body = random.Random(1), bytes(kind.body_bytes)
     for number in range(messages):
-        now_ms = START_MS + number // 20
-        properties = {"KEYS": f"order-{number}", "UNIQ_KEY": ids.next(now_ms), "TAGS": "TagA"}
+        now_ms = START_MS + number // 60
+        properties = {"UNIQ_KEY": ids[number % _PRODUCERS].next(now_ms), "WAIT": "true"}
+        if kind.has_key:
+            properties["KEYS"] = f"order-{number}"
+        if kind.has_trace:
+            properties["trace"] = f"{dice.getrandbits(128):032x}"
+        properties |= {"TAGS": "TagA", "__CRC32#": f"{dice.getrandbits(31):010}"}
         draft = RecordDraft(
             topic=b"Orders",
             queue_id=number % 8,
@@ -55,11 +91,16 @@ def write_log(log: CommitLog, messages: int, body: bytes) -> None:
             properties=encode_properties(properties),
         )
         position = log.place(len(encode_record(draft, number, 0, now_ms)))
-        log.add(position, encode_record(draft, number, position, now_ms))
+        record = encode_record(draft, number, position, now_ms)
+        log.add(position, record)
+        unique_id, key = properties["UNIQ_KEY"], properties.get("KEYS", "")
+        end = position + len(record)
+        feed.begin_run().append((position, end, now_ms, "Orders", "TagA", unique_id, key))
         if number % _WRITE_EACH == 0:
             log.write()
     log.write()
     log.synced(log.written_position)
+    return feed
 
 
 def follow(index: KeyIndex, end: int) -> tuple[float, float, float]:
@@ -78,12 +119,18 @@ def follow(index: KeyIndex, end: int) -> tuple[float, float, float]:
             off_s += time.process_time() - began_s
 
 
-def measure(directory: Path, messages: int, body_bytes: int) -> dict[str, str]:
+def measure(directory: Path, messages: int, kind: Kind) -> dict[str, str]:
     """Return the figures, by what they say."""
     disk = OsDisk(directory)
     disk.make_directory("commitlog")
     log = CommitLog(disk, SEGMENT_BYTES)
-    write_log(log, messages, bytes(body_bytes))
+    feed = write_log(log, messages, kind)
+    index = KeyIndex(disk, log, LAYOUT)
+    index.feed = feed
+    index.open(durable_to_ms=None, complete_to=None)
+    fed_s, *_ = follow(index, log.synced_position)
+    for name in disk.list("index"):
+        disk.unlink(f"index/{name}")
     index = KeyIndex(disk, log, LAYOUT)
     index.open(durable_to_ms=None, complete_to=None)
     on_s, off_s, longest_s = follow(index, log.synced_position)
@@ -94,11 +141,13 @@ def measure(directory: Path, messages: int, body_bytes: int) -> dict[str, str]:
     began_s = time.perf_counter()
     for _ in range(QUERIES):
         hash_ = key_hash("Orders", f"order-{dice.randrange(messages)}", KeyKind.KEY)
-        assert list(index.find(hash_, 0, 2 * START_MS)), "each key is there"
+        found = list(index.find(hash_, 0, 2 * START_MS))
+        assert found or not kind.has_key, "each key is there"
     found_s = time.perf_counter() - began_s
     disk.close()
     return {
-        "on the loop, us a message": f"{on_s / messages * 1e6:.2f}",
+        "on the loop, from the log, us a message": f"{on_s / messages * 1e6:.2f}",
+        "on the loop, fed, us a message": f"{fed_s / messages * 1e6:.2f}",
         "off the loop, us a message": f"{off_s / messages * 1e6:.2f}",
         "longest slice, ms": f"{longest_s * 1e3:.2f}",
         "save, ms": f"{saved_s * 1e3:.0f}",
@@ -107,17 +156,16 @@ def measure(directory: Path, messages: int, body_bytes: int) -> dict[str, str]:
 
 
 def main() -> None:
-    """Measure with small and with 1 KB messages, and print a table."""
+    """Measure with messages of each kind, and print a table."""
     parser = argparse.ArgumentParser(description="What the key index costs.")
-    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
     args = parser.parse_args()
-    sizes = (100, 1024)
     figures = []
-    for size in sizes:
+    for kind in KINDS:
         with tempfile.TemporaryDirectory(dir=args.dir) as directory:
-            figures.append(measure(Path(directory), args.messages, size))
-    table = Table("figure", *(f"{size} B" for size in sizes))
+            figures.append(measure(Path(directory), args.messages, kind))
+    table = Table("figure", *(kind.name for kind in KINDS))
     for name in figures[0]:
         table.add_row(name, *(of_size[name] for of_size in figures))
     Console().print(table)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.flusher import ThreadFlusher
+from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.parts import Parts
 from kourou.broker.server import FLUSH_PAUSE_MS
 from kourou.disk import OsDisk
@@ -123,7 +123,7 @@ class Bench:
     async def _start(self, runtime: Runtime) -> None:
         store = await runtime.offload(self.open)
         gc.collect()
-        flusher = ThreadFlusher(asyncio.get_running_loop())
+        flusher = KernelFlusher(asyncio.get_running_loop())
         self.parts = Parts(
             config=self.config, disk=self.disk, runtime=runtime, flusher=flusher, store=store
         )

@@ -1,10 +1,12 @@
 """How long until a large store serves again after kill -9, and one of very many queues?
 
-    python -m bench.recovery [--gb 5] [--rate 17000] [--queues 8] [--many 40000] [--dir DIRECTORY]
+    python -m bench.recovery [--gb 5] [--rate 17000] [--small-gb 1] [--queues 8] [--many 40000]
+                             [--dir DIRECTORY]
 
-Builds stores as a broker would have left them that took messages of 1 KB at the rate, its clock
-told and not waited for, and "kills" it just before the next checkpoint. Then starts `kourou serve`
-on each, and, for the share of the store in that, opens it in this process. The cache is warm.
+Builds stores as a broker would have left them that took messages of 1 KB at the rate, or of 100
+bytes as fast as none can, its clock told and not waited for, and "kills" it just before the next
+checkpoint. Then starts `kourou serve` on each, and, for the share of the store in that, opens it in
+this process. The cache is warm.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -26,18 +30,35 @@ from kourou.model.properties import encode_properties
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
+from kourou.store.state.checkpoint import read_checkpoint
 from kourou.testing.process import Serving
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
-_BODY: Final = b"x" * 1024
+_BODY_BYTES: Final = 1024
+_SMALL_BYTES: Final = 100
+_SMALL_RATE: Final = 100_000
 _WRITE_MESSAGES: Final = 200
 _SERVES_WITHIN_S: Final = 3.0
+_MOVES_WITHIN_S: Final = 600
+"""Of the told time: rounds of 40,000 queue files take a while. The checkpoint must move at last."""
 _MANY_BYTES: Final = 30 * 1200
 """Of the log for each message a second: it grows for half a minute."""
 
 
-def _draft(queue: int, queues: int) -> RecordDraft:
+@dataclass(frozen=True)
+class StoreToBuild:
+    """A store to build: its name in the table, and what is in it."""
+
+    name: str
+    config: StoreConfig
+    size_bytes: int
+    queues: int
+    rate: int
+    body_bytes: int = _BODY_BYTES
+
+
+def _draft(queue: int, queues: int, body_bytes: int) -> RecordDraft:
     """Return a message as producers send it: a unique id, a tag, a key."""
     properties = {"UNIQ_KEY": "7F0000010E2A18B4AAC2000000000000", "TAGS": "a", "KEYS": f"k{queue}"}
     return RecordDraft(
@@ -50,50 +71,47 @@ def _draft(queue: int, queues: int) -> RecordDraft:
         store_host=("127.0.0.1", 10_911),
         reconsume_times=0,
         prepared_transaction_offset=0,
-        body=_BODY,
+        body=bytes(body_bytes),
         properties=encode_properties(properties),
     )
 
 
 def _commit(store: MessageStore) -> None:
     store.write()
-    plan = store.sync_plan()
-    if plan is not None:
-        store.run_sync(plan)
-        store.synced(plan)
+    for plan in (store.sync_plan(), store.queue_sync_plan()):
+        if plan is not None:
+            store.run_sync(plan)
+            store.synced(plan)
     store.dispatch(store.synced_position)
 
 
-def build(root: Path, config: StoreConfig, size_bytes: int, rate: int, queues: int) -> None:
-    """Fill a store and leave it as a kill just before a checkpoint would."""
+def build(root: Path, wanted: StoreToBuild) -> None:
+    """Fill a store and leave it as a kill just before the checkpoint moves would."""
     disk = OsDisk(root)
     now_ms = int(time.time() * 1000)
-    store = MessageStore.open(disk, config, now_ms, pid=os.getpid())
-    drafts = [_draft(queue, queues) for queue in range(queues)]
-    since_round_ms = 0
-    for at_ms, count in _seconds(now_ms, rate):
-        for number in range(0, count, _WRITE_MESSAGES):
-            for index in range(number, min(number + _WRITE_MESSAGES, count)):
-                store.append(drafts[index % queues], at_ms)
+    store = MessageStore.open(disk, wanted.config, now_ms, pid=os.getpid())
+    drafts = [_draft(queue, wanted.queues, wanted.body_bytes) for queue in range(wanted.queues)]
+    at = before_s = period_s = moved_s = 0
+    for second, at_ms in enumerate(count(now_ms, 1000)):
+        for number in range(0, wanted.rate, _WRITE_MESSAGES):
+            for index in range(number, min(number + _WRITE_MESSAGES, wanted.rate)):
+                store.append(drafts[index % wanted.queues], at_ms)
             store.write()
             store.dispatch(store.written_position)
         _commit(store)
-        since_round_ms += 1000
-        is_enough = store.written_position >= size_bytes
-        if is_enough and since_round_ms >= config.queue_sync_interval_ms - 1000:
+        is_enough = store.written_position >= wanted.size_bytes and period_s
+        if is_enough and second - moved_s >= period_s - 1:
             break
-        if since_round_ms >= config.queue_sync_interval_ms:
-            since_round_ms = 0
         while not store.flush(at_ms):
             _commit(store)
+        offset = read_checkpoint(disk).numbers.queues_offset
+        if offset != at:
+            at, before_s, moved_s = offset, moved_s, second
+            period_s = moved_s - before_s
+        elif second - moved_s > _MOVES_WITHIN_S:
+            raise RuntimeError(f"the checkpoint did not move for {_MOVES_WITHIN_S} s")
     store.abandon()
     disk.close()
-
-
-def _seconds(now_ms: int, rate: int) -> Iterator[tuple[int, int]]:
-    while True:
-        now_ms += 1000
-        yield now_ms, rate
 
 
 def _measure(root: Path, config: StoreConfig) -> list[str]:
@@ -120,17 +138,23 @@ def _measure(root: Path, config: StoreConfig) -> list[str]:
     ]
 
 
-def _rows(arguments: argparse.Namespace) -> Iterator[tuple[str, StoreConfig, int, int]]:
-    """Yield what is measured: its name, the store's config, bytes and queues."""
-    size = int(arguments.gb * _GIB)
+def _rows(arguments: argparse.Namespace) -> Iterator[StoreToBuild]:
+    """Yield what is measured."""
+    size, queues = int(arguments.gb * _GIB), arguments.queues
+    config = StoreConfig(message_index_enable=False)
     for segment in (64 * _MIB, _GIB):
         config = StoreConfig(commitlog_segment_bytes=segment, message_index_enable=False)
-        name = f"{arguments.gb:g} GiB in files of {segment // _MIB} MiB, {arguments.queues} queues"
-        yield name, config, size, arguments.queues
+        name = f"{arguments.gb:g} GiB in files of {segment // _MIB} MiB, {queues} queues"
+        yield StoreToBuild(name, config, size, queues, arguments.rate)
+    if arguments.small_gb:
+        name = f"{arguments.small_gb:g} GiB of {_SMALL_BYTES} bytes each, {queues} queues"
+        small = int(arguments.small_gb * _GIB)
+        yield StoreToBuild(name, config, small, queues, _SMALL_RATE, _SMALL_BYTES)
     if arguments.many:
         # Here a sync comes once a second, and not with each turn of the loop.
         config = StoreConfig(message_index_enable=False, queue_files_per_sync=arguments.many)
-        yield f"{arguments.many:,} queues", config, arguments.rate * _MANY_BYTES, arguments.many
+        size, rate = arguments.rate * _MANY_BYTES, arguments.rate
+        yield StoreToBuild(f"{arguments.many:,} queues", config, size, arguments.many, rate)
 
 
 def main() -> None:
@@ -138,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=5)
     parser.add_argument("--rate", type=int, default=17_000, help="messages a second before")
+    parser.add_argument("--small-gb", type=float, default=1, help="of 100 bytes; 0: no such row")
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--many", type=int, default=40_000, help="queues of the last row; 0: none")
     parser.add_argument("--dir", type=Path, default=None)
@@ -145,11 +170,11 @@ def main() -> None:
     table = Table(title=f"after kill -9; at most {_SERVES_WITHIN_S:g} s")
     for column in ("store", "records scanned", "open s", "CPU us/record", "serves s", "held"):
         table.add_column(column, justify="left" if column == "store" else "right")
-    for name, config, size, queues in _rows(arguments):
+    for wanted in _rows(arguments):
         root = Path(tempfile.mkdtemp(dir=arguments.dir))
         try:
-            build(root, config, size, arguments.rate, queues)
-            table.add_row(name, *_measure(root, config))
+            build(root, wanted)
+            table.add_row(wanted.name, *_measure(root, wanted.config))
         finally:
             shutil.rmtree(root)
     Console().print(table)

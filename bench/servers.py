@@ -1,56 +1,194 @@
-"""Servers under measurement, each started alone on free ports of the loopback."""
+"""Servers under measurement: a broker and its name server, as processes on the loopback."""
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, Literal
 
-from kourou.testing.process import Serving
-from tests.interop.peer import start_java
+from bench import load_generator
+
+Flush = Literal["sync", "async"]
+Dialect = Literal["remoting", "redis", "nats"]
+
+START_SECONDS: Final = 60
+STOP_SECONDS: Final = 90
 
 
-@dataclass(frozen=True)
+@dataclass
 class Server:
     """One running broker with its name server.
 
     Attributes:
-        pids: its processes, for CPU and memory.
-        ready_s: from the start of the first process until a send was possible.
+        processes: all that belong to it, for CPU, memory, pause and end.
+        ready_s: from the start of the first process until a send was accepted.
+        dialect: the protocol of its sends.
+        filled: topics that already hold what a question reads.
     """
 
     name: str
     broker_addr: str
     namesrv_addr: str
-    pids: tuple[int, ...]
-    ready_s: float
+    processes: Sequence[subprocess.Popen[bytes]]
+    ready_s: float = 0.0
+    dialect: Dialect = "remoting"
+    filled: set[str] = field(default_factory=set)
 
-    def memory_mb(self) -> float:
-        """Return the resident memory of all its processes in MiB."""
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids)
-        return pages * 4096 / 2**20
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids."""
+        return tuple(process.pid for process in self.processes)
+
+    def load(self, mode: str, **flags: object) -> dict[str, Any]:
+        """Run the load generator on it; return its report, which may tell of refusals.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        if self.dialect != "remoting":
+            mode = f"{self.dialect}-{mode}"
+        pids = ",".join(map(str, self.pids))
+        return load_generator.attempt(mode, addr=self.broker_addr, pids=pids, **flags)
+
+    def anonymous_mb(self) -> float:
+        """Return the memory of all its processes that no file backs, in MiB."""
+        return sum(_status_kb(pid, "RssAnon") for pid in self.pids) / 1024
+
+    def pause(self) -> None:
+        """Let it have no CPU while others are measured."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> float:
+        """Ask all processes to end, and return how many seconds the last one took."""
+        began = time.monotonic()
+        self.resume()
+        self._signal(signal.SIGTERM)
+        try:
+            for process in self.processes:
+                process.wait(STOP_SECONDS)
+        finally:
+            self.kill()
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """End what still runs at once, as kill -9 does."""
+        self._signal(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+def _status_kb(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise KeyError(name)
+
+
+def free_ports(offsets: Sequence[int] = (0,)) -> int:
+    """Return a port that is free, as are those at the other `offsets` from it."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        try:
+            for offset in offsets:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port + offset))
+        except (OSError, OverflowError):
+            continue
+        return port
+
+
+def launch(
+    server: Server, commands: Sequence[Sequence[str]], home: Path, environ: Mapping[str, str]
+) -> Server:
+    """Start the commands together, their output in `home`; return when a send is accepted.
+
+    Raises:
+        RuntimeError: no send was accepted within 60 s.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    processes = []
+    for number, command in enumerate(commands):
+        with (home / f"process-{number}.log").open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=home,
+                    env=environ,
+                )
+            )
+    server.processes = processes
+    kind = "send" if server.dialect == "remoting" else "tcp"
+    try:
+        report = load_generator.run(
+            "wait", kind=kind, addr=server.broker_addr, dur=f"{START_SECONDS}s"
+        )
+    except BaseException:
+        server.kill()
+        raise
+    server.ready_s = report["at_unix_ms"] / 1000 - began
+    return server
+
+
+def start_kourou(
+    home: Path,
+    flush: str,
+    *,
+    name: str = "kourou",
+    python: str = sys.executable,
+    source: Path | None = None,
+    sampler: Sequence[str] = (),
+) -> Server:
+    """Start `kourou serve` below `home`, its log files as large as Java's.
+
+    Args:
+        home: where store and output go.
+        flush: `sync` or `async`: when a send is acknowledged.
+        name: as the tables call it.
+        python: the interpreter, and with it what is installed.
+        source: modules to run in place of the installed ones.
+        sampler: words in place of `-m kourou.cli.main`.
+    """
+    broker, namesrv, console = free_ports(), free_ports(), free_ports()
+    command = (
+        *(python, *(sampler or ("-m", "kourou.cli.main")), "serve", "--quiet"),
+        *("--store", str(home / "store"), "--profile", "prod", "--flush", flush),
+        *("--port", str(broker), "--namesrv-port", str(namesrv), "--console-port", str(console)),
+        *("--log-level", "warning"),
+    )
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
+    if source is not None:
+        environ["PYTHONPATH"] = str(source)
+    server = Server(name, f"127.0.0.1:{broker}", f"127.0.0.1:{namesrv}", ())
+    return launch(server, [command], home, environ)
 
 
 @contextmanager
 def kourou(home: Path, *, flush: str = "sync") -> Iterator[Server]:
     """Run `kourou serve` below `home`."""
-    began = time.monotonic()
-    with Serving.start(home / "store", "--flush", flush) as serving:
-        took = time.monotonic() - began
-        pids = (serving.process.pid,)
-        yield Server("kourou", serving.broker, serving.namesrv, pids, took)
-
-
-@contextmanager
-def java(jars: str, home: Path, *, flush: str = "sync") -> Iterator[Server]:
-    """Run the Java name server and broker below `home`."""
-    began = time.monotonic()
-    server = start_java(jars, home, flush=f"{flush.upper()}_FLUSH", heap="2g")
+    server = start_kourou(home, flush)
     try:
-        pids = tuple(process.pid for process in server.processes)
-        took = time.monotonic() - began
-        yield Server("java", server.broker_addr, server.namesrv_addr, pids, took)
+        yield server
     finally:
         server.stop()

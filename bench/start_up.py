@@ -1,12 +1,39 @@
-"""How long until a freshly started server takes a send?"""
+"""How long until a fresh broker takes a send, what does it hold at rest, how long to stop?
+
+Name server and broker, on an empty store, with synchronous flush. The sends that wait for it come
+each 10 ms from before the start of its processes.
+"""
 
 from __future__ import annotations
 
-from bench import load_generator
-from bench.servers import Server
+import time
+from typing import Final
+
+from bench.question import Figure, Question, Values
+from bench.turn import Turn
+
+_REST_SECONDS: Final = 2.0
 
 
-def measure(server: Server, seconds: int) -> dict[str, float]:
-    """Return the start-up time; a send right after it must succeed."""
-    load_generator.run("wait", kind="send", addr=server.broker_addr, patience=f"{seconds * 4}s")
-    return {"ready after start, s": server.ready_s}
+def _measure(turn: Turn) -> Values | None:
+    if not turn.takes("wait"):
+        return None
+    with turn.fresh("sync") as server:
+        time.sleep(_REST_SECONDS)
+        memory_mb = server.anonymous_mb()
+        return {"to first send": server.ready_s, "memory": memory_mb, "clean stop": server.stop()}
+
+
+QUESTIONS: Final = (
+    Question(
+        name="start-up",
+        text="name server and broker",
+        figures=(
+            Figure("to first send", "s", limit=1.0),
+            Figure("memory", "MiB", limit=60),
+            Figure("clean stop", "s", limit=2),
+        ),
+        measure=_measure,
+        is_once=True,
+    ),
+)

@@ -1,0 +1,42 @@
+"""An environment with Kourou's core dependencies and none of its extras, below var/bench/bare."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench.load_generator import ROOT, VAR
+
+HOME: Final = VAR / "bare"
+PYTHON: Final = HOME / "bin" / "python"
+_LOCK: Final = ROOT / "requirements.lock"
+_INSTALL_SECONDS: Final = 300
+_PINNED: Final = re.compile(r"^[\w.-]+==[^\\\n]+", re.MULTILINE)
+
+
+def build() -> str | None:
+    """Make the environment, if the lock has changed since; return why that failed, or None.
+
+    The versions are the locked ones; this tree's modules are run, not copied.
+    """
+    made_of, lock = HOME / "made-of.lock", _LOCK.read_text()
+    if made_of.exists() and made_of.read_text() == lock:
+        return None
+    versions = HOME / "versions.txt"
+    try:
+        _run(sys.executable, "-m", "venv", "--clear", str(HOME))
+        versions.write_text("\n".join(match.strip() for match in _PINNED.findall(lock)) + "\n")
+        _run(str(PYTHON), "-m", "pip", "install", "-q", "-c", str(versions), "-e", str(ROOT))
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"its environment could not be made: {error}"
+    made_of.write_text(lock)
+    return None
+
+
+def _run(*words: str) -> None:
+    subprocess.run(
+        words, check=True, timeout=_INSTALL_SECONDS, cwd=Path("/"), stdout=subprocess.DEVNULL
+    )

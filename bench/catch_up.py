@@ -1,0 +1,36 @@
+"""How many stored 1 KB messages a second does a broker hand out, 32 a pull, to 8 connections?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.question import Figure, Question, Values
+from bench.turn import Turn
+
+FILL: Final = 100_000
+"""Messages in 8 queues, one for each connection, which begins anew at their end."""
+
+
+def _measure(turn: Turn) -> Values | None:
+    if not turn.takes("pull"):
+        return None
+    topic = "bench-pull"
+    turn.fill("sync", topic, FILL)
+    report = turn.load("sync", "pull", topic=topic, conns=8, window=1, max=32)
+    return {
+        "rate": report["msgs_per_s"],
+        "server CPU": report["server_cpu_s"] * 1e6 / max(1, report["msgs"]),
+    }
+
+
+QUESTIONS: Final = (
+    Question(
+        name="pull",
+        text="catch-up pull, 8 connections, 32 a pull",
+        figures=(
+            Figure("rate", "messages/s", is_more_better=True, ratio=2),
+            Figure("server CPU", "us/message"),
+        ),
+        measure=_measure,
+    ),
+)

@@ -1,0 +1,132 @@
+"""How many 1 KB messages a second does one `PushConsumer` consume that has fallen behind?
+
+    python -m bench.client_consume [--messages N] [--loop asyncio|uvloop] [--ways WAY,...]
+
+Starts a broker of its own, fills 8 queues, and has a new group catch up from their beginning, once
+for each way to consume: by a coroutine function, by a plain function on the consumer's threads, and
+by `async for`. Prints messages a second and the CPU that this process spent on each message, which
+holds beside other work, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import load_generator
+from bench.servers import Server, kourou
+from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfig
+
+TOPIC: Final = "bench-consume"
+MESSAGES: Final = 200_000
+BODY_BYTES: Final = 1024
+CONSUME_SECONDS_MAX: Final = 120
+"""Longer means that messages are missing: a machine so busy that they were not all filled in."""
+WAYS: Final = ("coroutine", "function", "async for")
+
+
+class _Counter:
+    """Counts messages, and notes when the last one came."""
+
+    def __init__(self, messages: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._messages = messages
+        self.done = asyncio.Event()
+
+    async def on_loop(self, message: MessageExt) -> None:
+        self.count(message)
+
+    def count(self, message: MessageExt) -> bool:
+        """Count a message; return whether it was the last."""
+        assert len(message.body) == BODY_BYTES
+        if next(self._numbers) == self._messages:  # many threads may come at once
+            self._loop.call_soon_threadsafe(self.done.set)
+            return True
+        return False
+
+
+async def _iterate(consumer: PushConsumer, counter: _Counter) -> None:
+    async for message in consumer:
+        if counter.count(message):
+            return
+
+
+async def consume(namesrv_addr: str, way: str, messages: int) -> tuple[float, float]:
+    """Consume all messages of the topic; return messages a second and CPU in us a message."""
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    group = f"{way.replace(' ', '-')}-{time.monotonic_ns()}"
+    consumer = PushConsumer(group, namesrv_addr, config=config)
+    consumer.subscribe(TOPIC)
+    counter = _Counter(messages)
+    if way == "coroutine":
+        consumer.listen(counter.on_loop)
+    elif way == "function":
+        consumer.listen(counter.count)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    async with asyncio.timeout(CONSUME_SECONDS_MAX), consumer:
+        if way == "async for":
+            await _iterate(consumer, counter)
+        await counter.done.wait()
+        took_s = time.perf_counter() - began_s
+        cpu_s = time.process_time() - began_cpu_s
+    return messages / took_s, cpu_s * 1e6 / messages
+
+
+def fill(server: Server, messages: int) -> None:
+    """Write the messages, to 8 queues."""
+    where: dict[str, Any] = {"addr": server.broker_addr, "topic": TOPIC}
+    load_generator.run("setup", **where, queues=8)
+    load_generator.run(
+        "send", **where, conns=64, window=4, size=BODY_BYTES, count=messages, dur="90s"
+    )
+
+
+def _run(loop: str, consuming: Coroutine[Any, Any, tuple[float, float]]) -> tuple[float, float]:
+    """Run a consumption on the event loop of that name."""
+    if loop == "asyncio":
+        return asyncio.run(consuming)
+    import uvloop  # noqa: PLC0415  # not there in a bare install
+
+    figures: tuple[float, float] = uvloop.run(consuming)
+    return figures
+
+
+def _print(rows: Sequence[tuple[str, float, float]], loop: str) -> None:
+    table = Table(title=f"one PushConsumer catching up on 1 KB messages, {loop}")
+    table.add_column("listener")
+    table.add_column("messages/s", justify="right")
+    table.add_column("CPU us a message", justify="right")
+    for way, rate, cpu_us in rows:
+        table.add_row(way, f"{rate:,.0f}", f"{cpu_us:.2f}")
+    Console().print(table)
+
+
+def main() -> None:
+    """Fill a topic and consume it in each way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="uvloop")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    arguments = parser.parse_args()
+    load_generator.build()
+    with tempfile.TemporaryDirectory() as home, kourou(Path(home), flush="async") as server:
+        fill(server, arguments.messages)
+        rows = [
+            (way, *_run(arguments.loop, consume(server.namesrv_addr, way, arguments.messages)))
+            for way in arguments.ways.split(",")
+        ]
+    _print(rows, arguments.loop)
+
+
+if __name__ == "__main__":
+    main()

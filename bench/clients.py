@@ -1,0 +1,75 @@
+"""How many 1 KB messages a second does one process send with our `Producer`, and with the SDK?
+
+Beside Kourou's client on Kourou's broker stands the official Python SDK, by gRPC through the Java
+proxy: what a Python program uses today. Asynchronous flush, so that the clients are measured.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from bench import python_sdk
+from bench.load_generator import ROOT
+from bench.peers import JAVA
+from bench.question import Figure, Question, Values
+from bench.turn import Turn
+
+_BACKGROUND: Final = "in background"
+_ONE: Final = "one after the other"
+_SHAPES: Final = {_BACKGROUND: "submit", _ONE: "send1"}
+_RUN_SECONDS: Final = 120
+
+
+def _measure(turn: Turn) -> Values | None:
+    if turn.peer.name == JAVA:
+        return _of_sdk(turn)
+    if turn.peer.client is None:
+        return None
+    server = turn.stage.server(turn.peer, "async")
+    python, loop = turn.peer.client
+    rates = {}
+    for name, shape in _SHAPES.items():
+        words = ("--namesrv", server.namesrv_addr, "--shape", shape, "--loop", loop)
+        done = subprocess.run(
+            [python, "-m", "bench.client_send", *words, "--seconds", str(turn.seconds)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=_RUN_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"the client ended with {done.returncode}: {done.stderr[-500:]}")
+        rates[name] = json.loads(done.stdout)["rate"]
+    return rates
+
+
+def _of_sdk(turn: Turn) -> Values | None:
+    if python_sdk.missing() is not None:
+        return None
+    turn.stage.rest()
+    home: Path = turn.stage.directory("sdk")
+    try:
+        found = python_sdk.measure(home, "async", turn.seconds)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    return {_BACKGROUND: found["send_async"], _ONE: found["send"]}
+
+
+QUESTIONS: Final = (
+    Question(
+        name="producer",
+        text="our Producer (java: its SDK for Python)",
+        figures=(
+            Figure(_BACKGROUND, "messages/s", is_more_better=True, limit=30_000),
+            Figure(_ONE, "messages/s", is_more_better=True),
+        ),
+        measure=_measure,
+        is_long=True,
+        is_once=True,
+    ),
+)

@@ -1,0 +1,88 @@
+"""What can be measured on this machine: Kourou's two kinds of install, Java, others."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench import bare_install, java_server
+from bench.other_peers import NATS, REDIS, nats, redis
+from bench.servers import start_kourou
+from bench.turn import Peer
+
+FAST: Final = "kourou"
+BARE: Final = "kourou-bare"
+JAVA: Final = "java"
+BEFORE: Final = "before"
+
+Made = Peer | str
+"""A peer, or why it cannot be measured here."""
+
+
+def _fast() -> Made:
+    lacks = [name for name in ("uvloop", "isal") if importlib.util.find_spec(name) is None]
+    if lacks:
+        return f"this environment lacks {' and '.join(lacks)} of the extra `fast`"
+    about, client = "Kourou with its extra `fast`: uvloop, isal", (sys.executable, "uvloop")
+    return Peer(FAST, about, start_kourou, is_ours=True, client=client)
+
+
+def _bare() -> Made:
+    reason = bare_install.build()
+    if reason is not None:
+        return reason
+    start = partial(start_kourou, name=BARE, python=str(bare_install.PYTHON))
+    about, client = "Kourou without extras: asyncio, zlib", (str(bare_install.PYTHON), "asyncio")
+    return Peer(BARE, about, start, is_ours=True, client=client)
+
+
+def _java() -> Made:
+    reason = java_server.missing()
+    if reason is not None:
+        return reason
+    return Peer(
+        JAVA,
+        java_server.ABOUT,
+        java_server.start,
+        first_warm_s=java_server.WARM_SECONDS,
+        start_warm_s=java_server.START_WARM_SECONDS,
+        is_slow=True,
+    )
+
+
+def _before(source: Path | None) -> Made:
+    if source is None:
+        return "--before tells where its `src` is"
+    start = partial(start_kourou, name=BEFORE, source=source)
+    return Peer(BEFORE, f"Kourou of {source}, with the extra `fast`", start)
+
+
+def available(names: Sequence[str], before: Path | None, tell: Callable[[str], None]) -> list[Peer]:
+    """Return the peers of these names that can be measured; tell why others cannot.
+
+    Raises:
+        KeyError: there is no peer of such a name.
+    """
+    makers: dict[str, Callable[[], Made]] = {**MAKERS, BEFORE: partial(_before, before)}
+    peers = []
+    for name in names:
+        made = makers[name]()
+        if isinstance(made, Peer):
+            peers.append(made)
+        else:
+            tell(f"left out: {name}: {made}")
+    return peers
+
+
+MAKERS: Final[dict[str, Callable[[], Made]]] = {
+    FAST: _fast,
+    BARE: _bare,
+    JAVA: _java,
+    REDIS: redis,
+    NATS: nats,
+}
+"""By name, in the order of the table's columns."""
