@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import inspect
 import os
@@ -15,7 +16,14 @@ from pathlib import Path
 import pytest
 
 import kourou
-from kourou import ConsumeFromWhere, Message, MessageExt, PushConsumerConfig, blocking
+from kourou import (
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    ProducerConfig,
+    PushConsumerConfig,
+    blocking,
+)
 from kourou.blocking.background import background
 from kourou.errors import ClosedError, TransportError, UsageError
 from kourou.testing.process import Serving
@@ -66,7 +74,7 @@ def test_futures_of_submitted_messages_can_be_waited_for_on_any_thread(namesrv: 
     with blocking.Producer("orders", namesrv) as producer:
         futures = [producer.submit(Message("Submitted", b"%d" % n)) for n in range(20)]
         producer.flush()
-        done, _ = concurrent.futures.wait(futures, timeout=10)
+        done, _ = concurrent.futures.wait(futures, timeout=60)
 
     assert len({future.result().msg_id for future in done}) == 20
 
@@ -88,7 +96,7 @@ def test_a_plain_listener_gets_each_message_on_a_thread_of_its_own(namesrv: str)
             all_came.set()
 
     with consumer:
-        assert all_came.wait(20)
+        assert all_came.wait(60)
 
     assert sorted(m.msg_id for m in got) == sorted(sent)
     assert "kourou-blocking" not in threads
@@ -124,7 +132,7 @@ def test_polling_gives_messages_to_a_program_that_asks(namesrv: str) -> None:
             consumer.seek_to_beginning(queue)
         got: list[MessageExt] = []
         while len(got) < 5:
-            got += consumer.poll(timeout_ms=10_000)
+            got += consumer.poll(timeout_ms=60_000)
 
     assert sorted(m.body for m in got) == [b"%d" % n for n in range(5)]
 
@@ -172,7 +180,7 @@ def test_ctrl_c_ends_a_call_that_waits() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "sending\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert (process.returncode, out) == (0, "interrupted\n"), err
@@ -193,3 +201,41 @@ def test_a_forked_child_has_a_loop_of_its_own() -> None:
 
 async def _nothing() -> None:
     return None
+
+
+def test_each_of_many_threads_gets_what_its_own_call_returned_or_raised() -> None:
+    async def answer(number: int) -> int:
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+        if number % 5 == 0:
+            raise LookupError(number)
+        if number % 11 == 0:
+            raise asyncio.CancelledError
+        return number
+
+    def ask(number: int) -> object:
+        try:
+            return background.run(lambda: answer(number))
+        except LookupError as error:
+            return error.args
+        except concurrent.futures.CancelledError:
+            return "cancelled"
+
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(ask, range(1_000)))
+    expected = [
+        (number,) if number % 5 == 0 else "cancelled" if number % 11 == 0 else number
+        for number in range(1_000)
+    ]
+    assert found == expected
+
+
+def test_a_future_that_is_given_up_gives_its_message_up() -> None:
+    config = ProducerConfig(in_flight_messages_max=1)
+    with blocking.Producer("orders", NOBODY, config=config) as producer:
+        given_up = producer.submit(Message("T", b"x"), timeout_ms=3_600_000)
+        assert given_up.cancel()
+        failed = producer.submit(Message("T", b"x"), timeout_ms=1)  # there is place for it
+        assert isinstance(failed.exception(60), TransportError)
+        assert not failed.cancel()
+    assert given_up.cancelled()

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from kourou.client import calls_consume
-from kourou.errors import SystemBusyError
+from kourou.client.pull_result import PullResult
+from kourou.errors import MalformedHeaderError, SystemBusyError
 from kourou.filter.tags import parse_tags
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -73,3 +74,34 @@ def test_a_lite_pull_has_the_fields_of_javas() -> None:
     frame = encode_frame(command)
     for name, value in JAVAS_LITE_PULL.items():
         assert f'"{name}":"{value}"'.encode() in frame, name
+
+
+PLACES = {
+    "nextBeginOffset": "32",
+    "minOffset": "0",
+    "maxOffset": "999999999999999999",
+    "suggestWhichBrokerId": "1",
+}
+
+
+def pulled(**changed: str | None) -> PullResult:
+    """Return what a pull makes of an answer with these fields changed, or left out."""
+    fields = {name: text for name, text in (PLACES | changed).items() if text is not None}
+    answer = RemotingCommand(ResponseCode.SUCCESS, fields, flag=1)
+    queue, subscription = MessageQueue("T", "b", 0), parse_tags("T", "*", 1)
+    return calls_consume._pull_result(answer, queue, subscription, 0)
+
+
+def test_the_places_of_a_pull_are_read_from_any_number_that_java_writes_or_reads() -> None:
+    plain = pulled()
+    assert (plain.next_offset, plain.min_offset) == (32, 0)
+    assert (plain.max_offset, plain.suggested_broker_id) == (10**18 - 1, 1)
+    odd = pulled(nextBeginOffset="+7", minOffset="-1", maxOffset=str(2**63 - 1))
+    assert (odd.next_offset, odd.min_offset, odd.max_offset) == (7, -1, 2**63 - 1)
+
+
+@pytest.mark.parametrize("text", [None, "", "1_0", "\u0661", " 1", "9" * 19])
+@pytest.mark.parametrize("name", PLACES)
+def test_a_pull_whose_place_is_no_number_is_refused(name: str, text: str | None) -> None:
+    with pytest.raises(MalformedHeaderError, match=name):
+        pulled(**{name: text})

@@ -127,7 +127,7 @@ def web_server(status: int, body: bytes) -> Iterator[str]:
 
 def test_a_page_is_read_over_http() -> None:
     with web_server(200, b"10.0.0.1:9876\n") as url:
-        assert fetch_text(url, 3.0) == "10.0.0.1:9876\n"
+        assert fetch_text(url, 30.0) == "10.0.0.1:9876\n"
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_a_page_is_read_over_http() -> None:
 )
 def test_an_answer_that_is_no_list_is_refused(status: int, body: bytes, text: str) -> None:
     with web_server(status, body) as url, pytest.raises(ConnectFailedError, match=text):
-        fetch_text(url, 3.0)
+        fetch_text(url, 30.0)
 
 
 def test_a_web_server_that_is_absent_is_named() -> None:
     with web_server(200, b"") as url:
         pass
     with pytest.raises(ConnectFailedError, match=url):
-        fetch_text(url, 3.0)
+        fetch_text(url, 30.0)
 
 
 def test_web_addresses_are_told_from_others() -> None:

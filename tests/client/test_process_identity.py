@@ -59,7 +59,7 @@ def test_a_forked_copy_refuses_each_call_and_the_parent_goes_on() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["the producer True"] * 6 + ["closed", "sent"]
@@ -125,7 +125,7 @@ def test_forked_consumers_refuse_each_call_and_the_parents_go_on() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -102,6 +102,26 @@ def test_a_loop_that_wakes_too_late_for_another_try_raises_the_last_failure() ->
     run_virtual(main())
 
 
+def test_a_try_that_the_deadline_cuts_off_tells_what_the_one_before_failed_of() -> None:
+    async def main() -> None:
+        deadline = Deadline(400)
+        tries = 0
+
+        async def attempt() -> str:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise busy()
+            await asyncio.sleep(deadline.remaining_s())
+            raise RequestTimeoutError("no answer within 0.0011 s")
+
+        with pytest.raises(RequestTimeoutError, match=r"within 0\.0011 s; the try before: .*busy"):
+            await try_until(deadline, BACKOFF, attempt, lambda _: None)
+        assert tries == 2
+
+    run_virtual(main())
+
+
 def test_a_list_of_codes_decides_in_place_of_the_errors() -> None:
     async def main() -> None:
         healed = Script(MessageIllegalError(13, "no"), busy())

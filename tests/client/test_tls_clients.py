@@ -48,7 +48,7 @@ async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
         if len(got) == len(BODIES) + 1:
             all_came.set()
 
-    async with pushed, asyncio.timeout(20):
+    async with pushed, asyncio.timeout(60):
         await all_came.wait()
     assert set(got) == {*BODIES, bytes(3_000_000)}
 

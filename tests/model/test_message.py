@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from kourou.errors import InvalidMessageError
+from kourou.model import properties as names
 from kourou.model.message import Message, MessageExt
-from kourou.model.properties import RESERVED
+from kourou.model.properties import RESERVED, encode_properties
 
 
 def stored(**properties: str) -> MessageExt:
@@ -35,6 +37,31 @@ def stored(**properties: str) -> MessageExt:
 
 def test_a_plain_message_carries_only_the_wait_property() -> None:
     assert Message("T", b"x").to_properties() == {"WAIT": "true"}
+
+
+def test_no_two_messages_share_what_a_caller_could_change() -> None:
+    given = {"a": "b"}
+    first, second, third = (
+        Message("T", b"x"),
+        Message("T", b"x"),
+        Message("T", b"x", properties=given),
+    )
+    given["a"] = "c"
+
+    assert first == second == replace(third, properties={})
+    assert first.properties is not second.properties
+    assert third.properties == {"a": "b"}
+    assert replace(third, flag=5).properties is not third.properties
+
+
+def test_a_dataclass_of_messages_is_checked_too() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Order(Message):
+        number: int = 0
+
+    assert Order("T", b"x", keys=["k"], number=3).keys == ("k",)
+    with pytest.raises(InvalidMessageError, match="blank"):
+        Order("T", b"x", keys=["a b"])
 
 
 def test_tags_keys_delay_and_wait_travel_as_properties_beside_the_users() -> None:
@@ -137,3 +164,17 @@ def test_a_stored_message_without_them_has_defaults() -> None:
 @pytest.mark.parametrize("text", ["x", "-1", "3.5", "\u0663"])
 def test_a_delay_level_that_is_no_number_counts_as_none(text: str) -> None:
     assert stored(DELAY=text).delay_level == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b"x"),
+        Message("T", b"x", tags="eu", keys=["a", "b"], wait_store_ok=False, delay_level=3),
+        Message("T", b"x", properties={"b": "1", "a": "ä"}, keys=["k"]),
+        Message("T", b"x", tags=None, properties={"z": " "}, delay_level=18),
+    ],
+)
+def test_the_property_text_is_that_of_the_properties_and_the_id(message: Message) -> None:
+    properties = message.to_properties() | {names.UNIQ_KEY: "ID"}
+    assert message.property_text("ID").encode() == encode_properties(properties)

@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
@@ -32,6 +33,8 @@ class BackgroundLoop:
         """Start anew: a fork copies the loop, but not the thread that runs it."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: deque[_Call[Any]] = deque()
+        self._is_told = False
 
     def run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run what `call` makes in the loop, and return its result or raise its exception.
@@ -43,29 +46,27 @@ class BackgroundLoop:
             UsageError: called from the loop's own thread, which would wait for itself for ever.
         """
         loop = self._running()
-        outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
-        tasks: list[asyncio.Task[R]] = []
-
-        async def made_inside() -> R:
-            return await call()  # what it makes on the way then belongs to that loop
-
-        def begin() -> None:
-            task = loop.create_task(made_inside())
-            tasks.append(task)
-            task.add_done_callback(functools.partial(_settle, outcome))
-
-        def cancel() -> None:
-            for task in tasks:
-                task.cancel()
-
-        loop.call_soon_threadsafe(begin)
+        waiting = _Call(call)
+        self._calls.append(waiting)
+        # One system call wakes the loop for all threads that call till then. Whoever clears this
+        # looks at the calls after that: none is forgotten.
+        if not self._is_told:
+            self._is_told = True
+            loop.call_soon_threadsafe(self._begin_calls)
         try:
-            return outcome.result()
+            waiting.wait()
         except BaseException:
-            if not outcome.done():
-                loop.call_soon_threadsafe(cancel)
-                concurrent.futures.wait([outcome])
+            if not waiting.is_ended:
+                loop.call_soon_threadsafe(waiting.cancel)
+                waiting.wait()
             raise
+        return waiting.outcome()
+
+    def _begin_calls(self) -> None:
+        self._is_told = False
+        calls, loop = self._calls, asyncio.get_running_loop()
+        while calls:
+            calls.popleft().begin(loop)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -83,16 +84,57 @@ class BackgroundLoop:
         return loop
 
 
-def _settle(outcome: concurrent.futures.Future[R], task: asyncio.Task[R]) -> None:
-    if task.cancelled():
-        outcome.cancel()
-        outcome.set_running_or_notify_cancel()  # wakes who waits; `cancel` alone does not
-        return
-    error = task.exception()
-    if error is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(task.result())
+class _Call(Generic[R]):
+    """A call on its way into the loop, and its outcome on the way back to the thread that waits.
+
+    A lock in place of a `concurrent.futures.Future`, whose condition costs several times as much.
+
+    Attributes:
+        is_ended: there is an outcome.
+    """
+
+    __slots__ = ("_ended", "_make", "_task", "is_ended")
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, R]]) -> None:
+        self._make = make
+        self._task: asyncio.Task[R] | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self.is_ended = False
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run it. In the loop."""
+        self._task = loop.create_task(self._made_inside())
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """Cancel it; it ends nevertheless. In the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self) -> None:
+        """Return when it has ended."""
+        self._ended.acquire()
+
+    def outcome(self) -> R:
+        """Return its result or raise its exception, once it has ended."""
+        task, self._task = self._task, None
+        try:
+            assert task is not None, "it has begun"
+            if task.cancelled():
+                raise concurrent.futures.CancelledError
+            return task.result()
+        finally:
+            del task  # an error refers to this frame
+
+    async def _made_inside(self) -> R:
+        return await self._make()  # what it makes on the way then belongs to that loop
+
+    def _end(self, task: asyncio.Task[R]) -> None:
+        if not task.cancelled():
+            task.exception()  # noted as seen, though whoever is interrupted does not look at it
+        self.is_ended = True
+        self._ended.release()
 
 
 background: Final = BackgroundLoop()

@@ -29,16 +29,43 @@ def _hands_over(
         self: Blocking[AsyncProducer], /, *args: P.args, **kwargs: P.kwargs
     ) -> concurrent.futures.Future[SendReceipt]:
         async def submitted() -> concurrent.futures.Future[SendReceipt]:
-            receipt = await submit(self._client, *args, **kwargs)
-            return asyncio.run_coroutine_threadsafe(_awaited(receipt), asyncio.get_running_loop())
+            return _for_threads(await submit(self._client, *args, **kwargs))
 
         return background.run(submitted)
 
     return handed_over
 
 
-async def _awaited(receipt: asyncio.Future[SendReceipt]) -> SendReceipt:
-    return await receipt
+def _for_threads(
+    receipt: asyncio.Future[SendReceipt],
+) -> concurrent.futures.Future[SendReceipt]:
+    """Return a future for any thread that ends as `receipt` does, and whose cancelling cancels it.
+
+    As `asyncio.run_coroutine_threadsafe`, without a coroutine and its task.
+    """
+    loop = receipt.get_loop()
+    outcome: concurrent.futures.Future[SendReceipt] = concurrent.futures.Future()
+
+    def settle(ended: asyncio.Future[SendReceipt]) -> None:
+        error = None
+        if ended.cancelled():
+            outcome.cancel()
+        else:
+            error = ended.exception()
+        if not outcome.set_running_or_notify_cancel():
+            return  # given up
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(ended.result())
+
+    def give_up(given_up: concurrent.futures.Future[SendReceipt]) -> None:
+        if given_up.cancelled():
+            loop.call_soon_threadsafe(receipt.cancel)
+
+    receipt.add_done_callback(settle)
+    outcome.add_done_callback(give_up)
+    return outcome
 
 
 class Producer(Blocking[AsyncProducer]):

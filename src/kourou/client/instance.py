@@ -26,7 +26,7 @@ from kourou.errors import ClosedError, KourouError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.protocol.bodies import ConsumerData, HeartbeatData
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
@@ -49,6 +49,9 @@ class _State(Enum):
     CLOSED = auto()
 
 
+_OPEN: Final = _State.OPEN
+
+
 class ClientInstance:
     """Connections, routes and heartbeats of one client.
 
@@ -65,6 +68,7 @@ class ClientInstance:
         on_route_changed: as in `Routes`.
         on_registered: called with a broker's address when that broker first heard of the client on
             a connection.
+        fast_path: as in `ConnectionPool`.
 
     Raises:
         ConfigError: `namesrv_addr` does not parse, or the environment names no form of headers.
@@ -83,6 +87,7 @@ class ClientInstance:
         auto_create_queue_nums: int | None = None,
         on_route_changed: Callable[[str], None] | None = None,
         on_registered: Callable[[str], None] | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
         self._namesrv_url = find_url(namesrv_addr)
         # What tells one set of name servers from another; a web address stands for what it tells.
@@ -110,6 +115,7 @@ class ClientInstance:
         self._auto_create_queue_nums = auto_create_queue_nums
         self._on_route_changed = on_route_changed
         self._on_registered = on_registered
+        self._fast_path = fast_path
         self._state = _State.NEW
         self._ended = asyncio.Event()
         self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
@@ -143,12 +149,13 @@ class ClientInstance:
             ForkedError: it belongs to the process from which this one was forked.
         """
         self._guard.check(self._kind)
+        if self._state is _OPEN:  # as nearly always: not by way of the class, which costs a look-up
+            return
         if self._state is _State.NEW:
             raise ClosedError(
                 f"the {self._kind} is not started: use `async with`, or start() first"
             )
-        if self._state is not _State.OPEN:
-            raise ClosedError(f"the {self._kind} is closed")
+        raise ClosedError(f"the {self._kind} is closed")
 
     async def call_broker(
         self,
@@ -219,6 +226,7 @@ class ClientInstance:
             self._on_connected,
             tls=config.tls,
             serialize_type=self._serialize_type,
+            fast_path=self._fast_path,
         )
         self._state = _State.OPEN
         self.tasks = BackgroundTasks()

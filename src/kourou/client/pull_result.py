@@ -9,7 +9,7 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 
 
 class PullStatus(Enum):
@@ -96,8 +96,9 @@ class PullResult:
             messages = decode_messages(self.raw)
             if messages and messages[0].queue_offset < self._asked_offset:
                 messages = [one for one in messages if one.queue_offset >= self._asked_offset]
+            broker_name = self.queue.broker_name
             for message in messages:
-                message.broker_name = self.queue.broker_name
+                message.broker_name = broker_name
             wanted = self._subscription
             if wanted is not None and wanted.tags_set:
                 messages = [message for message in messages if matches_tag(wanted, message.tags)]

@@ -62,11 +62,14 @@ class Routes:
         Raises:
             NoRouteError, ConnectFailedError, RequestTimeoutError, RemoteError: as `refresh`.
         """
+        return self.known(topic) or await self.refresh(topic, timeout_s)
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route that is known; it counts as used."""
         route = self._routes.pop(topic, None)
         if route is not None:
             self._routes[topic] = route
-            return route
-        return await self.refresh(topic, timeout_s)
+        return route
 
     async def refresh(self, topic: str, timeout_s: float) -> TopicRoute:
         """Look the route up; concurrent callers share one request.

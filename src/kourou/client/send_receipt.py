@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
+from typing import Final, cast
 
 from kourou.model.queue import MessageQueue
 
@@ -56,3 +58,39 @@ class SendReceipt:
     queue_offset: int
     durability: Durability
     status: SendStatus = SendStatus.SEND_OK
+
+
+class _StoredReceipt:
+    """A receipt while it is made.
+
+    Setting the fields of what is not frozen yet, and then making it a `SendReceipt`, takes a third
+    of the time of the constructor, which a producer has for each message.
+    """
+
+    __slots__ = tuple(one.name for one in fields(SendReceipt))
+
+    def __init__(
+        self,
+        msg_id: str,
+        offset_msg_id: str,
+        queue: MessageQueue,
+        queue_offset: int,
+        durability: Durability,
+    ) -> None:
+        self.msg_id = msg_id
+        self.offset_msg_id = offset_msg_id
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.durability = durability
+        self.status = _SEND_OK
+        self.__class__ = SendReceipt  # type: ignore[assignment]  # of the same slots
+
+
+_SEND_OK: Final = SendStatus.SEND_OK
+
+
+stored_receipt: Final = cast(
+    "Callable[[str, str, MessageQueue, int, Durability], SendReceipt]", _StoredReceipt
+)
+"""Returns the receipt of a message that a broker has stored without any reservation: its fields are
+those of `SendReceipt` but for the status."""

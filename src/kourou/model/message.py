@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import fields as dataclass_fields
+from typing import Any, Final, TypeVar
 
 from kourou.errors import InvalidMessageError
 from kourou.model import properties as names
-from kourou.model.host import Host
+from kourou.model.host import Host, unpack_address
 from kourou.model.msgid import encode_offset_msg_id
 
 __all__ = ["Host", "Message", "MessageExt"]
 
 
-@dataclass(frozen=True, slots=True)
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+_INT32_MIN: Final = -(1 << 31)
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
     """One message to send.
 
@@ -46,28 +53,53 @@ class Message:
     delay_level: int = 0
     wait_store_ok: bool = True
 
+    # By hand: one that is made for a frozen class takes three times as long, and producers make a
+    # message for each that they send.
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_store_ok: bool = True,
+    ) -> None:
+        _set_topic(self, topic)
+        _set_body(self, body)
+        _set_tags(self, tags)
+        _set_keys(self, keys)
+        _set_properties(self, properties)
+        _set_flag(self, flag)
+        _set_delay_level(self, delay_level)
+        _set_wait_store_ok(self, wait_store_ok)
+        self.__post_init__()
+
     def __post_init__(self) -> None:
+        """Check what is given, and only that; and take copies."""
         if not isinstance(self.topic, str):
             raise InvalidMessageError(f"topic is a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, bytes):
             raise InvalidMessageError(f"body is bytes, not {type(self.body).__name__}")
-        _check_int32("flag", self.flag)
-        _check_int32("delay_level", self.delay_level)
-        if self.delay_level < 0:
-            raise InvalidMessageError(f"delay_level {self.delay_level} is negative")
+        if self.flag != 0 or self.flag.__class__ is not int:
+            _check_int32("flag", self.flag)
+        if self.delay_level != 0 or self.delay_level.__class__ is not int:
+            _check_int32("delay_level", self.delay_level)
+            if self.delay_level < 0:
+                raise InvalidMessageError(f"delay_level {self.delay_level} is negative")
         if self.tags is not None:
             _check_text("tags", self.tags)
-        # A str is a sequence of str: without this, keys="o-17" would be four keys.
-        if isinstance(self.keys, str):
-            raise InvalidMessageError("keys is a list of texts, not one text")
-        for key in self.keys:
-            _check_text("a key", key)
-            if " " in key:
-                raise InvalidMessageError(f"key {key!r} has a blank, which separates keys")
-        for name, value in self.properties.items():
+        if self.keys != ():
+            _set_keys(self, _checked_keys(self.keys))
+        properties = self.properties
+        if properties is _NO_PROPERTIES:
+            _set_properties(self, {})
+            return
+        for name, value in properties.items():
             _check_property(name, value)
-        object.__setattr__(self, "keys", tuple(self.keys))
-        object.__setattr__(self, "properties", dict(self.properties))
+        _set_properties(self, dict(properties))
 
     def to_properties(self) -> dict[str, str]:
         """Return a new dict of all properties as they are sent: the user's and the system's."""
@@ -81,9 +113,51 @@ class Message:
             properties[names.DELAY] = str(self.delay_level)
         return properties
 
+    def property_text(self, unique_id: str) -> str:
+        """Return `to_properties` and the unique id as property text.
+
+        The same as a dict and `encode_properties` make, for a third of their time.
+        """
+        text = f"WAIT\x01{'true' if self.wait_store_ok else 'false'}\x02"
+        if self.keys:
+            text = f"KEYS\x01{' '.join(self.keys)}\x02{text}"
+        if self.properties:
+            # The constructor refused the names above and below: none of them comes twice.
+            users = [f"{name}\x01{value}\x02" for name, value in self.properties.items()]
+            text = f"{''.join(users)}{text}"
+        if self.tags:
+            text = f"{text}TAGS\x01{self.tags}\x02"
+        if self.delay_level:
+            text = f"{text}DELAY\x01{self.delay_level}\x02"
+        return f"{text}UNIQ_KEY\x01{unique_id}\x02"
+
+
+# The setters of a message's slots: past what keeps it frozen, and faster than by name.
+(
+    _set_topic,
+    _set_body,
+    _set_tags,
+    _set_keys,
+    _set_properties,
+    _set_flag,
+    _set_delay_level,
+    _set_wait_store_ok,
+) = (getattr(Message, one.name).__set__ for one in dataclass_fields(Message))
+
+
+def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    # A str is a sequence of str: without this, keys="o-17" would be four keys.
+    if isinstance(keys, str):
+        raise InvalidMessageError("keys is a list of texts, not one text")
+    for key in keys:
+        _check_text("a key", key)
+        if " " in key:
+            raise InvalidMessageError(f"key {key!r} has a blank, which separates keys")
+    return tuple(keys)
+
 
 def _check_int32(name: str, value: object) -> None:
-    if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
+    if not isinstance(value, int) or not _INT32_MIN <= value <= _INT32_MAX:
         raise InvalidMessageError(f"{name} {value!r} is not a 32-bit integer")
 
 
@@ -105,8 +179,21 @@ def _check_property(name: str, value: object) -> None:
     _check_text(f"the value of property {name}", value)
 
 
+class _Raw:
+    """What a record says of a message, until somebody asks for it in its own type.
+
+    Most listeners read topic and body. Decoding the properties and both hosts all the same costs as
+    much as everything else that a consumer does for a message.
+    """
+
+    __slots__ = ("_raw_hosts", "_raw_properties")
+
+    _raw_hosts: tuple[bytes, int, bytes, int]
+    _raw_properties: bytes
+
+
 @dataclass(slots=True)
-class MessageExt:
+class MessageExt(_Raw):
     """One message as a broker stores it.
 
     Attributes:
@@ -163,3 +250,102 @@ class MessageExt:
         """The delay level it was sent with; 0 where none or no number is given."""
         text = self.properties.get(names.DELAY, "0")
         return int(text) if text.isascii() and text.isdigit() else 0
+
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        """Return what copies and pickles hold: all fields, decoded."""
+        return None, {one.name: getattr(self, one.name) for one in dataclass_fields(self)}
+
+
+def message_of_record(
+    fields: tuple[Any, ...], topic: str, body: bytes, properties: bytes
+) -> MessageExt:
+    """Return the message of a stored record.
+
+    Its properties and hosts are decoded when first asked for, and then stay as they are.
+
+    Args:
+        fields: the 17 numbers and addresses of the record up to the body, in its order.
+        topic: as text.
+        body: as stored.
+        properties: the property text.
+    """
+    # Setting slots here costs half of what __init__ does with properties and hosts decoded.
+    message = MessageExt.__new__(MessageExt)
+    message.topic = topic
+    message.body = body
+    # The slots are the base's, which mypy does not see in a dataclass with slots.
+    message._raw_properties = properties  # type: ignore[misc]  # noqa: SLF001
+    message.broker_name = ""
+    (
+        message.store_size,
+        _,
+        message.body_crc,
+        message.queue_id,
+        message.flag,
+        message.queue_offset,
+        message.physical_offset,
+        message.sys_flag,
+        message.born_at_ms,
+        born_address,
+        born_port,
+        message.store_at_ms,
+        store_address,
+        store_port,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        _,
+    ) = fields
+    hosts = (born_address, born_port, store_address, store_port)
+    message._raw_hosts = hosts  # type: ignore[misc]  # noqa: SLF001
+    return message
+
+
+T = TypeVar("T")
+
+
+def _decode_properties(message: MessageExt) -> dict[str, str]:
+    return names.decode_properties(message._raw_properties)  # noqa: SLF001 - our own
+
+
+def _decode_born_host(message: MessageExt) -> Host:
+    address, port, _, _ = message._raw_hosts  # noqa: SLF001 - our own
+    return unpack_address(address), port
+
+
+def _decode_store_host(message: MessageExt) -> Host:
+    _, _, address, port = message._raw_hosts  # noqa: SLF001 - our own
+    return unpack_address(address), port
+
+
+def _decode_when_asked(name: str, decode: Callable[[MessageExt], T]) -> None:
+    """Have the field `name` of a message decoded when first read; writing it works as before.
+
+    A `__getattr__` would do the same and make every other attribute slower to read.
+    """
+    slot = getattr(MessageExt, name)
+    get, put = slot.__get__, slot.__set__
+    # While that goes on, by id; nothing at rest. With the message, so that its id is no other's,
+    # even if a signal's handler raises in between and the entry stays.
+    decoded: dict[int, tuple[MessageExt, T]] = {}
+
+    def read(message: MessageExt) -> T:
+        try:
+            value: T = get(message)
+        except AttributeError:
+            # Threads that share a message get one dict, and see each other's change: whoever comes
+            # second finds the first one's value here, or in the message. No lock: `setdefault` is
+            # one step.
+            _, value = decoded.setdefault(id(message), (message, decode(message)))
+            try:
+                value = get(message)
+            except AttributeError:
+                put(message, value)
+            decoded.pop(id(message), None)
+        return value
+
+    setattr(MessageExt, name, property(read, put, slot.__delete__))
+
+
+_decode_when_asked("properties", _decode_properties)
+_decode_when_asked("born_host", _decode_born_host)
+_decode_when_asked("store_host", _decode_store_host)

@@ -75,19 +75,25 @@ class UniqueIds:
     """
 
     def __init__(self, ip: str, pid: int, salt: int) -> None:
-        self._prefix = pack_address(ip) + _PID_AND_SALT.pack(pid & 0xFFFF, salt & 0xFFFF_FFFF)
+        packed = pack_address(ip) + _PID_AND_SALT.pack(pid & 0xFFFF, salt & 0xFFFF_FFFF)
+        self._prefix = packed.hex().upper()
         self._month_start_ms = 0
         self._month_end_ms = 0
         self._counter = 0
+        # All but the counter, which is all that differs among the ids of one millisecond.
+        self._last_ms = -1
+        self._last_text = ""
 
     def next(self, now_ms: int) -> str:
         """Return a new id, made at epoch millisecond `now_ms`."""
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._enter_month(now_ms)
+        if now_ms != self._last_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._enter_month(now_ms)
+            self._last_ms = now_ms
+            self._last_text = f"{self._prefix}{now_ms - self._month_start_ms:08X}"
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        suffix = _TIME_AND_COUNTER.pack(now_ms - self._month_start_ms, counter)
-        return (self._prefix + suffix).hex().upper()
+        return f"{self._last_text}{counter:04X}"
 
     def _enter_month(self, now_ms: int) -> None:
         now = _EPOCH + timedelta(milliseconds=now_ms)

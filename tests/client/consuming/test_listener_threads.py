@@ -11,7 +11,7 @@ from kourou.client.consuming.listener_threads import ListenerThreads
 
 
 def test_functions_run_beside_the_loop_and_at_most_so_many_at_a_time() -> None:
-    barrier = threading.Barrier(3, timeout=5)
+    barrier = threading.Barrier(3, timeout=30)
 
     def meet() -> str:
         barrier.wait()

@@ -137,3 +137,42 @@ def test_messages_are_overdue_from_the_lowest_on_without_a_gap() -> None:
 
     queue.postpone(messages[0])
     assert queue.overdue(50, 16) == []
+
+
+def test_what_comes_once_more_below_what_is_held_is_committed_in_its_place() -> None:
+    queue = ProcessQueue(QUEUE)
+    late, early = message_at(7), message_at(3)
+    queue.put([late])
+    assert queue.put([early, message_at(7)]) == [early]
+    assert (queue.lowest, queue.highest, queue.span) == (3, 7, 4)
+
+    assert queue.remove(late) == 3
+    assert queue.remove(early) == 8
+
+
+def test_messages_that_come_one_by_one_leave_nothing_behind() -> None:
+    queue = ProcessQueue(QUEUE)
+    for offset in range(100):
+        message = message_at(offset)
+        queue.put([message])
+        assert queue.remove(message) == offset + 1
+    assert not queue._order
+
+
+def test_many_let_go_at_once_leave_what_one_by_one_would() -> None:
+    at_once, one_by_one = ProcessQueue(QUEUE), ProcessQueue(QUEUE)
+    messages = [message_at(offset, size=offset) for offset in (3, 4, 7, 8, 9)]
+    stranger = message_at(4)
+    for ended in ([3, 4], [9, 7], [], [8]):
+        for queue in (at_once, one_by_one):
+            if not len(queue) and queue.committable() is None:
+                queue.put(messages)
+            assert all(queue.start(message, 5) for message in messages if queue.holds(message))
+        those = [message for message in messages if message.queue_offset in ended]
+        offsets = [one_by_one.remove(message) for message in (stranger, *those)]
+        assert at_once.remove_all([stranger, *those]) == offsets[-1]
+        assert at_once.size_bytes == one_by_one.size_bytes
+        assert at_once._started == one_by_one._started
+        assert not any(at_once.start(message, 6) for message in those)
+    assert at_once.committable() == 10
+    assert at_once.size_bytes == len(at_once._order) == 0

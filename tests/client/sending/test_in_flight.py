@@ -38,6 +38,26 @@ def test_count_and_bytes_are_bounded_first_come_first_served() -> None:
     run_virtual(main())
 
 
+def test_several_places_given_back_at_once_let_as_many_wait_no_more() -> None:
+    async def main() -> None:
+        slots = InFlight(messages_max=3, bytes_max=10)
+        for _ in range(3):
+            assert slots.take(3)
+        waiting = [asyncio.create_task(slots.acquire(4)) for _ in range(3)]
+        await settle()
+        assert not slots.take(0), "those that wait come first"
+        slots.release(6, 2)
+        await settle()
+        assert [task.done() for task in waiting] == [True, False, False]
+        slots.release(7, 2)
+        await settle()
+        assert [task.done() for task in waiting] == [True, True, True]
+        slots.release(8, 2)
+        await slots.wait_empty()
+
+    run_virtual(main())
+
+
 def test_a_message_above_the_bound_goes_alone() -> None:
     async def main() -> None:
         slots = InFlight(messages_max=3, bytes_max=10)

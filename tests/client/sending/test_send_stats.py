@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kourou.client.sending.send_stats import SendStats
@@ -43,3 +45,17 @@ def test_failures_retries_and_what_is_under_way_are_told_apart() -> None:
     assert (found.sent_total, found.failed_total, found.retries_total) == (0, 2, 1)
     assert found.in_flight == 2
     assert found.failed_per_s == pytest.approx(0.2)
+
+
+def test_messages_that_are_stored_apart_count_alike_together_and_one_by_one() -> None:
+    together, one_by_one = SendStats(started_s=0.0), SendStats(started_s=0.0)
+    times_s = [0.005, 0.25, 0.01]
+    for stats in (together, one_by_one):
+        stats.on_begun(4)
+    for time_s in times_s:
+        one_by_one.on_stored(1, time_s, 2.0)
+    together.on_stored_apart(3, sum(times_s), max(times_s), 2.0)
+    found, expected = together.snapshot(3.0), one_by_one.snapshot(3.0)
+
+    assert found.send_time_mean_ms == pytest.approx(expected.send_time_mean_ms)
+    assert replace(found, send_time_mean_ms=0) == replace(expected, send_time_mean_ms=0)

@@ -12,7 +12,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
 from kourou.client.sending.queue_choice import queue_of_key
 from kourou.client.sending.send_hooks import SendAttempt, SendOutcome
-from kourou.client.sending.sender import vip_address
+from kourou.client.sending.send_plans import vip_address
 from kourou.errors import (
     ClosedError,
     ConnectFailedError,

@@ -10,7 +10,7 @@ from kourou.errors import QueryNotFoundError, RemoteSystemError
 from kourou.model.message import MessageExt
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.headers_consume import QueryMessageRequestHeader, ViewMessageRequestHeader
-from kourou.protocol.message_layout import decode_message, decode_messages
+from kourou.protocol.message_decoding import decode_message, decode_messages
 
 
 async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:

@@ -6,6 +6,7 @@ Source: ConsumeMessageConcurrentlyService.processConsumeResult, ProcessQueue.cle
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -60,6 +61,16 @@ class Acknowledgements:
         offset = process_queue.remove(message)
         if offset is not None:
             self._offsets.update(process_queue.queue, offset)
+
+    def acknowledge_all(self, deliveries: Iterable[Delivery]) -> None:
+        """Note that the messages are done, as `acknowledge` does with each."""
+        messages: defaultdict[ProcessQueue, list[MessageExt]] = defaultdict(list)
+        for delivery in deliveries:
+            messages[delivery.process_queue].append(delivery.message)
+        for process_queue, ended in messages.items():
+            offset = process_queue.remove_all(ended)
+            if offset is not None:
+                self._offsets.update(process_queue.queue, offset)
 
     async def give_back(self, delivery: Delivery, delay_level: int = 0) -> bool:
         """Have a broker deliver the message again later; return whether one took it.

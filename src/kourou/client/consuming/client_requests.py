@@ -41,7 +41,7 @@ from kourou.protocol.headers_admin_offsets import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from kourou.protocol.message_layout import decode_message
+from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler, reply_error
 

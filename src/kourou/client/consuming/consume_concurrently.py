@@ -13,8 +13,10 @@ Source: ConsumeMessageConcurrentlyService.java.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -24,6 +26,13 @@ from kourou.client.consuming.consume_hooks import ConsumeContext
 from kourou.client.consuming.consume_watch import ConsumeWatch
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import Delivery, ReadyMessages
+from kourou.client.consuming.listener_runs import (
+    ENDING,
+    THREAD_PATIENCE_S,
+    TURN_MESSAGES,
+    ListenerRuns,
+    Unfinished,
+)
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
@@ -39,8 +48,8 @@ BatchListener = Callable[[list[MessageExt]], Awaitable[object] | object]
 _CANCELLATION_S: Final = 1.0
 """What a listener may take to clean up after it was cancelled."""
 
-_TURN_MESSAGES: Final = 32
-"""Messages after which a worker lets others have the loop, if its listener never waits."""
+_CUT_SHORT: Final[BaseException | None] = asyncio.CancelledError()
+"""What a call ended with that neither returned nor raised something of its listener's."""
 
 
 class ListenerCall:
@@ -62,48 +71,96 @@ class ListenerCall:
         watch: ConsumeWatch,
     ) -> None:
         self.is_batch = is_batch
-        self._listener: Callable[[Any], Any] = listener
-        self._is_coroutine = is_coroutine_function(listener)
-        self._run_blocking = run_blocking
-        self._watch = watch
+        self.is_coroutine = is_coroutine_function(listener)
+        self.listener: Callable[[Any], Any] = listener
+        self.run_blocking = run_blocking
+        self.watch = watch
 
     async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
         """Call the listener with messages of one queue, and return how it ended."""
-        began = self._watch.begin(messages)
+        began = self.watch.begin(messages)
         try:
             error = await self._call(list(messages) if self.is_batch else messages[0])
         except asyncio.CancelledError as cut_short:
-            self._watch.end(began, cut_short)
+            self.watch.end(began, cut_short)
             raise
-        self._watch.end(began, error)
+        self.watch.end(began, error)
         return began[0]
+
+    async def finish(self, unfinished: Unfinished) -> BaseException | None:
+        """Deal with what ended a run: await it, or say why it failed; return the error."""
+        message = unfinished.delivery.message
+        time_s = asyncio.get_running_loop().time
+        began_s, error = time_s() - unfinished.elapsed_s, _CUT_SHORT
+        try:
+            error = await self._outcome(message, unfinished)
+        finally:
+            elapsed_ms = (time_s() - began_s) * 1000
+            self.watch.count(message.topic, 1, elapsed_ms, is_ok=error is None)
+        return error
+
+    async def _outcome(self, message: MessageExt, unfinished: Unfinished) -> BaseException | None:
+        if unfinished.error is not None:
+            return self._failed(message, unfinished.error)
+        try:
+            if unfinished.outcome is not None:
+                await unfinished.outcome
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever it is
+            return self._failed(message, error)
+        return None
 
     async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
         """Return what the listener raised; None if it returned."""
-        message = argument[0] if isinstance(argument, list) else argument
         try:
-            if self._is_coroutine:
-                outcome = self._listener(argument)
-            else:
-                outcome = await self._run_blocking(self._listener, argument)
-            if inspect.isawaitable(outcome):
+            if self.is_coroutine:
+                await self.listener(argument)
+                return None
+            outcome, error = await self.run_blocking(self._call_plain, argument)
+            if error is None and outcome is not None and inspect.isawaitable(outcome):
                 await outcome
-        except asyncio.CancelledError as error:
+        except ENDING:
+            raise
+        except BaseException as raised:  # noqa: BLE001  # whatever it is
+            return self._failed(_first(argument), raised)
+        return None if error is None else self._failed(_first(argument), error)
+
+    def _call_plain(
+        self, argument: MessageExt | list[MessageExt]
+    ) -> tuple[object, BaseException | None]:
+        """Return what the listener returned and what it raised; for any thread.
+
+        Returned, as no future takes a StopIteration: who waits for it would wait for ever.
+        """
+        try:
+            return self.listener(argument), None
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever it is
+            return None, error
+
+    def _failed(self, message: MessageExt, error: BaseException) -> BaseException:
+        """Log why the listener failed, and return it.
+
+        Raises:
+            CancelledError: it did not: its caller is cancelled.
+        """
+        if isinstance(error, asyncio.CancelledError):
             me = asyncio.current_task()
             if me is not None and me.cancelling():
-                raise
+                raise error
             # The listener's own, of something that it awaited: a failure like any other.
             log.warning("listener.cancelled msg_id=%s", message.msg_id)
             return error
-        except Exception as error:
-            log.exception(
-                "listener.failed topic=%s msg_id=%s reconsume_times=%d",
-                message.topic,
-                message.msg_id,
-                message.reconsume_times,
-            )
-            return error
-        return None
+        log.error(
+            "listener.failed topic=%s msg_id=%s reconsume_times=%d",
+            message.topic,
+            message.msg_id,
+            message.reconsume_times,
+            exc_info=error,
+        )
+        return error
 
 
 class ConcurrentConsumption:
@@ -139,8 +196,22 @@ class ConcurrentConsumption:
 
     def start(self) -> None:
         """Begin to call the listener."""
+        work, call = self._work, self._call
+        if not call.is_batch:
+            if not call.is_coroutine:
+                self._ready.patience_s = THREAD_PATIENCE_S
+            loop_time_s = asyncio.get_running_loop().time
+            runs = ListenerRuns(
+                call.listener,
+                clock=self._clock,
+                ready=self._ready,
+                watch=call.watch,
+                acknowledgements=self._acknowledgements,
+                time_s=loop_time_s if call.is_coroutine else time.perf_counter,
+            )
+            work = functools.partial(self._work_in_runs, runs)
         self._workers = [
-            asyncio.create_task(self._work(), name=f"listener {number}")
+            asyncio.create_task(work(), name=f"listener {number}")
             for number in range(self._config.consume_threads)
         ]
 
@@ -176,27 +247,63 @@ class ConcurrentConsumption:
 
     async def _work(self) -> None:
         count = 0
-        while (delivery := await self._ready.take()) is not None:
-            try:
-                await self._deliver(delivery)
-            except Exception:
-                # A worker must outlive its worst message; that one holds back the commit.
-                log.exception("delivery.broken msg_id=%s", delivery.message.msg_id)
+        while (delivery := self._ready.take_now() or await self._ready.take()) is not None:
+            await self._deliver(delivery)
             count += 1
-            if count % _TURN_MESSAGES == 0:
+            if count % TURN_MESSAGES == 0:
                 await asyncio.sleep(0)
 
-    async def _deliver(self, first: Delivery) -> None:
+    async def _work_in_runs(self, runs: ListenerRuns) -> None:
+        """Work as `_work` does, with a listener that is called in runs unless there are hooks."""
+        call = self._call
+        count = 0
+        while await self._ready.wait():
+            if call.watch.told:
+                delivery = self._ready.take_now()
+                if delivery is not None:
+                    await self._deliver(delivery)
+                count += 1
+                if count % TURN_MESSAGES == 0:
+                    await asyncio.sleep(0)
+                continue
+            try:
+                if call.is_coroutine:
+                    unfinished = await runs.run_on_loop()
+                else:
+                    unfinished = await call.run_blocking(runs.run)
+            finally:
+                runs.acknowledge()
+            if unfinished is not None:
+                await self._finish(unfinished)
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            await self._deliver_with_others(delivery)
+        except Exception:
+            # A worker must outlive its worst message; that one holds back the commit.
+            log.exception("delivery.broken msg_id=%s", delivery.message.msg_id)
+
+    async def _finish(self, unfinished: Unfinished) -> None:
+        try:
+            await self._end(unfinished.delivery, await self._call.finish(unfinished))
+        except Exception:
+            log.exception("delivery.broken msg_id=%s", unfinished.delivery.message.msg_id)
+
+    async def _deliver_with_others(self, first: Delivery) -> None:
         deliveries = [first, *self._ready.take_more(first.process_queue, self._batch_max - 1)]
         now_ms = self._clock.now_ms()
         for delivery in deliveries:
             delivery.process_queue.start(delivery.message, now_ms)
         outcome = await self._call([delivery.message for delivery in deliveries])
         for delivery in deliveries:
-            if outcome.error is None:
-                self._acknowledgements.acknowledge(delivery)
-            elif not await self._acknowledgements.give_back(delivery):
-                self._deliver_later(delivery)
+            await self._end(delivery, outcome.error)
+
+    async def _end(self, delivery: Delivery, error: BaseException | None) -> None:
+        """Acknowledge what the listener returned from, and give back what it failed with."""
+        if error is None:
+            self._acknowledgements.acknowledge(delivery)
+        elif not await self._acknowledgements.give_back(delivery):
+            self._deliver_later(delivery)
 
     def _deliver_later(self, delivery: Delivery) -> None:
         """Deliver the message again from memory, after a while; till then it stays held."""
@@ -209,6 +316,10 @@ class ConcurrentConsumption:
             self._ready.put(process_queue, (message,))
 
         self._tasks.start(deliver, "local retry")
+
+
+def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:
+    return argument[0] if isinstance(argument, list) else argument
 
 
 def is_coroutine_function(listener: Listener | BatchListener) -> bool:

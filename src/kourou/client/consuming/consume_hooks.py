@@ -63,18 +63,22 @@ class ConsumeHook(Protocol):
 
 
 class ConsumeHooks:
-    """The hooks of one consumer, in the order in which they were added."""
+    """The hooks of one consumer.
+
+    Attributes:
+        added: in the order in which they were; to be asked whether there are any, not changed.
+    """
 
     def __init__(self) -> None:
-        self._hooks: list[ConsumeHook] = []
+        self.added: list[ConsumeHook] = []
 
     def add(self, hook: ConsumeHook) -> None:
         """Call `hook` from now on."""
-        self._hooks.append(hook)
+        self.added.append(hook)
 
     def before(self, context: ConsumeContext) -> None:
         """Call all hooks."""
-        for hook in self._hooks:
+        for hook in self.added:
             try:
                 hook.before(context)
             except Exception:
@@ -82,7 +86,7 @@ class ConsumeHooks:
 
     def after(self, context: ConsumeContext) -> None:
         """Call all hooks."""
-        for hook in self._hooks:
+        for hook in self.added:
             try:
                 hook.after(context)
             except Exception:

@@ -18,6 +18,10 @@ class ConsumeWatch:
         consume_timeout_ms: after which a consumption counts as timed out.
         hooks: called around each.
         stats: count it.
+
+    Attributes:
+        told: the hooks. While there are none, `count` in place of `begin` and `end` is enough.
+        count: `ConsumerStats.count_consumed`.
     """
 
     def __init__(
@@ -26,6 +30,9 @@ class ConsumeWatch:
         self._group = group
         self._consume_timeout_ms = consume_timeout_ms
         self._hooks = hooks
+        # Both are used once a message, so they are no methods.
+        self.told = hooks.added
+        self.count = stats.count_consumed
         self._stats = stats
 
     def begin(self, messages: Sequence[MessageExt]) -> tuple[ConsumeContext, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from typing import NamedTuple, Self
+from typing import Self
 
 from kourou.client.consuming.acknowledgements import Acknowledgements
 from kourou.client.consuming.consume_hooks import ConsumeContext
@@ -17,11 +17,9 @@ from kourou.model.message import MessageExt
 log = logging.getLogger(__name__)
 
 
-class _Body(NamedTuple):
-    """A loop's body that has a message."""
-
-    task: asyncio.Task[object] | None
-    began: tuple[ConsumeContext, float]
+_Body = tuple[asyncio.Task[object] | None, float, tuple[ConsumeContext, float] | None]
+"""A loop's body that has a message: its task, since when, in seconds of the loop's clock, and what
+hooks were told, if there are any: a context costs as much as a short body."""
 
 
 class Iteration:
@@ -52,18 +50,24 @@ class Iteration:
         """Return a new loop."""
         return MessageLoop(self)
 
-    async def take(self) -> Delivery | None:
+    # The event loop is given, as to ask which one runs costs a system call on Python 3.11.
+    async def take(self, loop: asyncio.AbstractEventLoop) -> Delivery | None:
         """Wait for a message and hand it to the body of a loop; None when the consumer closes."""
-        delivery = await self._ready.take()
+        delivery = self._ready.take_now() or await self._ready.take()
         if delivery is not None:
-            began = self._watch.begin([delivery.message])
-            self._bodies[delivery] = _Body(asyncio.current_task(), began)
+            told = self._watch.begin([delivery.message]) if self._watch.told else None
+            self._bodies[delivery] = (asyncio.current_task(loop), loop.time(), told)
             delivery.process_queue.start(delivery.message, self._clock.now_ms())
         return delivery
 
-    def end(self, delivery: Delivery, *, is_done: bool) -> None:
+    def end(self, delivery: Delivery, loop: asyncio.AbstractEventLoop, *, is_done: bool) -> None:
         """Acknowledge what `take` gave, or have it taken again before all others."""
-        self._watch.end(self._bodies.pop(delivery).began, is_done=is_done)
+        _, began_s, told = self._bodies.pop(delivery)
+        if told is not None:
+            self._watch.end(told, is_done=is_done)
+        else:
+            elapsed_ms = (loop.time() - began_s) * 1000
+            self._watch.count(delivery.message.topic, 1, elapsed_ms, is_ok=is_done)
         self._changed.set()
         if is_done:
             self._acknowledgements.acknowledge(delivery)
@@ -75,7 +79,7 @@ class Iteration:
         """Wait until the loop bodies of other tasks have ended, but not longer than that."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while {body.task for body in self._bodies.values()} - {asyncio.current_task()}:
+                while {task for task, _, _ in self._bodies.values()} - {asyncio.current_task()}:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -101,8 +105,8 @@ class MessageLoop:
     async def __anext__(self) -> MessageExt:
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
-            self._iteration.end(delivery, is_done=True)
-        delivery = self._delivery = await self._iteration.take()
+            self._iteration.end(delivery, self._loop, is_done=True)
+        delivery = self._delivery = await self._iteration.take(self._loop)
         if delivery is None:
             raise StopAsyncIteration
         return delivery.message
@@ -111,7 +115,7 @@ class MessageLoop:
         delivery = self._delivery
         if delivery is None or self._loop.is_closed():
             return
-        end = functools.partial(self._iteration.end, delivery, is_done=False)
+        end = functools.partial(self._iteration.end, delivery, self._loop, is_done=False)
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:

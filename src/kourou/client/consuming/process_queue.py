@@ -9,7 +9,7 @@ Source: ProcessQueue.java.
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from collections.abc import Iterable
 
 from kourou.model.message import MessageExt
@@ -29,9 +29,9 @@ class ProcessQueue:
 
     __slots__ = (
         "_end",
-        "_heap",
         "_highest",
         "_messages",
+        "_order",
         "_started",
         "is_dropped",
         "last_consumed_at_ms",
@@ -45,7 +45,8 @@ class ProcessQueue:
         self.size_bytes = 0
         self.last_consumed_at_ms = 0
         self._messages: dict[int, MessageExt] = {}
-        self._heap: list[int] = []  # offsets; those no longer in _messages are skipped lazily
+        # Offsets, ascending; those no longer in _messages are skipped lazily.
+        self._order: deque[int] = deque()
         self._started: dict[int, int] = {}
         self._highest = -1
         self._end: int | None = None
@@ -71,18 +72,26 @@ class ProcessQueue:
 
     def put(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
         """Hold `messages`; return those that were not held yet, in the order given."""
+        held, order, highest = self._messages, self._order, self._highest
         added = []
+        is_ascending = True
         for message in messages:
             offset = message.queue_offset
-            if offset in self._messages:
+            if offset in held:
                 continue
-            self._messages[offset] = message
-            heapq.heappush(self._heap, offset)
-            self._highest = max(self._highest, offset)
+            held[offset] = message
             self.size_bytes += len(message.body)
             added.append(message)
+            if offset > highest:
+                order.append(offset)
+                highest = offset
+            else:
+                is_ascending = False
         if added:
-            self.advance(self._highest + 1)
+            self._highest = highest
+            if not is_ascending:  # some are below what was held before: pulled once more
+                self._order = deque(sorted(held))
+            self.advance(highest + 1)
         return added
 
     def advance(self, offset: int) -> None:
@@ -94,11 +103,14 @@ class ProcessQueue:
         """Return whether this very message is held: neither done nor given up."""
         return self._messages.get(message.queue_offset) is message
 
-    def start(self, message: MessageExt, now_ms: int) -> None:
-        """Remember that a listener got `message` at `now_ms`."""
-        if self.holds(message):
-            self._started[message.queue_offset] = now_ms
-            self.last_consumed_at_ms = now_ms
+    def start(self, message: MessageExt, now_ms: int) -> bool:
+        """Remember that a listener gets `message` at `now_ms`; False if it is not held any more."""
+        offset = message.queue_offset
+        if self._messages.get(offset) is not message:
+            return False
+        self._started[offset] = now_ms
+        self.last_consumed_at_ms = now_ms
+        return True
 
     def postpone(self, message: MessageExt) -> None:
         """Forget that a listener got `message`: it waits for its next delivery."""
@@ -110,12 +122,35 @@ class ProcessQueue:
         That is the lowest offset still held or, with nothing held, where the next pull begins.
         None if the message was not held: then nothing may be committed on its account.
         """
-        if not self.holds(message):
+        offset, held = message.queue_offset, self._messages
+        if held.get(offset) is not message:
             return None
-        del self._messages[message.queue_offset]
-        self._started.pop(message.queue_offset, None)
+        del held[offset]
+        self._started.pop(offset, None)
         self.size_bytes -= len(message.body)
-        return self.committable()
+        if held:
+            return self._lowest()
+        self._order.clear()  # or what is skipped lazily gathers, where messages come one by one
+        return self._end
+
+    def remove_all(self, messages: Iterable[MessageExt]) -> int | None:
+        """Let go of all `messages`, as `remove` does; return what the last of them would give."""
+        # One call for many: `remove` for each costs as much as many listeners do.
+        held, started = self._messages, self._started
+        is_any = False
+        for message in messages:
+            offset = message.queue_offset
+            if held.get(offset) is message:
+                del held[offset]
+                started.pop(offset, None)
+                self.size_bytes -= len(message.body)
+                is_any = True
+        if not is_any:
+            return None
+        if held:
+            return self._lowest()
+        self._order.clear()
+        return self._end
 
     def committable(self) -> int | None:
         """Return the queue offset below which all is done; None before the first pull."""
@@ -139,12 +174,13 @@ class ProcessQueue:
         """Give the queue up: hold nothing and never commit again."""
         self.is_dropped = True
         self._messages.clear()
-        self._heap.clear()
+        self._order.clear()
         self._started.clear()
         self.size_bytes = 0
 
     def _lowest(self) -> int:
         """Return the lowest offset held; there is one."""
-        while self._heap[0] not in self._messages:
-            heapq.heappop(self._heap)
-        return self._heap[0]
+        order, held = self._order, self._messages
+        while order[0] not in held:
+            order.popleft()
+        return order[0]

@@ -90,6 +90,7 @@ class QueuePuller:
         self._subscription = subscription
         self._process_queue = process_queue
         self._queue = process_queue.queue
+        self._is_retry = is_retry_topic(self._queue.topic)
         self._offset = offset
         self._ready = ready
         self._offsets = offsets
@@ -150,8 +151,9 @@ class QueuePuller:
         return self._config.pull_interval_ms if messages else 0
 
     def _take(self, messages: list[MessageExt], result: PullResult) -> None:
-        for message in messages:
-            restore_topic(message)
+        if self._is_retry:
+            for message in messages:
+                restore_topic(message)
         added = self._process_queue.put(messages)
         self._ready.put(self._process_queue, added)
         self._offset = result.next_offset

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -21,16 +20,19 @@ from kourou.client.config import ProducerConfig
 from kourou.client.health import ProducerHealth
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
-from kourou.client.retrying import Deadline
+from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
 from kourou.client.sending.batching import Batcher
 from kourou.client.sending.in_flight import InFlight, UnderWay
-from kourou.client.sending.queue_choice import QueueSelector, by_sharding_key
+from kourou.client.sending.queue_choice import (
+    QueueSelector,
+    Where,
+    place,
+)
 from kourou.client.sending.send_hooks import SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
-from kourou.client.sending.sender import Sender, Where, check_queue
-from kourou.errors import UsageError
-from kourou.model import properties as names
+from kourou.client.sending.sender import Sender
+from kourou.client.sending.stored_answers import take_stored
 from kourou.model.message import Message
 from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
@@ -96,6 +98,7 @@ class Producer(Lifetime):
             kind="producer",
             producer_group=group,
             auto_create_queue_nums=self._config.default_topic_queue_nums if auto_create else None,
+            fast_path=take_stored,
         )
         rng = self._instance.runtime.random
         self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
@@ -119,7 +122,7 @@ class Producer(Lifetime):
         self._instance.start()
         config = self._config
         self._in_flight = InFlight(config.in_flight_messages_max, config.in_flight_bytes_max)
-        self._sender = Sender(self._instance, self.group, config, self._hooks)
+        self._sender = Sender(self._instance, self.group, config, self._hooks, self._ids)
         self._batcher = Batcher(config, self._send_together)
 
     async def close(self) -> None:
@@ -144,8 +147,8 @@ class Producer(Lifetime):
         finally:
             await self._instance.close()
             await self._batcher.end(_END_TIMEOUT_S)
-            if self._submitted:
-                await asyncio.wait(self._submitted, timeout=_END_TIMEOUT_S)
+            if left := {*self._submitted, *self._sender.handed_over}:
+                await asyncio.wait(left, timeout=_END_TIMEOUT_S)
 
     async def send(
         self,
@@ -185,8 +188,22 @@ class Producer(Lifetime):
             RemoteError: the broker refused it, to the end of the timeout where that may pass.
         """
         self._instance.check_open()
-        where, message = _place(message, queue, sharding_key)
-        return await self._send(self._encode(message), timeout_ms, where)
+        where: Where = None
+        if queue is not None or sharding_key is not None:
+            where, message = place(message, queue, sharding_key)
+        attempt = None
+        self._under_way.take()
+        try:
+            attempt = self._sender.begin(message, timeout_ms, where, self._under_way)
+        finally:
+            if attempt is None:
+                self._under_way.release()
+        if attempt is not None:
+            try:
+                return await attempt
+            finally:
+                del attempt  # an error refers to this frame
+        return await self._send(self._encode(message, timeout_ms), timeout_ms, where)
 
     async def send_batch(
         self,
@@ -212,9 +229,9 @@ class Producer(Lifetime):
             UsageError, TransportError, RemoteError: as `send`, for all of them together.
         """
         self._instance.check_open()
-        placed = [_place(message, queue, sharding_key) for message in messages]
+        placed = [place(message, queue, sharding_key) for message in messages]
         check_batch([message for _, message in placed], self._config)
-        outgoings = [self._encode(message) for _, message in placed]
+        outgoings = [self._encode(message, timeout_ms) for _, message in placed]
         outgoing = encode_batch_of(outgoings, self._next_id(), self._config)
         with self._under_way:
             return await self._sender.send(outgoing, timeout_ms, placed[0][0])
@@ -238,15 +255,25 @@ class Producer(Lifetime):
             UsageError: the message or queue is invalid, or the producer closed; it was not sent.
         """
         self._instance.check_open()
-        where, message = _place(message, queue, sharding_key)
-        outgoing = self._encode(message)
-        size = len(message.body)
-        await self._in_flight.acquire(size)
+        where: Where = None
+        if queue is not None or sharding_key is not None:
+            where, message = place(message, queue, sharding_key)
+        size, in_flight = len(message.body), self._in_flight
+        must_wait = not in_flight.take(size)
+        if must_wait:
+            check_message(message, self._config)  # what is refused need not wait
+            check_timeout(timeout_ms)
+            await in_flight.acquire(size)
         try:
-            self._instance.check_open()
+            if must_wait:
+                self._instance.check_open()
+            attempt = self._sender.begin(message, timeout_ms, where, in_flight)
+            if attempt is not None:
+                return attempt
+            outgoing = self._encode(message, timeout_ms)
             task = asyncio.create_task(self._send(outgoing, timeout_ms, where))
         except BaseException:
-            self._in_flight.release(size)
+            in_flight.release(size)
             raise
         self._submitted.add(task)
         task.add_done_callback(partial(self._end_submitted, size))
@@ -282,8 +309,8 @@ class Producer(Lifetime):
             TransportError: there is no route or no connection; it was not sent.
         """
         self._instance.check_open()
-        where, message = _place(message, queue, sharding_key)
-        outgoing = self._encode(message)
+        where, message = place(message, queue, sharding_key)
+        outgoing = self._encode(message, timeout_ms)
         with self._under_way:
             await self._sender.send_oneway(outgoing, timeout_ms, where)
 
@@ -319,8 +346,9 @@ class Producer(Lifetime):
         is_new = self._instance.is_new
         return ProducerHealth(self._instance.is_open, problems, 0 if is_new else self._count())
 
-    def _encode(self, message: Message) -> Outgoing:
+    def _encode(self, message: Message, timeout_ms: int | None) -> Outgoing:
         check_message(message, self._config)
+        check_timeout(timeout_ms)
         return encode_message(message, self._next_id())
 
     def _next_id(self) -> str:
@@ -353,24 +381,3 @@ class Producer(Lifetime):
     def _end_submitted(self, size: int, task: asyncio.Task[SendReceipt]) -> None:
         self._submitted.discard(task)
         self._in_flight.release(size)
-
-
-def _place(
-    message: Message,
-    queue: MessageQueue | QueueSelector | None,
-    sharding_key: str | None,
-) -> tuple[Where, Message]:
-    """Return where a message goes, and the message with its sharding key.
-
-    Raises:
-        UsageError: both a queue and a key are given, or the queue is another topic's.
-        InvalidMessageError: the key cannot be a property.
-    """
-    if isinstance(queue, MessageQueue):
-        check_queue(message.topic, queue)
-    if sharding_key is None:
-        return queue, message
-    if queue is not None:
-        raise UsageError("queue and sharding_key both say where the message goes: give one")
-    properties = {**message.properties, names.SHARDING_KEY: sharding_key}
-    return by_sharding_key(sharding_key), replace(message, properties=properties)

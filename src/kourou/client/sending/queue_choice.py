@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from kourou.errors import NoRouteError, UsageError
+from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues
@@ -20,6 +22,41 @@ from kourou.protocol.hashing import java_string_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Returns one of the queues, which are at least one, for the message."""
+
+
+Where = MessageQueue | QueueSelector | None
+"""A queue, what chooses one, or None for the next in turn."""
+
+
+def check_queue(topic: str, queue: MessageQueue) -> None:
+    """Refuse a queue of another topic.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if queue.topic != topic:
+        raise UsageError(f"a message to {topic} cannot go to a queue of {queue.topic}")
+
+
+def place(
+    message: Message,
+    queue: MessageQueue | QueueSelector | None,
+    sharding_key: str | None,
+) -> tuple[Where, Message]:
+    """Return where a message goes, and the message with its sharding key.
+
+    Raises:
+        UsageError: both a queue and a key are given, or the queue is another topic's.
+        InvalidMessageError: the key cannot be a property.
+    """
+    if isinstance(queue, MessageQueue):
+        check_queue(message.topic, queue)
+    if sharding_key is None:
+        return queue, message
+    if queue is not None:
+        raise UsageError("queue and sharding_key both say where the message goes: give one")
+    properties = {**message.properties, names.SHARDING_KEY: sharding_key}
+    return by_sharding_key(sharding_key), replace(message, properties=properties)
 
 
 def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
@@ -85,6 +122,26 @@ class RoundRobin:
             raise NoRouteError(f"topic {self._topic} has no queue that can be written")
         return self._queues
 
+    def place(self, route: TopicRoute, where: Where, message: Message) -> MessageQueue:
+        """Return the queue for the first try of a message.
+
+        Raises:
+            UsageError: a selector returned a queue of another topic; its own exceptions pass.
+            NoRouteError: no queue of the topic can be written.
+        """
+        if where is None:
+            if route is not self._route or not self._queues:
+                return self.choose(route)
+            # `choose` without its calls: nearly all messages come here.
+            queue = self._queues[self._next % len(self._queues)]
+            self._next += 1
+            return queue
+        if isinstance(where, MessageQueue):
+            return where
+        queue = where(self.queues(route), message)
+        check_queue(self._topic, queue)
+        return queue
+
     def choose(
         self,
         route: TopicRoute,
@@ -120,6 +177,29 @@ class RoundRobin:
         queue = self._queues[self._next % len(self._queues)]
         self._next += 1
         return queue
+
+
+class Turns:
+    """The turns of the topics that one producer sends to.
+
+    Args:
+        rng: where each begins.
+        topics_max: how many are kept; all begin anew when there are more.
+    """
+
+    def __init__(self, rng: random.Random, topics_max: int) -> None:
+        self._random = rng
+        self._topics_max = topics_max
+        self._turns: dict[str, RoundRobin] = {}
+
+    def of(self, topic: str) -> RoundRobin:
+        """Return the turn of a topic."""
+        turn = self._turns.get(topic)
+        if turn is None:
+            if len(self._turns) >= self._topics_max:
+                self._turns.clear()
+            turn = self._turns[topic] = RoundRobin(topic, self._random.getrandbits(16))
+        return turn
 
 
 def _is_any(_: str) -> bool:

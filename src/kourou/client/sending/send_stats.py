@@ -50,16 +50,20 @@ class _Slot:
 
 
 class SendStats:
-    """Counts sends. Times are seconds on one monotonic clock, given by the caller."""
+    """Counts sends. Times are seconds on one monotonic clock, given by the caller.
+
+    Attributes:
+        in_flight: messages being sent now.
+    """
 
     def __init__(self, started_s: float) -> None:
         self._started_s = started_s
         self._slots = [_Slot() for _ in range(WINDOW_S)]
-        self._sent = self._failed = self._retries = self._in_flight = 0
+        self._sent = self._failed = self._retries = self.in_flight = 0
 
     def on_begun(self, messages: int) -> None:
         """Note that so many messages are being sent."""
-        self._in_flight += messages
+        self.in_flight += messages
 
     def on_retried(self) -> None:
         """Note a try after the first."""
@@ -67,23 +71,36 @@ class SendStats:
 
     def on_stored(self, messages: int, elapsed_s: float, now_s: float) -> None:
         """Note that messages begun together are stored."""
-        self._in_flight -= messages
+        self.in_flight -= messages
         self._sent += messages
         slot = self._slot(now_s)
         slot.sent += messages
         slot.sends += 1
-        slot.time_sum_ms += elapsed_s * 1000
-        slot.time_max_ms = max(slot.time_max_ms, elapsed_s * 1000)
+        elapsed_ms = elapsed_s * 1000
+        slot.time_sum_ms += elapsed_ms
+        slot.time_max_ms = max(slot.time_max_ms, elapsed_ms)
+
+    def on_stored_apart(
+        self, messages: int, elapsed_sum_s: float, elapsed_max_s: float, now_s: float
+    ) -> None:
+        """Note that so many messages are stored, each begun by itself; their times as given."""
+        self.in_flight -= messages
+        self._sent += messages
+        slot = self._slot(now_s)
+        slot.sent += messages
+        slot.sends += messages
+        slot.time_sum_ms += elapsed_sum_s * 1000
+        slot.time_max_ms = max(slot.time_max_ms, elapsed_max_s * 1000)
 
     def on_failed(self, messages: int, now_s: float) -> None:
         """Note that messages begun together failed."""
-        self._in_flight -= messages
+        self.in_flight -= messages
         self._failed += messages
         self._slot(now_s).failed += messages
 
     def on_cancelled(self, messages: int) -> None:
         """Note that the caller gave messages up, which is neither success nor failure."""
-        self._in_flight -= messages
+        self.in_flight -= messages
 
     def snapshot(self, now_s: float) -> ProducerStats:
         """Return what is counted so far."""
@@ -96,7 +113,7 @@ class SendStats:
             sent_total=self._sent,
             failed_total=self._failed,
             retries_total=self._retries,
-            in_flight=self._in_flight,
+            in_flight=self.in_flight,
             sent_per_s=sum(slot.sent for slot in slots) / span_s,
             failed_per_s=sum(slot.failed for slot in slots) / span_s,
             send_time_mean_ms=time_sum_ms / sends if sends else 0.0,
@@ -105,7 +122,7 @@ class SendStats:
 
     def _slot(self, now_s: float) -> _Slot:
         second = int(now_s)
-        index = second % WINDOW_S
-        if self._slots[index].second != second:
-            self._slots[index] = _Slot(second)
-        return self._slots[index]
+        slot = self._slots[second % WINDOW_S]
+        if slot.second != second:
+            slot = self._slots[second % WINDOW_S] = _Slot(second)
+        return slot

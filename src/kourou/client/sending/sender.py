@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Final
 
 from kourou.client.calls_consume import max_offset
 from kourou.client.calls_send import (
     Outgoing,
+    encode_message,
     send_command,
     send_message,
-    with_compressed_body,
 )
 from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, try_until
 from kourou.client.send_receipt import SendReceipt
+from kourou.client.sending.compressing import compressed
+from kourou.client.sending.first_try import FirstTries, FirstTry, plain_bytes_end
 from kourou.client.sending.latency_fault import LatencyFaults
-from kourou.client.sending.queue_choice import QueueSelector, RoundRobin
+from kourou.client.sending.queue_choice import Turns, Where, check_queue
 from kourou.client.sending.send_hooks import SendAttempt, SendHooks, SendOutcome
+from kourou.client.sending.send_plans import SendPlans, vip_address
 from kourou.client.sending.send_stats import SendStats
-from kourou.errors import ClosedError, KourouError, RemoteError, TransportError, UsageError
+from kourou.errors import ClosedError, KourouError, RemoteError, TransportError
+from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.compression import compress
-from kourou.remoting.network import format_address, parse_address
-
-Where = MessageQueue | QueueSelector | None
-"""A queue, what chooses one, or None for the next in turn."""
-
-_OFFLOAD_COMPRESSION_BYTES: Final = 256 * 1024
-"""Bodies above this, some milliseconds of zlib, are compressed off the event loop."""
 
 _DETECTOR_PERIOD_MS: Final = 3_000
-
-_VIP_PORT_DISTANCE: Final = 2
 
 
 class Sender:
@@ -43,20 +37,35 @@ class Sender:
 
     Attributes:
         stats: of all that was sent.
+        begin: sends a plain message without a coroutine; see `FirstTries.begin`. The future that it
+            returns ends as `send` does.
     """
 
     def __init__(
-        self, instance: ClientInstance, group: str, config: ProducerConfig, hooks: SendHooks
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: ProducerConfig,
+        hooks: SendHooks,
+        ids: UniqueIds,
     ) -> None:
         self._instance = instance
         self._group = group
         self._config = config
         self._hooks = hooks
-        self._turns: dict[str, RoundRobin] = {}
+        self._turns = Turns(instance.runtime.random, config.routes_max)
         self._faults = LatencyFaults() if config.latency_fault_tolerance else None
         self._now_s = asyncio.get_running_loop().time
         self._is_watched = bool(hooks) or config.latency_fault_tolerance
         self.stats = SendStats(self._now_s())
+        plans = SendPlans(instance, group, config, self._turns)
+        bytes_end = plain_bytes_end(
+            config, is_binary=instance.pool.is_binary, is_watched=bool(hooks)
+        )
+        self._first_tries = FirstTries(
+            instance, plans, ids, self._go_on, self.stats, config, bytes_end
+        )
+        self.begin = self._first_tries.begin
         if self._faults is not None:
             faults = self._faults
             instance.tasks.start_periodic(
@@ -71,14 +80,42 @@ class Sender:
         Raises:
             KourouError: as `Producer.send`; a selector's own exceptions pass.
         """
-        count = len(outgoing.msg_ids)
         began_s = self._now_s()
-        self.stats.on_begun(count)
+        self.stats.on_begun(len(outgoing.msg_ids))
+        return await self._counted(self._send(outgoing, timeout_ms, where), outgoing, began_s)
+
+    @property
+    def handed_over(self) -> Collection[asyncio.Task[SendReceipt]]:
+        """What `begin` began and goes on as `send` does."""
+        return self._first_tries.handed_over
+
+    async def _send(
+        self, outgoing: Outgoing, timeout_ms: int | None, where: Where
+    ) -> list[SendReceipt]:
+        deadline = self._deadline(timeout_ms)
+        outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
+        return await self._deliver(_Tries(self, outgoing, deadline, where))
+
+    async def _go_on(self, first: FirstTry, failed: BaseException | None) -> SendReceipt:
+        """Do what is left of a send after its first try, or that try itself if it did not fail."""
+        outgoing = encode_message(first.message, first.msg_id)
+        deadline = Deadline(first.timeout_ms, first.began_s)
+        tries = _Tries(self, outgoing, deadline, first.where)
+        if failed is None:
+            tries.target = first.queue
+            tries.is_asked_again = first.connection is not None
+        else:
+            tries.number = 1
+            tries.failed_broker = None if first.queue is None else first.queue.broker_name
+        return (await self._deliver(tries, failed))[0]
+
+    async def _counted(
+        self, sending: Awaitable[list[SendReceipt]], outgoing: Outgoing, began_s: float
+    ) -> list[SendReceipt]:
+        """Return what `sending` returns, and count how it ends."""
+        count = len(outgoing.msg_ids)
         try:
-            deadline = self._deadline(timeout_ms)
-            if self._is_compressible(outgoing):
-                outgoing = await self._compress(outgoing)
-            receipts = await self._deliver(outgoing, deadline, where)
+            receipts = await sending
         except asyncio.CancelledError:
             self.stats.on_cancelled(count)
             raise
@@ -96,8 +133,7 @@ class Sender:
             KourouError: as `Producer.send_oneway`.
         """
         deadline = self._deadline(timeout_ms)
-        if self._is_compressible(outgoing):
-            outgoing = await self._compress(outgoing)
+        outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
         target = await self.choose(outgoing, where, deadline)
         address = await self._instance.routes.address(
             target.topic, target.broker_name, deadline.remaining_s()
@@ -133,7 +169,7 @@ class Sender:
             return where
         topic = outgoing.topic
         route = await self._instance.routes.get(topic, deadline.remaining_s())
-        turn = self._turn(topic)
+        turn = self._turns.of(topic)
         if where is not None:
             queue = where(turn.queues(route), outgoing.messages[0])
             check_queue(topic, queue)
@@ -146,18 +182,21 @@ class Sender:
         return turn.choose(route, failed_broker, self._faults.preferences(now_ms))
 
     async def _deliver(
-        self, outgoing: Outgoing, deadline: Deadline, where: Where
+        self, tries: _Tries, failed: BaseException | None = None
     ) -> list[SendReceipt]:
-        """Try until the broker has it; each try takes the next queue, on another broker if any."""
-        tries = _Tries(self, outgoing, deadline, where)
+        """Try until the broker has it; each try takes the next queue, on another broker if any.
+
+        `failed`: how the first try ended, if that was made already.
+        """
         try:
             return await try_until(
-                deadline,
+                tries.deadline,
                 self._instance.backoff,
                 tries.attempt,
                 tries.on_failure,
                 refused_max=self._config.refused_attempts_max,
                 retry_codes=self._config.retry_response_codes,
+                failed=failed,
             )
         except ClosedError:
             if tries.last is not None:
@@ -170,14 +209,19 @@ class Sender:
         if tries.number > 1:
             self.stats.on_retried()
         outgoing, deadline = tries.outgoing, tries.deadline
-        target = await self.choose(outgoing, tries.where, deadline, tries.failed_broker)
+        target, tries.target = tries.target, None
+        if target is None:
+            target = await self.choose(outgoing, tries.where, deadline, tries.failed_broker)
         tries.failed_broker = target.broker_name
         address = await self._instance.routes.address(
             target.topic, target.broker_name, deadline.remaining_s()
         )
         if self._config.vip_channel:
             address = vip_address(address)
-        return await self._try(outgoing, target, address, tries.number, deadline)
+        is_asked_again, tries.is_asked_again = tries.is_asked_again, False
+        return await self._try(
+            outgoing, target, address, tries.number, deadline, is_asked_again=is_asked_again
+        )
 
     def on_failure(self, tries: _Tries, error: KourouError) -> None:
         """Prepare another try."""
@@ -194,6 +238,8 @@ class Sender:
         address: str,
         number: int,
         deadline: Deadline,
+        *,
+        is_asked_again: bool,
     ) -> Awaitable[list[SendReceipt]]:
         sending = send_message(
             self._instance.pool,
@@ -202,6 +248,7 @@ class Sender:
             outgoing,
             target,
             timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
+            is_asked_again=is_asked_again,
         )
         if not self._is_watched:
             return sending
@@ -290,28 +337,6 @@ class Sender:
                 continue
             faults.on_probed(name)
 
-    def _is_compressible(self, outgoing: Outgoing) -> bool:
-        threshold = self._config.compress_body_over_bytes
-        return threshold is not None and len(outgoing.body) >= threshold and not outgoing.is_batch
-
-    async def _compress(self, outgoing: Outgoing) -> Outgoing:
-        kind, level = self._config.compress_type, self._config.compress_level
-        if len(outgoing.body) <= _OFFLOAD_COMPRESSION_BYTES:
-            compressed = compress(outgoing.body, level, kind)
-        else:
-            offload = self._instance.runtime.offload
-            compressed = await offload(compress, outgoing.body, level, kind)
-        return with_compressed_body(outgoing, compressed, kind)
-
-    def _turn(self, topic: str) -> RoundRobin:
-        turn = self._turns.get(topic)
-        if turn is None:
-            if len(self._turns) >= self._config.routes_max:
-                self._turns.clear()
-            turn = RoundRobin(topic, self._instance.runtime.random.getrandbits(16))
-            self._turns[topic] = turn
-        return turn
-
     def _deadline(self, timeout_ms: int | None) -> Deadline:
         return Deadline(self._config.send_timeout_ms if timeout_ms is None else timeout_ms)
 
@@ -331,7 +356,17 @@ class Sender:
 class _Tries:
     """The tries of one message or batch: an object, as closures would be a dozen for each."""
 
-    __slots__ = ("deadline", "failed_broker", "last", "number", "outgoing", "sender", "where")
+    __slots__ = (
+        "deadline",
+        "failed_broker",
+        "is_asked_again",
+        "last",
+        "number",
+        "outgoing",
+        "sender",
+        "target",
+        "where",
+    )
 
     def __init__(
         self, sender: Sender, outgoing: Outgoing, deadline: Deadline, where: Where
@@ -341,6 +376,8 @@ class _Tries:
         self.deadline = deadline
         self.where = where
         self.failed_broker: str | None = None
+        self.target: MessageQueue | None = None  # of the first try, if that is chosen already
+        self.is_asked_again = False  # the server was, and said GO_AWAY
         self.last: KourouError | None = None
         self.number = 0
 
@@ -349,22 +386,3 @@ class _Tries:
 
     def on_failure(self, error: KourouError) -> None:
         self.sender.on_failure(self, error)
-
-
-def check_queue(topic: str, queue: MessageQueue) -> None:
-    """Refuse a queue of another topic.
-
-    Raises:
-        UsageError: it is one.
-    """
-    if queue.topic != topic:
-        raise UsageError(f"a message to {topic} cannot go to a queue of {queue.topic}")
-
-
-def vip_address(address: str) -> str:
-    """Return the address of a broker's second port, which serves all but pulls.
-
-    Source: MixAll.brokerVIPChannel.
-    """
-    host, port = parse_address(address)
-    return format_address((host, port - _VIP_PORT_DISTANCE))

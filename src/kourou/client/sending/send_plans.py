@@ -1,0 +1,98 @@
+"""What a producer knows of each topic, kept between its messages, so that none looks it up anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.client.calls_send import check_message
+from kourou.client.config import ProducerConfig
+from kourou.client.instance import ClientInstance
+from kourou.client.sending.queue_choice import RoundRobin, Turns
+from kourou.client.sending.send_frames import SendFrames
+from kourou.errors import UsageError
+from kourou.model.message import Message
+from kourou.model.route import TopicRoute
+from kourou.remoting.network import format_address, parse_address
+
+_VIP_PORT_DISTANCE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How messages get to one broker: its address, and what makes their frames."""
+
+    address: str
+    frames: SendFrames
+
+
+@dataclass(slots=True)
+class Plan:
+    """What follows from a topic's route, as long as it is the one.
+
+    Attributes:
+        turn: whose queue is next.
+        ways: by broker name; None for a broker that has none.
+    """
+
+    route: TopicRoute
+    turn: RoundRobin
+    ways: dict[str, Way | None] = field(default_factory=dict)
+
+
+class SendPlans:
+    """The plans of one producer, of at most `routes_max` topics."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, config: ProducerConfig, turns: Turns
+    ) -> None:
+        self._routes = instance.routes
+        self._group = group
+        self._config = config
+        self._turns = turns
+        self._plans: dict[str, Plan] = {}
+
+    def of(self, message: Message) -> Plan | None:
+        """Return the plan of a message's topic; None if no route is known, or it must not be."""
+        topic = message.topic
+        route = self._routes.known(topic)
+        plan = self._plans.get(topic)
+        if plan is not None and plan.route is route:
+            return plan
+        if route is None:
+            return None
+        try:
+            check_message(message, self._config)
+        except UsageError:
+            return None
+        if len(self._plans) >= self._config.routes_max:
+            self._plans.clear()
+        plan = self._plans[topic] = Plan(route, self._turns.of(topic))
+        return plan
+
+    def way(self, plan: Plan, topic: str, broker_name: str) -> Way | None:
+        """Return how to get to a broker; None if the route does not tell, or names are odd."""
+        try:
+            return plan.ways[broker_name]
+        except KeyError:
+            way = plan.ways[broker_name] = self._make_way(plan.route, topic, broker_name)
+            return way
+
+    def _make_way(self, route: TopicRoute, topic: str, broker_name: str) -> Way | None:
+        address = route.master_address(broker_name)
+        if address is None:
+            return None
+        queue_nums = self._config.default_topic_queue_nums
+        frames = SendFrames(self._group, topic, broker_name, queue_nums)
+        if not frames.is_usable:
+            return None
+        return Way(vip_address(address) if self._config.vip_channel else address, frames)
+
+
+def vip_address(address: str) -> str:
+    """Return the address of a broker's second port, which serves all but pulls.
+
+    Source: MixAll.brokerVIPChannel.
+    """
+    host, port = parse_address(address)
+    return format_address((host, port - _VIP_PORT_DISTANCE))

@@ -1,0 +1,113 @@
+"""Whatever callers hand to a first try, it is sent or refused, and takes one place till then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import pytest
+
+from kourou.client.sending.producer import Producer
+from kourou.errors import InvalidMessageError, InvalidTopicError, UsageError
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from tests.client.sending.test_first_try import Blind, Broker, against, answered, stored
+
+
+def test_what_is_invalid_is_refused_and_takes_no_place() -> None:
+    async def body(producer: Producer, broker: Broker) -> None:
+        invalid: list[tuple[Message, type[Exception]]] = [
+            (Message("T", b""), InvalidMessageError),
+            (Message("a b", b"x"), InvalidTopicError),
+            (Message("T", b"x", properties={"k": "v" * 40_000}), InvalidMessageError),
+            (Message("T", b"x", properties={"k": "\ud800"}), InvalidMessageError),
+        ]
+        for message, error in invalid:
+            with pytest.raises(error):
+                await producer.submit(message)
+            with pytest.raises(error):
+                await producer.send(message)
+        assert broker.asked == []
+        assert producer.stats().in_flight == 0
+        await (await producer.submit(Message("T", b"x")))
+
+    against([stored], body, in_flight_messages_max=1)
+
+
+@pytest.mark.parametrize("timeout_ms", [float("inf"), float("nan"), 1 << 31, 10**400])
+@pytest.mark.parametrize("hooks", [(), [Blind()]], ids=["by callback", "ordinary"])
+def test_a_timeout_that_never_comes_is_refused_and_takes_no_place(
+    timeout_ms: Any, hooks: Any
+) -> None:
+    async def body(producer: Producer, broker: Broker) -> None:
+        message = Message("T", b"x")
+        for sending in (
+            lambda: producer.send(message, timeout_ms=timeout_ms),
+            lambda: producer.submit(message, timeout_ms=timeout_ms),
+            lambda: producer.send_batch([message], timeout_ms=timeout_ms),
+            lambda: producer.send_oneway(message, timeout_ms=timeout_ms),
+        ):
+            with pytest.raises(UsageError, match=r"timeout_ms is .*: at most 2147483647"):
+                await sending()
+        assert broker.asked == []
+        stats = producer.stats()
+        assert (stats.in_flight, stats.failed_total, len(producer._in_flight)) == (0, 0, 0)
+        await (await producer.submit(message, timeout_ms=(1 << 31) - 1))
+
+    against([stored], body, hooks=hooks, in_flight_messages_max=1)
+
+
+def test_a_queue_number_that_is_a_text_takes_the_ordinary_way_and_one_place() -> None:
+    async def body(producer: Producer, broker: Broker) -> None:
+        queue = MessageQueue("T", "b", "3")  # type: ignore[arg-type]  # as read from a file
+        receipt = await (await producer.submit(Message("T", b"x"), queue=queue))
+        assert receipt.queue.queue_id == 3
+        assert [request.command.ext_fields["e"] for request in broker.asked] == ["3"]
+        await asyncio.sleep(10)
+        assert len(broker.asked) == 1, "nothing waits for an answer and is sent again"
+        assert producer._in_flight._messages == producer.stats().in_flight == 0
+
+    against([stored], body)
+
+
+def test_a_selector_that_returns_no_queue_fails_its_message_and_takes_no_place() -> None:
+    class Almost:
+        topic = "T"
+
+    async def body(producer: Producer, broker: Broker) -> None:
+        almost: Any = Almost()
+        future = await producer.submit(Message("T", b"x"), queue=lambda _, __: almost)
+        with pytest.raises(AttributeError):
+            await future
+        assert broker.asked == []
+        assert producer._in_flight._messages == producer.stats().in_flight == 0
+
+    against([stored], body)
+
+
+def test_long_properties_arrive_by_the_ordinary_way() -> None:
+    async def body(producer: Producer, broker: Broker) -> None:
+        await producer.send(Message("T", b"x", properties={"k": "v" * 30_000}))
+        assert "v" * 30_000 in broker.asked[0].command.ext_fields["i"]
+
+    against([stored], body)
+
+
+def test_a_selector_is_asked_once_a_try_as_its_caller_sees_the_world() -> None:
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
+
+    async def body(producer: Producer, broker: Broker) -> None:
+        seen: list[str] = []
+
+        def select(queues: Any, _: Message) -> MessageQueue:
+            seen.append(tenant.get())
+            queue: MessageQueue = queues[len(seen)]
+            return queue
+
+        tenant.set("mine")
+        receipt = await (await producer.submit(Message("T", b"x"), queue=select))
+        assert seen == ["mine", "mine"]
+        assert receipt.queue.queue_id == 2
+
+    against([answered(2), stored], body)
