@@ -50,7 +50,7 @@ format: $(READY) ## rewrite the source as the formatter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## short benchmarks, beside the Java broker where Maven and Go are (docs/performance.md)
+bench: $(READY) ## the short benchmarks: both installs beside the Java broker, where Maven and Go are (10 minutes)
 	$(BIN)/python -m bench
 
 interop: $(READY) ## Java, Go and Node clients, mqadmin and the Java broker 5.5.0 (needs JDK 17, Maven, Go, Node)

@@ -22,7 +22,7 @@ from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
-from kourou.testing.network import MemoryNetwork
+from kourou.testing.network import LATENCY_S, MemoryNetwork
 from kourou.testing.runtime import sim_runtime
 
 FIRST = ("127.0.0.1", 9876)
@@ -33,8 +33,8 @@ BOTH = ("127.0.0.1:9876", "127.0.0.1:9877")
 class World:
     """Name servers that come and go, and one broker."""
 
-    def __init__(self, **options: Any) -> None:
-        self.network = MemoryNetwork()
+    def __init__(self, *, latency_s: tuple[float, float] = LATENCY_S, **options: Any) -> None:
+        self.network = MemoryNetwork(latency_s=latency_s)
         self.runtime: Runtime = sim_runtime(network=self.network)
         config = BrokerConfig(**({"namesrv_addr": BOTH} | options))
         self.broker = Broker(config, SimDisk(), self.runtime, SimFlusher)

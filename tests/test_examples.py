@@ -15,7 +15,7 @@ import pytest
 from kourou.testing.process import Serving
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +20,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kourou.file_locks import FILE_LOCKS
+from kourou.mapped_files import CAN_MAP, MappedFiles
+from kourou.open_files import OpenFiles, PinnedFile
 
 Buffer = bytes | bytearray | memoryview
 
@@ -64,6 +64,16 @@ class Disk(Protocol):
     def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
         """Return what `read` would, or None if that might wait for the device."""
 
+    def view_resident(self, name: str, offset: int, size: int) -> memoryview | None:
+        """Return the bytes where they are in memory, for at once and not to be kept; or None.
+
+        None wherever this is not done, or might wait, or the file ends before: `read_resident`
+        then tells what is the case.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
     def next_data(self, name: str, offset: int) -> int:
         """Return the first byte at or behind `offset` that is in no hole; the size if none is.
 
@@ -89,6 +99,15 @@ class Disk(Protocol):
         Raises:
             OSError: what was not durable before may never become so, even if a later call
                 succeeds.
+        """
+
+    def pinned(self, name: str) -> PinnedFile | None:
+        """Return the open file, for who does in another way what `sync` does.
+
+        None where only `sync` can do it.
+
+        Raises:
+            OSError: the file could not be opened.
         """
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
@@ -169,31 +188,13 @@ def replace(disk: Disk, name: str, data: bytes, *, backup: str | None) -> None:
     disk.sync_directory(name.rpartition("/")[0])
 
 
-class _OpenFile:
-    """A descriptor that some threads may be using."""
-
-    __slots__ = ("fd", "is_cached", "is_writable", "users")
-
-    def __init__(self, fd: int, *, is_writable: bool) -> None:
-        self.fd = fd
-        self.is_writable = is_writable
-        self.users = 1
-        self.is_cached = True
-
-
 class OsDisk:
-    """A directory of a local file system.
-
-    At most `open_files_max` descriptors stay open (a store of 5,000 topics has 40,000 files), the
-    least recently used are closed first; one in use by another thread is closed when that is done.
-    Linux keeps a writeback error for the next descriptor's sync, so that closing one hides none.
-    """
+    """A directory of a local file system; at most `open_files_max` descriptors stay open."""
 
     def __init__(self, root: Path, *, open_files_max: int = 512) -> None:
         self.root = str(root)
-        self._open_files_max = open_files_max
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._files = OpenFiles(self._path, open_files_max)
+        self._mapped = MappedFiles() if CAN_MAP else None
 
     def exists(self, name: str) -> bool:
         return Path(self._path(name)).exists()
@@ -202,7 +203,7 @@ class OsDisk:
         return Path(self._path(name)).stat().st_size
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        file = self._acquire(name, for_writing=False)
+        file = self._files.acquire(name, for_writing=False)
         try:
             data = os.pread(file.fd, size, offset)
             # A regular file is read short at its end only, or beyond 2 GiB a call.
@@ -213,12 +214,12 @@ class OsDisk:
                 data += more
             return data
         finally:
-            self._release(file)
+            self._files.release(file)
 
     def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
         if not hasattr(os, "RWF_NOWAIT"):
             return None
-        file = self._acquire(name, for_writing=False)
+        file = self._files.acquire(name, for_writing=False)
         try:
             buffer = bytearray(size)
             count = os.preadv(file.fd, [buffer], offset, os.RWF_NOWAIT)
@@ -231,10 +232,26 @@ class OsDisk:
                 return None
             raise
         finally:
-            self._release(file)
+            self._files.release(file)
+
+    def view_resident(self, name: str, offset: int, size: int) -> memoryview | None:
+        mapped = self._mapped
+        if mapped is None:
+            return None
+        found = mapped.find(name, offset, size)
+        if found is None and mapped.lacks(name, offset):
+            file = self._files.acquire(name, for_writing=False)
+            try:
+                mapped.add(name, file.fd, offset)
+                if not file.is_cached:  # another thread may have unlinked it since
+                    mapped.drop(name)
+            finally:
+                self._files.release(file)
+            found = mapped.find(name, offset, size)
+        return found
 
     def next_data(self, name: str, offset: int) -> int:
-        file = self._acquire(name, for_writing=False)
+        file = self._files.acquire(name, for_writing=False)
         try:  # nobody uses the descriptor's own place, which this moves
             return os.lseek(file.fd, offset, os.SEEK_DATA)
         except OSError as error:
@@ -242,10 +259,10 @@ class OsDisk:
                 raise
             return os.fstat(file.fd).st_size
         finally:
-            self._release(file)
+            self._files.release(file)
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
-        file = self._acquire(name, for_writing=True)
+        file = self._files.acquire(name, for_writing=True)
         try:
             for at in range(0, len(buffers), _IOV_MAX):
                 some = buffers[at : at + _IOV_MAX]
@@ -255,21 +272,24 @@ class OsDisk:
                     _write_rest(file.fd, offset, b"".join(some), written)
                 offset += size
         finally:
-            self._release(file)
+            self._files.release(file)
 
     def truncate(self, name: str, size: int) -> None:
-        file = self._acquire(name, for_writing=True)
+        file = self._files.acquire(name, for_writing=True)
         try:
             os.ftruncate(file.fd, size)
         finally:
-            self._release(file)
+            self._files.release(file)
 
     def sync(self, name: str) -> None:
-        file = self._acquire(name, for_writing=False)
+        file = self._files.acquire(name, for_writing=False)
         try:
             _sync_descriptor(file.fd)
         finally:
-            self._release(file)
+            self._files.release(file)
+
+    def pinned(self, name: str) -> PinnedFile | None:
+        return self._files.pinned(name)
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
         syncs = [partial(self.sync, name) for name in files]
@@ -292,12 +312,13 @@ class OsDisk:
     def forget(self, name: str, offset: int = 0) -> None:
         if not hasattr(os, "posix_fadvise"):
             return
-        file = self._acquire(name, for_writing=False)
+        self._drop_mapped(name)  # pages that are mapped would stay
+        file = self._files.acquire(name, for_writing=False)
         try:
             # A page that it would take a part of stays as a whole: begin where one begins.
             os.posix_fadvise(file.fd, offset & -_PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
         finally:
-            self._release(file)
+            self._files.release(file)
 
     def make_directory(self, name: str) -> None:
         Path(self._path(name)).mkdir(parents=True, exist_ok=True)
@@ -335,48 +356,21 @@ class OsDisk:
         return FILE_LOCKS.acquire(self._path(name))
 
     def close(self) -> None:
-        with self._mutex:
-            for name in list(self._files):
-                self._evict(name)
+        self._files.close()
+        if self._mapped is not None:
+            self._mapped.clear()
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
 
-    def _acquire(self, name: str, *, for_writing: bool) -> _OpenFile:
-        """Return the open file, pinned until `_release`; only writers create it."""
-        with self._mutex:
-            file = self._files.get(name)
-            if file is not None and (file.is_writable or not for_writing):
-                self._files.move_to_end(name)
-                file.users += 1
-                return file
-            path = self._path(name)
-            FILE_LOCKS.refuse(path)
-            flags = os.O_RDWR | os.O_CREAT if for_writing else os.O_RDONLY
-            fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-            if file is not None:
-                self._evict(name)
-            file = self._files[name] = _OpenFile(fd, is_writable=for_writing)
-            if len(self._files) > self._open_files_max:
-                self._evict(next(iter(self._files)))
-            return file
-
-    def _release(self, file: _OpenFile) -> None:
-        with self._mutex:
-            file.users -= 1
-            if not file.users and not file.is_cached:
-                os.close(file.fd)
-
     def _drop(self, name: str) -> None:
-        with self._mutex:
-            if name in self._files:
-                self._evict(name)
+        """Hold nothing of the file open any more."""
+        self._files.drop(name)
+        self._drop_mapped(name)
 
-    def _evict(self, name: str) -> None:
-        file = self._files.pop(name)
-        file.is_cached = False
-        if not file.users:
-            os.close(file.fd)
+    def _drop_mapped(self, name: str) -> None:
+        if self._mapped is not None:
+            self._mapped.drop(name)
 
 
 def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:

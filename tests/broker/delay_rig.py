@@ -10,7 +10,7 @@ from kourou.broker.delay import (
     parse_delay_offsets,
 )
 from kourou.model.message import MessageExt
-from kourou.protocol.message_layout import decode_message
+from kourou.protocol.message_decoding import decode_message
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 

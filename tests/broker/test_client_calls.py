@@ -25,7 +25,7 @@ from kourou.protocol.headers_admin_clients import (
     GetConsumerRunningInfoRequestHeader,
 )
 from kourou.protocol.headers_admin_offsets import GetConsumerStatusRequestHeader
-from kourou.protocol.message_layout import decode_message
+from kourou.protocol.message_decoding import decode_message
 from kourou.testing.broker_parts import BROKER, BrokerParts, run_with_parts
 from kourou.testing.peers import FakePeer
 

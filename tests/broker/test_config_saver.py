@@ -1,10 +1,10 @@
-"""A table is saved by one write at a time, whoever still waits for it."""
+"""A table is saved by one write at a time, whoever waits for it, and its text holds up nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
+from collections.abc import Iterator
 
 from kourou.broker.config_saver import ConfigSaver
 
@@ -23,7 +23,7 @@ class SlowFile:
     def save(self, data: bytes) -> None:
         if not self.begun.is_set():
             self.begun.set()
-            self.go_on.wait(5)
+            self.go_on.wait(30)
         self.saved.append(data)
 
 
@@ -31,10 +31,10 @@ def test_a_write_that_nobody_waits_for_any_more_is_not_overtaken() -> None:
     async def main() -> None:
         file = SlowFile()
         texts = iter([b"old", b"new"])
-        saver = ConfigSaver(file, lambda: partial(bytes, next(texts)), asyncio.to_thread)
+        saver = ConfigSaver(file, lambda: (next(texts),), asyncio.to_thread)
         saver.changed()
         given_up = asyncio.create_task(saver.save())
-        await asyncio.to_thread(file.begun.wait, 5)
+        await asyncio.to_thread(file.begun.wait, 30)
         given_up.cancel()
         await asyncio.wait([given_up])
 
@@ -49,20 +49,76 @@ def test_a_write_that_nobody_waits_for_any_more_is_not_overtaken() -> None:
     asyncio.run(main())
 
 
-def test_the_text_of_a_table_is_made_off_the_loop_and_is_of_when_it_was_taken() -> None:
+class Table:
+    """A table of ten parts."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def take(self) -> Iterator[bytes]:
+        for _ in range(10):
+            yield b"%d" % self.value
+
+
+def test_others_are_served_between_the_parts_and_what_they_change_is_saved_too() -> None:
     async def main() -> None:
-        file, table, threads = SlowFile(), ["before"], []
+        file, table = SlowFile(), Table()
         file.go_on.set()
-
-        def encode(taken: str) -> bytes:
-            threads.append(threading.current_thread())
-            table[0] = "changed meanwhile"
-            return taken.encode()
-
-        saver = ConfigSaver(file, lambda: partial(encode, table[0]), asyncio.to_thread)
+        saver = ConfigSaver(file, table.take, asyncio.to_thread)
         saver.changed()
+        saving = asyncio.create_task(saver.save())
+        while table.value < 5:
+            await asyncio.sleep(0)
+            table.value += 1
+            saver.changed()
+
+        assert not await saving
+        assert file.saved[0][:1] == b"0"
+        assert b"0" < file.saved[0][-1:] <= b"5"
         assert await saver.save()
-        assert file.saved == [b"before"]
-        assert threading.main_thread() not in threads
+        assert file.saved[1:] == [b"5" * 10]
+
+    asyncio.run(main())
+
+
+def test_a_table_whose_taking_was_given_up_is_still_changed() -> None:
+    async def main() -> None:
+        file, table = SlowFile(), Table()
+        file.go_on.set()
+        saver = ConfigSaver(file, table.take, asyncio.to_thread)
+        saver.changed()
+        given_up = asyncio.create_task(saver.save())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        assert file.saved == []
+
+        assert await saver.save()
+        assert file.saved == [b"0" * 10]
+
+    asyncio.run(main())
+
+
+class Log:
+    """A log that is being written and synced."""
+
+    written_position = synced_position = 10
+
+
+def test_what_is_written_while_the_text_is_made_must_be_synced_too() -> None:
+    async def main() -> None:
+        log, file, table = Log(), SlowFile(), Table()
+        file.go_on.set()
+        saver = ConfigSaver(file, table.take, asyncio.to_thread, log)
+        saver.changed()
+        saving = asyncio.create_task(saver.save())
+        await asyncio.sleep(0)
+        log.written_position, table.value = 20, 1
+
+        assert not await saving
+        assert file.saved == []
+        log.synced_position = 20
+        assert await saver.save()
+        assert file.saved[0].endswith(b"1")
 
     asyncio.run(main())

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from kourou.broker.index_following import RETRY_MS, SAVE_INTERVAL_MS, IndexFollowing
-from kourou.store.index.index_active import ActiveIndexFile, Keyed
+from kourou.broker import index_following
+from kourou.broker.index_following import (
+    RETRY_MS,
+    SAVE_INTERVAL_MS,
+    SLICE_MAX_MS,
+    SLICE_MS,
+    STEP_MS,
+    STEP_RECORDS_MAX,
+    IndexFollowing,
+)
+from kourou.store.index.index_active import ActiveIndexFile
+from kourou.store.index.index_columns import KeyColumns
+from kourou.store.index.index_feed import IndexFeed
 from kourou.store.index.index_keys import KeyKind
 from kourou.store.index.index_query import KeyQuery
+from kourou.store.message_store import IndexStep
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 
@@ -118,6 +129,69 @@ def test_any_other_failure_makes_the_store_read_only_and_says_what_to_do(caplog:
     assert "store.became_read_only" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("behind_bytes", "feed_fullness", "turn_ms", "slice_ms"),
+    [
+        (1 << 60, 0.0, 5, SLICE_MS),
+        (1, 0.0, 5, SLICE_MS + 5),
+        (1, 0.0, 100, SLICE_MAX_MS),
+        (1 << 60, 0.5, 6, SLICE_MS + 3),
+    ],
+)
+def test_a_slice_ends_by_the_time_its_steps_take(
+    behind_bytes: int,
+    feed_fullness: float,
+    turn_ms: float,
+    slice_ms: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_following, "BEHIND_BYTES", behind_bytes)
+    monkeypatch.setattr(IndexFeed, "fullness", feed_fullness)
+    taken: dict[int, list[int]] = {}  # records of each step, by when its slice was
+
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, *(f"key-{number}" for number in range(2_000)))
+        step, now_s = parts.store.index_step, [0.0]
+
+        def slow(records_max: int) -> IndexStep:
+            if parts.clock.now_ms() not in taken:
+                taken[parts.clock.now_ms()] = []
+            taken[parts.clock.now_ms()].append(records_max)
+            now_s[0] += 10e-6 * records_max
+            return step(records_max)
+
+        def time_s() -> float:
+            if parts.clock.now_ms() not in taken and taken:
+                now_s[0] += turn_ms / 1000
+            return now_s[0]
+
+        monkeypatch.setattr(parts.store, "index_step", slow)
+        index = IndexFollowing(parts.store, parts.runtime.offload, parts.clock, time_s=time_s)
+        index.start()
+        await asyncio.sleep(1)
+        assert parts.store.index_lag_bytes == 0
+        await index.stop()
+
+    run_with_parts(test)
+    first, *others = taken.values()
+    took_ms = [10e-3 * sum(records) for records in others]
+    assert abs(max(took_ms) - slice_ms) <= STEP_MS
+    assert max(map(max, others)) <= STEP_MS / 10e-3 < first[0]
+
+
+def test_short_steps_grow() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, *(f"key-{number}" for number in range(600)))
+        index = IndexFollowing(parts.store, parts.runtime.offload, parts.clock, time_s=lambda: 0.0)
+        for _ in range(5):
+            index._slice()
+            parts.store.index_upkeep(parts.clock.now_ms())
+        assert index._step_records == STEP_RECORDS_MAX
+        await index.stop()
+
+    run_with_parts(test)
+
+
 def test_stopping_twice_and_without_start_is_harmless() -> None:
     async def test(parts: BrokerParts) -> None:
         index = following(parts)
@@ -136,11 +210,11 @@ def test_an_unforeseen_failure_is_said_once_and_leaves_no_record_out(
     put_all = ActiveIndexFile.put_all
     calls: list[int] = []
 
-    def fail_at_first(file: ActiveIndexFile, keyed: Sequence[Keyed]) -> int:
-        calls.append(len(keyed))
+    def fail_at_first(file: ActiveIndexFile, columns: KeyColumns) -> int:
+        calls.append(len(columns.hashes))
         if len(calls) <= 3:
             raise KeyError("unforeseen")
-        return put_all(file, keyed)
+        return put_all(file, columns)
 
     async def test(parts: BrokerParts) -> None:
         await send(parts, *"abcdef")

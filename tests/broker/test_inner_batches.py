@@ -11,7 +11,7 @@ from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import TopicConfig
 from kourou.protocol.headers_send import SendMessageResponseHeader
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_layout import decode_message
+from kourou.protocol.message_decoding import decode_message
 from kourou.testing.send_rig import SendRig, run_sends
 
 UNIQUE = "UNIQ_KEY\x01u-1\x02WAIT\x01true\x02"

@@ -159,6 +159,7 @@ def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> Non
         "storePathRootDir",
         "timerWheelEnable",
         "traceTopicEnable",
+        "warmMapedFileEnable",
     }
 
 

@@ -19,6 +19,21 @@ class News:
     queue_offset: int = 5
     tags_code: int = 0
 
+    def records(self) -> tuple[News]:
+        return (self,)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Several that came together."""
+
+    news: tuple[News, ...]
+    topic: str = "T"
+    queue_id: int = 0
+
+    def records(self) -> tuple[News, ...]:
+        return self.news
+
 
 def held(
     name: str = "p",
@@ -84,6 +99,18 @@ def test_a_pull_expires_at_its_deadline_and_no_more_than_a_tick_later() -> None:
     assert names(polling.expired(1001 + TICK_MS)) == ["early"]
     assert polling.next_due_ms() == 5000
     assert names(polling.expired(60_000)) == ["late"]
+
+
+def test_any_message_of_a_batch_wakes_a_pull() -> None:
+    polling: LongPolling[str] = LongPolling()
+    polling.hold(held("far", at=8))
+    polling.hold(held("tagged", tags="b"))
+    first, last = News(queue_offset=7), News(queue_offset=8)
+
+    assert polling.woken([Batch((first,))]) == []
+    assert names(polling.woken([Batch((first, last))])) == ["far"]
+    tagged = replace(first, tags_code=tags_code("b"))
+    assert names(polling.woken([Batch((first, tagged, last))])) == ["tagged"]
 
 
 def test_a_woken_pull_does_not_expire_too() -> None:

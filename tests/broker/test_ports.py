@@ -12,7 +12,8 @@ from kourou.broker.server import Broker
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request, response
-from kourou.remoting.connection import Connection, Request
+from kourou.protocol.frame import decode_frame, encode_frame
+from kourou.remoting.connection import Connection, FastPath, Request
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.pool import ConnectionPool
@@ -37,8 +38,10 @@ def _ignore(_: Connection) -> None:
     """Nothing hangs on it."""
 
 
-def _ports(runtime: Runtime, config: BrokerConfig) -> BrokerPorts:
-    return BrokerPorts(config, runtime, dict.fromkeys(SERVED, _answer), _ignore)
+def _ports(
+    runtime: Runtime, config: BrokerConfig, fast: dict[int, FastPath] | None = None
+) -> BrokerPorts:
+    return BrokerPorts(config, runtime, dict.fromkeys(SERVED, _answer), _ignore, fast)
 
 
 async def _codes(runtime: Runtime, address: Address) -> list[int]:
@@ -61,6 +64,34 @@ def test_the_vip_port_serves_all_but_what_waits() -> None:
         for address in (MAIN, VIP):
             with pytest.raises(ConnectFailedError):
                 await _codes(runtime, address)
+
+    run_virtual(main())
+
+
+def _fast(code: int) -> FastPath:
+    """Return a fast path that answers requests of the code with 77; each comes alone."""
+
+    def serve(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
+        command = decode_frame(buffer[start + 4 : end])
+        if command.code != code:
+            return start
+        connection.send_frames(encode_frame(response(command, 77)))
+        return end
+
+    return serve
+
+
+def test_a_fast_path_is_tried_where_its_request_is_served() -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE)
+        fast: dict[int, FastPath] = {code: _fast(code) for code in codes}
+        ports = _ports(runtime, BrokerConfig(), fast)
+        await ports.start()
+
+        assert await _codes(runtime, MAIN) == [77 if code in fast else 0 for code in SERVED]
+        assert await _codes(runtime, VIP) == [77] + [3] * len(NOT_AT_VIP)
+        await ports.stop()
 
     run_virtual(main())
 

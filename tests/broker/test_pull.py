@@ -17,7 +17,7 @@ from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.protocol.bodies import ConsumerData
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
@@ -182,7 +182,7 @@ def test_messages_that_are_not_in_memory_are_read_off_the_loop() -> None:
         peer = FakePeer()
 
         assert parts.pull(peer) is None
-        assert parts.pulls.held_count == 0
+        assert len(parts.held_pulls) == 0
         await parts.later.close()
 
         assert bodies(peer.sent[0]) == [b"one", b"two"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from kourou.broker.pull import SUSPEND_MAX_MS
+from kourou.broker.held_pulls import SUSPEND_MAX_MS
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 
@@ -31,14 +31,14 @@ def test_a_held_pull_is_answered_when_a_message_comes() -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
         assert parts.pull(peer, flags=HOLD) is None
-        assert parts.pulls.held_count == 1
+        assert len(parts.held_pulls) == 1
 
         await parts.store_messages([parts.draft(b"other queue", queue_id=1)])
         assert peer.sent == []
         await parts.store_messages([parts.draft(b"news")])
 
         assert bodies(peer.sent[0]) == [b"news"]
-        assert parts.pulls.held_count == 0
+        assert len(parts.held_pulls) == 0
 
     run_with_parts(test)
 
@@ -107,7 +107,7 @@ def test_a_held_pull_is_answered_at_its_deadline() -> None:
         assert outcome(peer.sent[0]) == (19, "NO_MATCHED_LOGIC_QUEUE", "0")
         await asyncio.sleep(1.4)
         assert len(peer.sent) == 2
-        assert parts.pulls.held_count == 0
+        assert len(parts.held_pulls) == 0
 
     run_with_parts(test)
 
@@ -167,7 +167,7 @@ def test_a_pull_that_wants_no_answer_is_not_held() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.pull(FakePeer(), flags=HOLD, is_oneway=True)
-        assert parts.pulls.held_count == 0
+        assert len(parts.held_pulls) == 0
 
     run_with_parts(test)
 
@@ -179,7 +179,7 @@ def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
         parts.pull(gone, flags=HOLD)
         parts.pull(stays, flags=HOLD)
 
-        parts.pulls.on_connection_closed(gone)  # type: ignore[arg-type] # stands for one
+        parts.held_pulls.on_connection_closed(gone)  # type: ignore[arg-type] # stands for one
         await parts.store_messages([parts.draft()])
 
         assert gone.sent == []

@@ -16,7 +16,7 @@ from kourou.protocol.headers_consume import (
     SearchOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from kourou.protocol.message_layout import decode_message
+from kourou.protocol.message_decoding import decode_message
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.runtime import call_directly
 from kourou.testing.send_rig import SendRig, run_sends

@@ -17,7 +17,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import QueryMessageRequestHeader
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from tests.golden_exchanges import exchanges

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import RegisterBody, encode_register_body
+from kourou.protocol.bodies import RegisterBody, decode_register_body, encode_register_body
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.hashing import crc32
 from kourou.protocol.headers_kv import PutKVConfigRequestHeader
 from kourou.protocol.headers_route import (
     DeleteTopicFromNamesrvRequestHeader,
@@ -61,6 +62,23 @@ def test_a_name_server_that_is_down_or_hangs_delays_nobody(
     assert "127.0.0.1:9876" in failed[0].getMessage()
 
 
+@pytest.mark.parametrize(("patience_ms", "is_known"), [(1_000, False), (30_000, True)])
+def test_a_name_server_that_is_late_is_waited_for_as_long_as_is_said(
+    patience_ms: int, *, is_known: bool
+) -> None:
+    async def main() -> None:
+        world = World(latency_s=(0.4, 0.4))
+        namesrv = await world.namesrv(FIRST)
+        started_s = now_s()
+        await world.broker.start(first_registration_ms=patience_ms)
+        assert (now_s() - started_s > 1) == is_known
+        assert (world.broker.troubles() == []) == is_known
+        await world.broker.stop()
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
 def test_a_name_server_that_comes_later_learns_of_the_broker() -> None:
     async def main() -> None:
         world = World()
@@ -94,12 +112,12 @@ def test_a_failure_of_our_own_is_logged_and_tried_again(
 ) -> None:
     outcomes = iter([RuntimeError("a bug")])
 
-    def encode(body: RegisterBody) -> bytes:
+    def checksum(body: bytes) -> int:
         for error in outcomes:
             raise error
-        return encode_register_body(body)
+        return crc32(body)
 
-    monkeypatch.setattr("kourou.broker.registration.encode_register_body", encode)
+    monkeypatch.setattr("kourou.broker.registration.crc32", checksum)
 
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
@@ -205,11 +223,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Collect the topics of each registration that a broker sends."""
     bodies: list[list[str]] = []
 
-    def encode(body: RegisterBody) -> bytes:
-        bodies.append(sorted(body.table.topics))
-        return encode_register_body(body)
+    def checksum(body: bytes) -> int:
+        bodies.append(sorted(decode_register_body(body).table.topics))
+        return crc32(body)
 
-    monkeypatch.setattr("kourou.broker.registration.encode_register_body", encode)
+    monkeypatch.setattr("kourou.broker.registration.crc32", checksum)
     return bodies
 
 

@@ -13,7 +13,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import decode_properties
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_layout import decode_message, decode_messages
+from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.testing.send_rig import SendRig, message, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]

@@ -180,6 +180,24 @@ def test_stopping_takes_no_longer_than_two_seconds_whoever_hangs() -> None:
     run(test)
 
 
+def test_a_disk_that_has_room_again_is_written_to_within_five_seconds() -> None:
+    async def test(cluster: Cluster) -> None:
+        disk = cluster.disk()
+        assert (await ask(cluster, message(topic="T"))).code == 0
+        free, disk.free = disk.free, 0
+        while (await ask(cluster, message(topic="T"))).code == 0:  # noqa: ASYNC110 - it looks at times
+            await asyncio.sleep(0.1)
+        assert "bytes free" in "".join(cluster.broker().troubles())
+        disk.free = free
+        started_s = now_s()
+        while cluster.broker().troubles():  # noqa: ASYNC110 - as who asks /readyz
+            await asyncio.sleep(0.1)
+        assert now_s() - started_s < 5
+        assert (await ask(cluster, message(topic="T"))).code == 0
+
+    run(test)
+
+
 def pull(topic: str) -> PullMessageRequestHeader:
     return PullMessageRequestHeader(
         consumer_group="g",

@@ -79,8 +79,8 @@ class Served:
         tables, clients = self.parts.tables, self.parts.clients
         return (
             repr(tables.topics.table()),
-            repr(tables.groups.table()),
-            repr(tables.offsets.table().offsets),
+            tables.groups.body(),
+            b"".join(tables.offsets.text()).partition(b"pullOffsetTable")[0],
             self.parts.live.values(),
             self.parts.store.appended_position,
             clients.producer_groups(),
@@ -100,7 +100,7 @@ class Served:
     async def stop(self) -> None:
         """End cleanly, in the order of a broker."""
         parts = self.parts
-        parts.pulls.close()
+        parts.held_pulls.close()
         await parts.delay.stop()
         await parts.later.close()
         await parts.commit.close()

@@ -71,7 +71,7 @@ def test_the_systems_topics_are_listed_when_asked_for(kourou: Kourou) -> None:
 
 def test_a_topic_may_be_closed_for_sends(kourou: Kourou) -> None:
     kourou("topic", "create", "a-closed", "--access", "r")
-    outcome = kourou("send", "a-closed", "x", "--timeout", "1")
+    outcome = kourou("send", "a-closed", "x", "--timeout", "3")
 
     assert outcome.code == 1
     assert "a-closed" in outcome.err
@@ -101,7 +101,7 @@ def test_a_topic_of_the_system_is_left_alone(kourou: Kourou, act: str) -> None:
 def test_a_group_shows_its_lag_by_queue(kourou: Kourou) -> None:
     kourou("topic", "create", "a-lag", "--queues", "1")
     kourou("send", "a-lag", "x", "--count", "7")
-    as_group = ("--group", "a-billing", "--from", "earliest", "--count", "3", "--timeout", "10")
+    as_group = ("--group", "a-billing", "--from", "earliest", "--count", "3", "--timeout", "60")
     assert kourou("receive", "a-lag", *as_group).code == 0
 
     listed = {row["group"]: row for row in document(kourou("group", "list", "--json"))}

@@ -69,7 +69,7 @@ def test_settings_are_shown_and_changed_while_the_broker_runs(kourou: Kourou) ->
 def test_all_groups_of_a_broker_are_shown_by_their_lag(kourou: Kourou) -> None:
     kourou("topic", "create", "b-lag", "--queues", "1")
     kourou("send", "b-lag", "x", "--count", "5")
-    options = ("--group", "b-group", "--from", "earliest", "--count", "2", "--timeout", "10")
+    options = ("--group", "b-group", "--from", "earliest", "--count", "2", "--timeout", "60")
     kourou("receive", "b-lag", *options)
 
     rows = document(kourou("broker", "consume-stats", "broker-a", "--json"))
@@ -109,7 +109,7 @@ def test_live_producers_are_listed(kourou: Kourou, serving: Serving) -> None:
 def test_rates_are_shown_for_each_topic_and_group(kourou: Kourou) -> None:
     kourou("topic", "create", "b-rates", "--queues", "1")
     kourou("send", "b-rates", "x", "--count", "3")
-    options = ("--group", "b-reader", "--from", "earliest", "--count", "1", "--timeout", "10")
+    options = ("--group", "b-reader", "--from", "earliest", "--count", "1", "--timeout", "60")
     kourou("receive", "b-rates", *options)
     kourou("topic", "create", "b-unread")
 

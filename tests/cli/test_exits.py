@@ -30,6 +30,12 @@ def test_an_error_has_its_exit_code(error: BaseException, code: int | None) -> N
     assert exit_code_of(error) == code
 
 
+def test_what_failed_before_the_time_was_up_gives_the_exit_code() -> None:
+    error = errors.RequestTimeoutError("no answer within 0.001 s; the try before: closed")
+    error.__cause__ = errors.NoRouteError("closed")
+    assert exit_code_of(error) == FAILED
+
+
 def every_error() -> list[type[errors.KourouError]]:
     found: list[type[errors.KourouError]] = []
     waiting: list[type[errors.KourouError]] = [errors.KourouError]
@@ -55,6 +61,16 @@ def test_a_report_is_one_line_and_its_remedy(capsys: pytest.CaptureFixture[str])
         "Error: no connection to 127.0.0.1:9876: refused\n"
         "  --namesrv or KOUROU_NAMESRV name another server\n"
     )
+
+
+def test_what_failed_before_the_time_was_up_gives_the_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = errors.RequestTimeoutError("no route within 0.001 s; the try before: refused")
+    error.__cause__ = errors.ConnectFailedError("refused")
+    report(error)
+
+    assert capsys.readouterr().err.endswith("--namesrv or KOUROU_NAMESRV name another server\n")
 
 
 def test_what_a_peer_says_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

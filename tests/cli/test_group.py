@@ -46,7 +46,7 @@ def consumed(kourou: Kourou, group: str, topic: str, count: int) -> None:
     """Send so many messages to a new topic of one queue, and let the group consume them."""
     kourou("topic", "create", topic, "--queues", "1")
     kourou("send", topic, "x", "--count", str(count))
-    options = ("--group", group, "--from", "earliest", "--count", str(count), "--timeout", "10")
+    options = ("--group", group, "--from", "earliest", "--count", str(count), "--timeout", "60")
     assert kourou("receive", topic, *options).code == 0
 
 
@@ -137,7 +137,7 @@ def test_offsets_are_cloned_to_a_group_that_is_away(kourou: Kourou, serving: Ser
     cloned = kourou(*clone, "g-copy", "g-clone-topic", "--yes")
     unknown = kourou("group", "clone-offsets", "g-none", "g-copy", "g-clone-topic", "--yes")
     with subscribed(serving, "g-live", "g-clone-topic") as (_, got):
-        got.get(timeout=10)
+        got.get(timeout=60)
         refused = kourou(*clone, "g-live", "g-clone-topic", "--yes")
 
     assert "2 messages behind" in cloned.out
@@ -149,12 +149,12 @@ def test_live_members_are_listed_asked_and_moved(kourou: Kourou, serving: Servin
     kourou("topic", "create", "g-live-topic", "--queues", "2")
     kourou("send", "g-live-topic", "x", "--count", "2")
     with subscribed(serving, "g-members", "g-live-topic") as (client_id, got):
-        assert [got.get(timeout=10) for _ in range(2)] == ["x", "x"]
+        assert [got.get(timeout=60) for _ in range(2)] == ["x", "x"]
         connected = document(kourou("group", "connections", "g-members", "--json"))
         told = document(kourou("group", "running-info", "g-members", "--json"))
         text = kourou("group", "running-info", "g-members", client_id, "--settings", "--stack").out
         kourou("group", "reset-offset", "g-members", "g-live-topic", "--to", "earliest", "--yes")
-        assert [got.get(timeout=10) for _ in range(2)] == ["x", "x"]
+        assert [got.get(timeout=60) for _ in range(2)] == ["x", "x"]
     away = kourou("group", "connections", "g-members")
     nobody = kourou("group", "running-info", "g-members", "nobody")
 

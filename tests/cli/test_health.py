@@ -74,7 +74,7 @@ def test_the_exit_code_tells_who_is_ill(
 def test_serve_answers_monitors(serving: Serving) -> None:
     url = str(serving.ready["console"])
     for path in ("/healthz", "/readyz", "/metrics"):
-        with urllib.request.urlopen(url + path, timeout=10) as answer:  # noqa: S310 - http
+        with urllib.request.urlopen(url + path, timeout=60) as answer:  # noqa: S310 - http
             assert answer.status == 200
             assert answer.read()
 

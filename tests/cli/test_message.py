@@ -45,7 +45,7 @@ def test_a_message_is_shown_by_place_id_and_offset_id(kourou: Kourou) -> None:
 def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
     send(kourou, "f-groups", "1", "2", queues=1)
     alone = kourou("message", "show", "f-groups", "broker-a/0@0", "--groups").out
-    as_group = ("--group", "f-billing", "--from", "earliest", "--count", "1", "--timeout", "10")
+    as_group = ("--group", "f-billing", "--from", "earliest", "--count", "1", "--timeout", "60")
     assert kourou("receive", "f-groups", *as_group).code == 0
 
     consumed, not_yet = (

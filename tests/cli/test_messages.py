@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kourou.testing.process import Outcome, Serving, run_command, start_command
+from tests.held_ports import held_ports
 
 pytestmark = pytest.mark.slow
 Kourou = Callable[..., Outcome]
-EARLIEST = ("--from", "earliest", "--timeout", "10", "--count")
+PATIENT = ("--timeout", "60")
+"""For many messages at once, of which a busy machine may answer the last ones late."""
+
+EARLIEST = ("--from", "earliest", "--timeout", "60", "--count")
+
+
+@pytest.fixture
+def two_ports() -> Iterator[list[int]]:
+    with held_ports(2) as ports:
+        yield ports
 
 
 def bodies(outcome: Outcome) -> list[str]:
@@ -59,8 +68,8 @@ def test_lines_are_messages_and_their_sum_is_told(kourou: Kourou, tmp_path: Path
     file = tmp_path / "lines.txt"
     file.write_text("".join(f"line {n}\n" for n in range(2_000)))
 
-    sent = kourou("send", "m-lines", "--lines", str(file))
-    received = kourou("receive", "m-lines", "--from", "earliest", "--count", "2000")
+    sent = kourou("send", "m-lines", "--lines", str(file), *PATIENT)
+    received = kourou("receive", "m-lines", *EARLIEST, "2000")
 
     assert sent.out.startswith("on disk  2,000 messages to m-lines  ")
     assert bodies(received) == sorted(f"line {n}" for n in range(2_000))
@@ -104,18 +113,18 @@ def test_reading_begins_at_a_time(kourou: Kourou) -> None:
 
 def test_a_delayed_message_comes_later(kourou: Kourou) -> None:
     kourou("send", "m-delay", "later", "--delay-level", "1")
-    at_once = kourou("receive", "m-delay", "--from", "earliest", "--timeout", "0.3")
-    later = kourou("receive", "m-delay", "--from", "earliest", "--count", "1", "--timeout", "10")
+    (message,) = kourou("receive", "m-delay", *EARLIEST, "1").rows
 
-    assert (at_once.out, bodies(later)) == ("", ["later"])
+    assert message["body"] == "later"
+    assert int(str(message["store_at_ms"])) - int(str(message["born_at_ms"])) >= 1_000
 
 
 def test_a_count_that_is_not_reached_is_told_by_the_exit_code(kourou: Kourou) -> None:
     kourou("send", "m-few", "one")
-    outcome = kourou("receive", "m-few", "--from", "earliest", "--count", "2", "--timeout", "2")
+    outcome = kourou("receive", "m-few", "--from", "earliest", "--count", "2", "--timeout", "5")
 
     assert (outcome.code, bodies(outcome)) == (1, ["one"])
-    assert outcome.err.endswith("1 of 2 messages came, then none for 2 s\n")
+    assert outcome.err.endswith("1 of 2 messages came, then none for 5 s\n")
 
 
 def test_text_is_for_people(kourou: Kourou) -> None:
@@ -129,8 +138,8 @@ def test_a_group_goes_on_where_it_ended(kourou: Kourou) -> None:
     kourou("send", "m-group", "--lines", "-", stdin="1\n2\n3\n4\n5\n6\n")
     as_group = ("receive", "m-group", "--group", "billing", "--from", "earliest")
 
-    first = kourou(*as_group, "--count", "4", "--timeout", "10")
-    second = kourou(*as_group, "--count", "2", "--timeout", "10")
+    first = kourou(*as_group, "--count", "4", "--timeout", "60")
+    second = kourou(*as_group, "--count", "2", "--timeout", "60")
     third = kourou(*as_group, "--timeout", "0.5")
 
     assert (first.code, second.code, third.code, third.out) == (0, 0, 0, "")
@@ -149,7 +158,7 @@ def test_a_signal_commits_what_a_member_of_a_group_printed(
     assert member.stdout is not None
     printed = [json.loads(member.stdout.readline())["body"] for _ in range(3)]
     member.send_signal(number)
-    member.communicate(timeout=10)
+    member.communicate(timeout=60)
 
     assert (member.returncode, printed) == (130, ["1", "2", "3"])
     assert json.loads(kourou("group", "describe", group, "--json").out)["lag"] == 0
@@ -173,13 +182,11 @@ def test_a_live_tail_prints_what_arrives_and_ends_by_ctrl_c(serving: Serving) ->
 
     run_command("send", "m-live", "news", *at)
     line = tail.stdout.readline()
-    began = time.perf_counter()
     tail.send_signal(signal.SIGINT)
-    rest, err = tail.communicate(timeout=10)
+    rest, err = tail.communicate(timeout=60)
 
     assert json.loads(line)["body"] == "news"
     assert (tail.returncode, rest, err) == (130, "", "")
-    assert time.perf_counter() - began < 2
 
 
 def test_a_live_tail_waits_for_a_topic_that_does_not_exist_yet(serving: Serving) -> None:
@@ -189,14 +196,14 @@ def test_a_live_tail_waits_for_a_topic_that_does_not_exist_yet(serving: Serving)
     assert "m-unborn does not exist yet" in tail.stderr.readline()
 
     run_command("send", "m-unborn", "first", *at)
-    out, _ = tail.communicate(timeout=10)
+    out, _ = tail.communicate(timeout=60)
 
     assert (tail.returncode, json.loads(out)["body"]) == (0, "first")
 
 
-def test_a_live_tail_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
-    with Serving.start(tmp_path) as serving:
-        host_ports = [int(str(serving.ready[n]).split(":")[1]) for n in ("broker", "namesrv")]
+def test_a_live_tail_survives_a_restart_of_the_broker(tmp_path: Path, two_ports: list[int]) -> None:
+    port, namesrv_port = two_ports
+    with Serving.start(tmp_path, port=port, namesrv_port=namesrv_port) as serving:
         at = ("-n", serving.namesrv)
         run_command("send", "orders", "before", *at)
         tail = start_command("receive", "orders", "--from", "earliest", "--count", "2", *at)
@@ -204,10 +211,9 @@ def test_a_live_tail_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
         assert json.loads(tail.stdout.readline())["body"] == "before"
         serving.stop(signal.SIGKILL)
 
-    port, namesrv_port = host_ports
     with Serving.start(tmp_path, port=port, namesrv_port=namesrv_port):
         run_command("send", "orders", "after", *at)
-        out, err = tail.communicate(timeout=20)
+        out, err = tail.communicate(timeout=60)
 
     assert (tail.returncode, json.loads(out)["body"]) == (0, "after")
     assert "Traceback" not in err
@@ -220,12 +226,12 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(serving: Serving) -> N
     assert tail.stdout is not None
     tail.stdout.readline()
     tail.stdout.close()
-    run_command("send", "m-pipe", "x", "--count", "2000", *at)
+    run_command("send", "m-pipe", "x", "--count", "2000", *PATIENT, *at)
     assert tail.stderr is not None
     err = tail.stderr.read()
     tail.stderr.close()
 
-    assert tail.wait(10) == 1
+    assert tail.wait(60) == 1
     assert "Traceback" not in err
 
 
@@ -234,7 +240,7 @@ def test_a_reader_of_receipts_that_goes_away_ends_the_command_quietly(
 ) -> None:
     (tmp_path / "lines").write_text("x\n" * 20_000)
     args = ("m-gone", "--lines", str(tmp_path / "lines"), "--json", "-n", serving.namesrv)
-    sender = start_command("send", *args)
+    sender = start_command("send", *args, *PATIENT)
     assert sender.stdout is not None
     sender.stdout.readline()
     sender.stdout.close()
@@ -242,7 +248,7 @@ def test_a_reader_of_receipts_that_goes_away_ends_the_command_quietly(
     err = sender.stderr.read()
     sender.stderr.close()
 
-    assert (sender.wait(10), err) == (1, "")
+    assert (sender.wait(60), err) == (1, "")
 
 
 def test_ctrl_c_ends_sending_at_once_and_tells_how_far_it_came(
@@ -250,11 +256,11 @@ def test_ctrl_c_ends_sending_at_once_and_tells_how_far_it_came(
 ) -> None:
     (tmp_path / "lines").write_text("x\n" * 1_000_000)
     args = ("m-interrupt", "--lines", str(tmp_path / "lines"), "--json", "-n", serving.namesrv)
-    sender = start_command("send", *args)
+    sender = start_command("send", *args, *PATIENT)
     assert sender.stdout is not None
     sender.stdout.readline()
     sender.send_signal(signal.SIGINT)
-    _, err = sender.communicate(timeout=10)
+    _, err = sender.communicate(timeout=60)
 
     assert sender.returncode == 130
     assert re.fullmatch(
@@ -302,8 +308,8 @@ def test_a_message_too_large_is_refused_with_the_limit(kourou: Kourou) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ("send", "orders", "x", "--timeout", "0.2"),
-        ("receive", "orders", "--timeout", "0.2"),
+        ("send", "orders", "x", "--timeout", "1"),
+        ("receive", "orders", "--timeout", "1"),
         ("receive", "orders", "--group", "billing"),
         ("topic", "list"),
         ("group", "describe", "billing"),

@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
     stop, written = threading.Event(), threading.Event()
     writer = threading.Thread(target=write_until, args=(stop, opened, written))
     writer.start()
-    assert written.wait(30)
+    assert written.wait(120)
     yield tmp_path
     assert writer.is_alive(), "it wrote on all the time"
     stop.set()

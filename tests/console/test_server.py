@@ -38,7 +38,7 @@ class Rig:
         """Return status, content type and body; blocks."""
         request = urllib.request.Request(self.url + path, method=method)  # noqa: S310 - http
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
                 return answer.status, answer.headers["Content-Type"], answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -122,7 +122,7 @@ def test_a_loop_that_does_not_turn_is_not_healthy(monkeypatch: pytest.MonkeyPatc
         answers: list[tuple[int, str, str]] = []
         asking = threading.Thread(target=lambda: answers.append(rig.get_now("/healthz")))
         asking.start()
-        asking.join(10)
+        asking.join(60)
         (answer,) = answers
         assert answer[0] == 503
         assert "did not answer within 0.05 s" in answer[2]
@@ -156,7 +156,7 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
         host, port = rig.console.address
         silent = [socket.create_connection((host, port)) for _ in range(16)]
         try:
-            with socket.create_connection((host, port), timeout=10) as one_more:
+            with socket.create_connection((host, port), timeout=60) as one_more:
                 assert await asyncio.to_thread(one_more.recv, 1) == b""
         finally:
             for connection in silent:
@@ -175,7 +175,7 @@ def test_a_machine_without_room_for_a_thread_refuses_and_serves_later(
         with monkeypatch.context() as patched:
             patched.setattr(ThreadingHTTPServer, "process_request", fail)
             for _ in range(20):  # more than are served at once
-                with socket.create_connection(rig.console.address, timeout=10) as refused:
+                with socket.create_connection(rig.console.address, timeout=60) as refused:
                     assert await asyncio.to_thread(refused.recv, 1) == b""
         assert (await rig.get("/healthz"))[0] == 200
 
@@ -215,6 +215,6 @@ def test_after_the_stop_nobody_listens() -> None:
         await rig.console.stop()
         await rig.console.stop()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address, timeout=10)
+            socket.create_connection(address, timeout=60)
 
     run(test)

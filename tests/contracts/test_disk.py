@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,56 @@ def test_a_read_sees_an_unsynced_write(disk: Disk) -> None:
     assert disk.read("log", 1, 2) == b"bc"
 
 
+def test_a_view_shows_what_is_written_and_ends_with_the_file(disk: Disk) -> None:
+    disk.write("log", 0, [b"abcdef"])
+
+    view = disk.view_resident("log", 1, 3)
+    assert view is not None
+    assert bytes(view) == b"bcd"
+    disk.write("log", 2, [b"XY"])
+    assert [bytes(disk.view_resident("log", at, 2) or b"") for at in (0, 2, 4, 5, 6)] == [
+        b"ab", b"XY", b"ef", b"", b"",
+    ]  # fmt: skip
+
+
+def test_there_is_no_view_of_a_missing_file(disk: Disk) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.view_resident("log", 0, 1)
+
+
+def test_a_view_is_of_the_file_that_has_the_name_now(disk: Disk) -> None:
+    disk.write("log", 0, [b"old"])
+    disk.view_resident("log", 0, 3)
+    disk.unlink("log")
+    disk.write("log", 0, [b"new"])
+    assert bytes(disk.view_resident("log", 0, 3) or b"") == b"new"
+
+    disk.write("other", 0, [b"abc"])
+    disk.view_resident("other", 0, 3)
+    disk.rename("log", "other")
+
+    assert bytes(disk.view_resident("other", 0, 3) or b"") == b"new"
+
+
 def test_a_sync_changes_nothing_that_is_read(disk: Disk) -> None:
     disk.write("log", 0, [b"abc"])
     disk.sync("log")
     disk.forget("log")
 
     assert disk.read("log", 1, 99) == b"bc"
+
+
+def test_a_pinned_file_stays_open_until_it_is_let_go(disk: Disk) -> None:
+    disk.write("log", 0, [b"abc"])
+    file = disk.pinned("log")
+    if file is None:
+        return  # there are no descriptors
+    disk.unlink("log")
+    disk.write("log", 0, [b"another"])
+    assert os.fstat(file.fd).st_size == 3
+    file.release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file.fd)
 
 
 def test_many_files_are_synced_at_once_and_missing_ones_passed_over(disk: Disk) -> None:

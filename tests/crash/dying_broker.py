@@ -29,6 +29,7 @@ CONFIG = BrokerConfig(
     max_message_size_bytes=16 * KIB,
     pending_connection_bytes_max=1024 * KIB,
     consumer_offset_interval_ms=50,
+    sync_flush_timeout_ms=60_000,
     store=StoreConfig(commitlog_segment_bytes=64 * KIB, consumequeue_file_bytes=2000),
 )
 
@@ -51,6 +52,9 @@ class DyingDisk(OsDisk):
 
     def sync(self, name: str) -> None:
         self._call("sync", name, lambda: super(DyingDisk, self).sync(name))
+
+    def pinned(self, name: str) -> None:
+        """Return none: each sync is to go by this disk."""
 
     def rename(self, old: str, new: str) -> None:
         self._call("rename", old, lambda: super(DyingDisk, self).rename(old, new))

@@ -14,7 +14,7 @@ from kourou.client.sending.producer import Producer
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """How long a message may take to arrive before the test gives up."""
 
 
@@ -54,7 +54,7 @@ class GoodClients:
 
 @asynccontextmanager
 async def good_clients(
-    namesrv: str, topic: str, *, send_timeout_ms: int = 10_000
+    namesrv: str, topic: str, *, send_timeout_ms: int = 60_000
 ) -> AsyncIterator[GoodClients]:
     """Send and consume, one message after the other, until the block ends.
 

@@ -19,7 +19,7 @@ from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_consume import PullMessageRequestHeader, PullMessageResponseHeader
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
@@ -47,7 +47,7 @@ class Process:
         """Send a signal if one is given, wait, and return the exit code; a signal's is negative."""
         if number is not None:
             self._process.send_signal(number)
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
         return self._process.returncode
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ async def send_until_it_dies(address: str) -> dict[bytes, tuple[int, int]]:
         for number in range(10_000):
             body = f"{sender}-{number}-".encode().ljust(300, b".")
             try:
-                answer = await pool.request(address, message(body, queue_id=sender % QUEUES), 10)
+                answer = await pool.request(address, message(body, queue_id=sender % QUEUES), 60)
             except KourouError:
                 break
             assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -103,7 +103,7 @@ async def read_all(address: str) -> dict[int, list[MessageExt]]:
                 subscription="*",
                 sub_version=0,
             )
-            answer = await pool.request(address, request(RequestCode.PULL_MESSAGE, header), 10)
+            answer = await pool.request(address, request(RequestCode.PULL_MESSAGE, header), 60)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 break  # killed before the topic was saved, and so before anything was accepted
             if answer.code != ResponseCode.SUCCESS:

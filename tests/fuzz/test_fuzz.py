@@ -111,4 +111,4 @@ def test_a_case_that_takes_long_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
     (finding,) = report_of(spin, cases=2).findings
-    assert finding.reason.startswith("TimeoutError: took 0.0")
+    assert finding.reason.startswith("TimeoutError: took 0.")

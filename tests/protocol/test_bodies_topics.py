@@ -125,6 +125,42 @@ def test_any_registration_survives(body: RegisterBody) -> None:
     assert decode_register_body(encode_register_body(body)) == body
 
 
+UNUSUAL = [
+    (b'"perm":6', b'"perm":"6"'),
+    (b'"order":false', b'"order":"false"'),
+    (b'"order":false', b'"order":null'),
+    (b'"topicFilterType":"SINGLE_TAG"', b'"topicFilterType":0'),
+    (b'"topicName":"T"', b'"topicName":"another"'),
+    (b'"topicSysFlag":0,', b""),
+    (b'"attributes":{}', b'"attributes":null'),
+    (b'"attributes":{}', b'"attributes":{"a":null}'),
+    (b'"filterServerList":[],', b""),
+    (b'{"T":{', b'{ "T" :{'),
+]
+
+
+@pytest.mark.parametrize(("usual", "unusual"), UNUSUAL)
+def test_a_registration_that_is_written_otherwise_says_the_same(
+    usual: bytes, unusual: bytes
+) -> None:
+    assert PLAIN.count(usual) == 1
+    assert decode_register_body(PLAIN.replace(usual, unusual)) == REGISTRATION
+
+
+@pytest.mark.parametrize(
+    ("usual", "wrong"),
+    [
+        (b'"perm":6', b'"perm":6.0'),
+        (b'"perm":6', b'"perm":9223372036854775808'),
+        (b'"attributes":{}', b'"attributes":{"$ref":"$.a"}'),
+        (b'"attributes":{}', b'"attributes":{"a":"\xff"}'),
+    ],
+)
+def test_what_is_refused_member_by_member_is_refused_as_a_whole(usual: bytes, wrong: bytes) -> None:
+    with pytest.raises(MalformedBodyError):
+        decode_register_body(PLAIN.replace(usual, wrong))
+
+
 def test_no_body_is_no_topics() -> None:
     for is_compressed in (False, True):
         assert decode_register_body(b"", compressed=is_compressed) == RegisterBody()

@@ -9,7 +9,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
 from kourou.protocol.headers_consume import PullMessageRequestHeader, PullMessageResponseHeader
 from kourou.protocol.headers_send import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 from tests.golden_exchanges import exchanges
 
 

@@ -31,17 +31,16 @@ from kourou.model.sysflag import (
     NEED_UNWRAP,
     STORE_HOST_V6,
 )
-from kourou.protocol import message_layout
+from kourou.protocol import message_decoding
 from kourou.protocol.compression import compress
 from kourou.protocol.hashing import crc32
 from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.message_layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RecordDraft,
-    decode_message,
-    decode_messages,
     encode_record,
     read_record,
     record_size,
@@ -375,7 +374,7 @@ def test_a_compressed_body_is_inflated_and_the_flag_cleared() -> None:
 
 
 def test_the_bodies_of_an_answer_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_layout, "INFLATED_TOTAL_MAX", 10_000)
+    monkeypatch.setattr(message_decoding, "INFLATED_TOTAL_MAX", 10_000)
     record = encode(replace(DRAFT, body=compress(bytes(5000)), sys_flag=COMPRESSED))
 
     assert len(decode_messages(record * 2)) == 2

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from kourou.protocol.command import RemotingCommand, request, response
 from kourou.protocol.frame import FRAME_SIZE_MAX, encode_frame
 from kourou.remoting.connection import Connection, Request
+from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Handler
-from kourou.testing.lone_connection import LoneConnection
+from kourou.remoting.limits import ConnectionLimits
+from kourou.testing.lone_connection import LoneConnection, RecordingTransport
 from kourou.testing.loop import DeadlockError, run_virtual
 
 ECHO, HOLD, PING = 10, 11, 12
@@ -234,3 +236,44 @@ def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: in
         assert len(setup.sent()) == 6
 
     with_setup(test, output_pause_bytes=2 * size - 200, frame_timeout_ms=10_000)
+
+
+def broken_path(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
+    """Serve requests with an error of ours."""
+    raise ArithmeticError(start)
+
+
+def test_an_error_of_ours_in_frames_that_were_kept_ends_the_connection() -> None:
+    async def main() -> None:
+        errors: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        lone = LoneConnection({}, broken_path)
+        lone.connection.pause_writing()
+        lone.receive(numbered(ECHO, 1))
+        assert not errors
+
+        lone.connection.resume_writing()
+        await asyncio.sleep(0)
+
+        assert isinstance(errors[0], ArithmeticError)
+        assert lone.transport.ending == "abort"
+        lone.end()
+
+    run_virtual(main())
+
+
+def test_who_was_on_its_way_in_when_the_paths_were_closed_takes_none() -> None:
+    async def main() -> None:
+        connections = Connections(
+            lambda _: None, ConnectionLimits(), is_accepting=True, fast_path=broken_path
+        )
+        connection = connections.make()  # and then there is a handshake
+
+        connections.without_fast_path()
+        connection.connection_made(RecordingTransport())
+
+        assert connection.fast_path is None
+        connection.connection_lost(None)
+
+    run_virtual(main())

@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(self, partials: PartialFrames) -> None:
         self.holder = Holder()
-        self.buffer = FrameBuffer(self.holder, partials)
+        self.buffer = FrameBuffer(partials)
         self.frames: list[bytes] = []
 
     def read(self, data: bytes) -> None:
@@ -56,7 +56,7 @@ class Reader:
                 break
             self.frames.append(bytes(buffer[at + 4 : at + 4 + size]))
             at += 4 + size
-        self.buffer.keep(at, end)
+        self.buffer.keep(at, end, self.holder)
 
 
 bodies = st.one_of(
@@ -129,7 +129,7 @@ def test_a_closed_connection_gives_back_what_it_held() -> None:
         reader.read(framed(bytes(200_000))[:held])
         assert partials.total_bytes >= held
 
-        reader.buffer.clear()
+        reader.buffer.clear(reader.holder)
         assert partials.total_bytes == 0
         assert reader.buffer.held_bytes == 0
 

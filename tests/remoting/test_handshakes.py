@@ -12,7 +12,7 @@ from kourou.remoting import entrance
 from kourou.remoting.limits import ConnectionLimits
 from kourou.testing.raw_client import RawClient
 from tests.remoting.certificates import Authority
-from tests.remoting.tls_served import HOST, RUNNERS, Served, of_client, of_server, serve
+from tests.remoting.tls_served import HOST, PATIENCE_S, RUNNERS, Served, of_client, of_server, serve
 
 HELLO = b"\x16\x03\x01\x02\x00"
 """How a handshake begins; the rest never comes."""
@@ -77,7 +77,7 @@ def test_a_stop_closes_those_whose_handshake_waits(
         monkeypatch.setattr(entrance, "HANDSHAKES_BEGUN_MAX", 0)  # they wait for ever
         waiting = [await hello(served) for _ in range(3)]
         assert await served.ping(None) == b"ping"  # all are accepted by now
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             await served.server.stop()
         for client in waiting:
             await client.closed()

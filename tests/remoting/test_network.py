@@ -8,8 +8,19 @@ import socket
 import pytest
 
 from kourou.errors import ConfigError, ConnectFailedError, ListenFailedError
+from kourou.remoting.entrance import Entrance
 from kourou.remoting.network import TcpNetwork, format_address, parse_address
 from kourou.testing.raw_client import RawClient
+
+PLAIN_ONLY = Entrance(
+    tls=None,
+    takes_plain=True,
+    proxies=None,
+    silence_max_s=5,
+    handshake_max_s=5,
+    handshakes_max=1,
+    arriving_max=1,
+)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +74,24 @@ def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     asyncio.run(main())
 
 
-def test_tcp_sends_small_frames_without_delay() -> None:
+@pytest.mark.parametrize("entrance", [None, PLAIN_ONLY], ids=["bare", "entrance"])
+def test_tcp_sends_small_frames_without_delay(entrance: Entrance | None) -> None:
     async def main() -> None:
         network = TcpNetwork()
-        listener = await network.listen(("127.0.0.1", 0), RawClient)
+        accepted: asyncio.Queue[RawClient] = asyncio.Queue()
+
+        def accept() -> RawClient:
+            server = RawClient()
+            accepted.put_nowait(server)
+            return server
+
+        listener = await network.listen(("127.0.0.1", 0), accept, entrance=entrance)
         client = await RawClient.connect(network, listener.address)
-        assert client.transport is not None
-        options = client.transport.get_extra_info("socket")
-        assert options.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        client.write(b"hello")
+        for side in (client, await asyncio.wait_for(accepted.get(), 30)):
+            assert side.transport is not None
+            options = side.transport.get_extra_info("socket")
+            assert options.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
         listener.close()
         client.close()
         await client.closed()

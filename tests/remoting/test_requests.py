@@ -84,7 +84,7 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
 
-        assert len(setup.connection._pending) == 0
+        assert len(setup.connection.pending) == 0
         setup.receive(response(setup.sent()[0]))
         assert setup.connection.is_open
 
@@ -111,7 +111,7 @@ def test_a_request_too_large_for_a_frame_is_refused_and_forgotten() -> None:
         with pytest.raises(FrameTooLargeError):
             await setup.connection.request(request(ECHO, body=bytes(FRAME_SIZE_MAX)), 3)
 
-        assert len(setup.connection._pending) == 0
+        assert len(setup.connection.pending) == 0
         assert setup.connection.is_open
 
     with_client(test)

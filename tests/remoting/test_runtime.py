@@ -26,7 +26,7 @@ def test_blocking_work_runs_on_another_thread_and_its_result_comes_back() -> Non
 def test_a_few_may_block_at_once() -> None:
     async def main() -> None:
         runtime = Runtime.system()
-        together = threading.Barrier(OFFLOAD_THREADS, timeout=5)
+        together = threading.Barrier(OFFLOAD_THREADS, timeout=30)
         await asyncio.gather(*(runtime.offload(together.wait) for _ in range(OFFLOAD_THREADS)))
 
     asyncio.run(main())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
+from weakref import ref
 
 import pytest
 
-from kourou.errors import AddressInUseError
+from kourou.errors import AddressInUseError, ConnectionLostError
 from kourou.protocol.command import RemotingCommand, request, response
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Connection, Request
@@ -23,7 +25,7 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.raw_client import RawClient
 from kourou.testing.runtime import sim_runtime
 
-ECHO, LARGE = 10, 11
+ECHO, LARGE, HOLD = 10, 11, 12
 PING = encode_frame(request(ECHO, body=b"ping"))
 MIB = 1024 * 1024
 
@@ -37,7 +39,7 @@ class Served:
     def __init__(self, runtime: Runtime, **limits: int) -> None:
         self.runtime = runtime
         self.closed: list[Connection] = []
-        handlers = {ECHO: self._on_echo, LARGE: self._on_large}
+        handlers = {ECHO: self._on_echo, LARGE: self._on_large, HOLD: lambda _: None}
         self.server = RemotingServer(
             runtime, handlers, ConnectionLimits(**limits), "test", self.closed.append
         )
@@ -111,6 +113,38 @@ def test_a_closed_connection_is_reported_once(run: Run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("run", sorted(WORLDS.keys() - {"memory"}), indirect=True)
+@pytest.mark.parametrize(
+    "more",
+    [b"", PING[:9], MIB.to_bytes(4, "big") + bytes(MIB // 4), encode_frame(request(HOLD)), b"GET"],
+    ids=["nothing", "a bit of a frame", "half of a large frame", "held", "no frame"],
+)
+def test_a_connection_that_ended_is_gone_without_the_collector(run: Run, more: bytes) -> None:
+    async def test(served: Served) -> None:
+        client = await served.connect()
+        client.write(PING)
+        await client.take(1)
+        (connection,) = served.server.connections
+        asked = asyncio.create_task(connection.request(request(ECHO), 60))
+        await client.take(2)
+        client.write(more)
+        client.close()
+        await asyncio.wait([asked])
+        assert isinstance(asked.exception(), ConnectionLostError)
+        await served.server.stop()
+
+        gone = ref(connection)
+        del connection, asked
+        served.closed.clear()
+        assert gone() is None
+
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()
+
+
 def test_stopping_lets_answers_leave_and_then_hangs_up(run: Run) -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
@@ -122,25 +156,32 @@ def test_stopping_lets_answers_leave_and_then_hangs_up(run: Run) -> None:
         (answer,) = client.frames()
         assert len(answer.body) == 8 * MIB
 
-    run(test)
+    run(test, drain_timeout_ms=60_000)
+
+
+async def stop_while_one_reads_nothing(served: Served) -> None:
+    client = await served.connect()
+    client.pause()
+    client.write(encode_frame(request(LARGE)))
+    await served.is_large_asked.wait()
+    await served.server.stop()
+    assert len(served.server.connections) == 0
+    client.resume()
+    await client.closed()
 
 
 def test_stopping_does_not_wait_for_who_reads_nothing(run: Run) -> None:
+    run(stop_while_one_reads_nothing, drain_timeout_ms=100)
+
+
+def test_stopping_takes_the_time_for_answers_and_no_more() -> None:
     async def test(served: Served) -> None:
-        client = await served.connect()
-        client.pause()
-        client.write(encode_frame(request(LARGE)))
-        await served.is_large_asked.wait()
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        await served.server.stop()
-
+        await stop_while_one_reads_nothing(served)
         assert loop.time() - started_s < 1
-        assert len(served.server.connections) == 0
-        client.resume()
-        await client.closed()
 
-    run(test, drain_timeout_ms=100)
+    run_virtual(serve(test, sim_runtime(), drain_timeout_ms=100))
 
 
 def test_stopping_twice_and_before_the_start_is_harmless() -> None:

@@ -26,6 +26,7 @@ from tests.remoting.tls_served import (
     ECHO,
     HOST,
     LIMITS,
+    PATIENCE_S,
     RUNNERS,
     Served,
     of_client,
@@ -154,7 +155,7 @@ def test_a_renewed_certificate_is_used_while_connections_go_on(
     async def test(served: Served) -> None:
         before = ConnectionPool(served.runtime, {}, LIMITS, tls=of_client(files))
         address = format_address(served.address)
-        assert (await before.request(address, request(ECHO, body=b"1"), 3.0)).body == b"1"
+        assert (await before.request(address, request(ECHO, body=b"1"), PATIENCE_S)).body == b"1"
         renewed = renewing.issue("server", HOST)
         files.cert.write_bytes(renewed.cert.read_bytes())
         # The key of the new certificate is not written yet: the old pair goes on.
@@ -164,7 +165,7 @@ def test_a_renewed_certificate_is_used_while_connections_go_on(
         assert await served.ping(of_client(renewed)) == b"ping"
         with pytest.raises(ConnectFailedError, match="certificate refused"):
             await served.ping(of_client(files))
-        assert (await before.request(address, request(ECHO, body=b"2"), 3.0)).body == b"2"
+        assert (await before.request(address, request(ECHO, body=b"2"), PATIENCE_S)).body == b"2"
         await before.close()
 
     run(serve(of_server(files), test))
@@ -188,7 +189,7 @@ def test_a_client_that_stops_amid_its_handshake_is_closed(run: Any, authority: A
         client = await RawClient.connect(served.runtime.network, served.address)
         client.write(b"\x16\x03\x01\x02\x00")
         await client.closed()
-        assert await served.ping(of_client(files)) == b"ping"
+        assert await served.ping(None) == b"ping"  # no handshake, for which 50 ms may be short
 
     run(serve(of_server(files), test, ConnectionLimits(handshake_timeout_ms=50)))
 
@@ -243,7 +244,7 @@ def test_a_client_of_the_system_s_own_library_is_served(run: Any, authority: Aut
 
     def exchange(address: Address) -> int:
         with (
-            socket.create_connection(address, timeout=5) as plain,
+            socket.create_connection(address, timeout=PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname=HOST) as secure,
         ):
             secure.sendall(frame * 3)
@@ -268,7 +269,7 @@ def test_openssl_shakes_hands_with_each_version(
         command = ["openssl", "s_client", "-connect", format_address(served.address), version]
         trust = ["-CAfile", str(files.root), "-verify_return_error", "-brief"]
         done = await asyncio.to_thread(
-            subprocess.run, [*command, *trust], input=b"", capture_output=True, timeout=10
+            subprocess.run, [*command, *trust], input=b"", capture_output=True, timeout=60
         )
         assert b"Verification: OK" in done.stderr + done.stdout, done.stderr
 
@@ -341,7 +342,7 @@ def test_a_tls_client_that_does_not_read_is_closed(run: Any, authority: Authorit
         client = cast(
             RawClient,
             await served.runtime.network.connect(
-                served.address, RawClient, 5.0, tls=TlsContext.of_client(of_client(files))
+                served.address, RawClient, PATIENCE_S, tls=TlsContext.of_client(of_client(files))
             ),
         )
         client.write(encode_frame(request(ECHO)))

@@ -18,8 +18,11 @@ from kourou.remoting.transport_config import TransportConfig
 from tests.remoting.certificates import Files
 
 ECHO = 10
-LIMITS = ConnectionLimits()
+LIMITS = ConnectionLimits(connect_timeout_ms=30_000)
 HOST = "127.0.0.1"
+PATIENCE_S = 30.0
+"""For an answer, which a busy machine may be late with."""
+
 Test = Callable[["Served"], Coroutine[Any, Any, None]]
 
 RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run}
@@ -46,7 +49,7 @@ class Served:
         pool = ConnectionPool(self.runtime, {}, LIMITS, tls=tls)
         try:
             asked = request(ECHO, body=body)
-            return (await pool.request(format_address(self.address), asked, 3.0)).body
+            return (await pool.request(format_address(self.address), asked, PATIENCE_S)).body
         finally:
             await pool.close()
 

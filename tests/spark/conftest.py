@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kourou.client.administration.admin import AdminClient
+from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
 from kourou.model.message import Message
 from kourou.spark.session import local_session
@@ -29,7 +30,8 @@ def publish(namesrv: str) -> Publish:
     async def send(messages: Sequence[Message]) -> None:
         async with AdminClient(namesrv) as admin:
             await admin.create_topic(messages[0].topic, queues=2)
-        async with Producer("spark-tests", namesrv) as producer:
+        patient = ProducerConfig(send_timeout_ms=60_000)  # the last of a thousand may be late
+        async with Producer("spark-tests", namesrv, config=patient) as producer:
             for future in [await producer.submit(message) for message in messages]:
                 await future
 

@@ -61,7 +61,7 @@ def test_a_neighbour_that_raises_hides_the_source_until_it_is_registered(tmp_pat
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
 
     assert done.stdout.splitlines() == ["True", "True"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kourou.model.properties import encode_properties
-from kourou.protocol.message_layout import RecordDraft, decode_messages
+from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import Appended, Asked, MessageStore
 from kourou.store.tools.check import check_store
@@ -83,10 +84,10 @@ class Rig:
     def commit(self) -> None:
         """Take everything appended through write, sync and dispatch."""
         self.store.write()
-        plan = self.store.sync_plan()
-        if plan is not None:
-            self.store.run_sync(plan)
-            self.store.synced(plan)
+        for plan in (self.store.sync_plan(), self.store.queue_sync_plan()):
+            if plan is not None:
+                self.store.run_sync(plan)
+                self.store.synced(plan)
         self.store.dispatch(self.store.synced_position)
 
     def put(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> Appended:

@@ -21,6 +21,7 @@ from kourou.store.config import StoreConfig
         ("queue_files_per_sync", 0),
         ("scan_bytes_max", 0),
         ("resident_bytes", -1),
+        ("believed_bytes", -1),
         ("cold_get_bytes_max", 0),
         ("cold_get_messages_max", 0),
     ],

@@ -23,7 +23,8 @@ from kourou.model.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from kourou.protocol.message_layout import MAGIC_V2, decode_message, read_record
+from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.message_layout import MAGIC_V2, read_record
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import Asked, MessageStore
 from kourou.store.reading.get_plan import GetStatus

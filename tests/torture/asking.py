@@ -19,13 +19,13 @@ from kourou.protocol.headers_consume import (
     QueryMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.testing.send_rig import message
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
 NO_SUCH: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_EXIST)
 _STUCK_MAX: Final = 10_000
 

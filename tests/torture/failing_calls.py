@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +22,7 @@ TAKEN: Final = "sends not refused within 100 ms"
 RETRIED: Final = "acknowledged after a failed sync"
 SILENT: Final = "read-only without a reason in health"
 STUCK: Final = "not taking messages again after a full disk"
+SLOW: Final = "taking messages again later than after 5 s"
 DAMAGE: Final = "findings of store check"
 BROKEN: Final = "starts that failed"
 
@@ -119,14 +121,18 @@ def judge(hit: Hit, error: int, course: Course, *, is_harmless: bool) -> Iterato
         refused_s = course.refused_after_s(hit)
         if refused_s is None or refused_s > READ_ONLY_WITHIN_S:
             yield TAKEN, "never" if refused_s is None else f"after {refused_s * 1000:.0f} ms"
+        # One connection brings the answers in their order: none may follow the first refusal.
+        refused_at_s = math.inf if refused_s is None else hit.at_s + refused_s
         late = [
             at_s
             for tried_at_s, at_s in course.acknowledged_at_s
-            if at_s > hit.at_s + READ_ONLY_WITHIN_S or tried_at_s > hit.at_s + READ_ONLY_WITHIN_S
+            if tried_at_s > hit.at_s or at_s > refused_at_s
         ]
         if hit.is_log_sync and late:
             yield RETRIED, f"{len(late)} messages"
     elif is_full or is_harmless:
         resumed = [at_s for _, at_s in course.acknowledged_at_s if at_s > hit.at_s]
-        if not resumed or resumed[0] > hit.at_s + RESUME_WITHIN_S:
+        if not resumed:
             yield STUCK, f"{course.troubles}"
+        elif resumed[0] > hit.at_s + RESUME_WITHIN_S:
+            yield SLOW, f"after {resumed[0] - hit.at_s:.1f} s"

@@ -29,7 +29,7 @@ HOLE: Final = "holes and bytes that nobody sent"
 DAMAGE: Final = "findings of store check"
 PRODUCERS: Final = 8
 TOPIC: Final = "orders"
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 READY_WITHIN_S: Final = 2.0
 CHECK_EVERY: Final = 5
 
@@ -96,7 +96,7 @@ async def read_back(ledger: Ledger, address: str, cycle: int, outcome: Outcome) 
 async def _kill_again_and_again(broker: RealBroker, size: Size) -> tuple[Outcome, list[float]]:
     ledger, dice, outcome = Ledger(), Random(size.seed), Outcome()
     ready_s: list[float] = []
-    config = ProducerConfig(send_timeout_ms=10_000)
+    config = ProducerConfig(send_timeout_ms=60_000)
     producers = [
         Producer(f"writers-{name}", broker.serving.namesrv, config=config)
         for name in range(PRODUCERS)

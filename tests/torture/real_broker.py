@@ -6,12 +6,14 @@ import asyncio
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from kourou.disk import OsDisk
 from kourou.store.tools.check import check_store
 from kourou.testing.process import Outcome, Serving
+from tests.held_ports import held_ports
 
 SETTINGS: Final = (
     "freeBytesMin=1\n"
@@ -39,11 +41,10 @@ class RealBroker:
         self._config = directory / "broker.conf"
         self._config.write_text(SETTINGS)
         self._environ = environ
-        self._port = self._namesrv_port = 0
+        self._holding = ExitStack()
+        self._port, self._namesrv_port = self._holding.enter_context(held_ports(2))
         self.ready_s = 0.0
         self.serving = self._start()
-        self._port = _port_of(self.serving.broker)
-        self._namesrv_port = _port_of(self.serving.namesrv)
 
     def _start(self) -> Serving:
         began_s = time.perf_counter()
@@ -81,10 +82,7 @@ class RealBroker:
         """End it whatever it does."""
         self.serving.process.kill()
         self.serving.process.communicate()
-
-
-def _port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
+        self._holding.close()
 
 
 async def troubles(console: str) -> list[str]:

@@ -30,6 +30,7 @@ from tests.torture.failing_calls import (
     RETRIED,
     SENDERS,
     SILENT,
+    SLOW,
     STUCK,
     TAKEN,
     Course,
@@ -133,5 +134,5 @@ def run(size: Size) -> list[Figure]:
     """Return the figures of all calls up to `size.calls`, each with every error."""
     numbers = range(len(ERRORS), (size.calls + 1) * len(ERRORS))
     outcome = run_cases(case, numbers, size, FAULT)
-    names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
+    names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, SLOW, DAMAGE, BROKEN)
     return [counted(FAULT, name, outcome, "calls") for name in names]

@@ -21,10 +21,10 @@ from tests.torture.failing_calls import (
     FALSE,
     LATE,
     QUEUES,
-    RESUME_WITHIN_S,
     RETRIED,
     SENDERS,
     SILENT,
+    SLOW,
     STUCK,
     TAKEN,
     Course,
@@ -42,6 +42,7 @@ ERRORS: Final = {errno.EIO: ALL, errno.ENOSPC: ALL, errno.EINTR: REPEATED, SHORT
 HARMLESS: Final = (errno.EINTR, SHORT)
 HIT_WITHIN_S: Final = 20.0
 AFTERWARDS_S: Final = 0.3
+SETTLED_WITHIN_S: Final = 60.0
 POLL_S: Final = 0.01
 
 
@@ -104,7 +105,7 @@ class Torture:
             if found is not None:
                 hit = Hit(*found)
                 course.pause_s = 0.02
-                ends_at_s = now() + RESUME_WITHIN_S + AFTERWARDS_S
+                ends_at_s = now() + SETTLED_WITHIN_S
             if hit.operation and course.trouble_at_s is None:
                 course.troubles = await troubles(console)
                 if course.troubles:
@@ -191,7 +192,7 @@ def run(size: Size) -> list[Figure]:
             total.add(torture.outcome)
             delays_ms += torture.delays_ms
             refusals_ms += torture.refusals_ms
-    names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)
+    names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, SLOW, DAMAGE, BROKEN)
     missed = total.counts["calls that never came"]
     return [
         *(counted(FAULT, name, total, "calls") for name in names),

@@ -59,16 +59,19 @@ class Run:
         self.ends.append(got.end)
         self.places.append(got)
 
-    def write(self, _: int) -> None:
+    def write(self, number: int) -> None:
         self.store.write()
+        if number % 2:
+            self.store.fill_ahead()
 
-    def sync(self, _: int) -> None:
-        self.store.write()
-        plan = self.store.sync_plan()
-        if plan is not None:
-            self.store.run_sync(plan)
-            self.store.synced(plan)
-            self.durable = sum(end <= plan.position for end in self.ends)
+    def sync(self, number: int) -> None:
+        self.write(number)
+        plans = [self.store.sync_plan(), self.store.queue_sync_plan()]
+        for plan in reversed(plans) if number % 4 == 3 else plans:
+            if plan is not None:
+                self.store.run_sync(plan)
+                self.store.synced(plan)
+                self.durable = sum(end <= plan.position for end in self.ends)
 
     def show_synced(self, _: int) -> None:
         self.store.dispatch(self.store.synced_position)

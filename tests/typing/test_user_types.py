@@ -32,7 +32,7 @@ def complaints(checker: str, program: str, directory: Path) -> dict[int, str]:
         capture_output=True,
         text=True,
         cwd=directory,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr

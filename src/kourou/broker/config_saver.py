@@ -1,5 +1,8 @@
 """Writing a table to its config file: off the loop, one write at a time, never ahead of the log.
 
+The text is made on the loop, in parts between which others are served: made at once on another
+thread, it would still hold up the loop, which waits for the interpreter after each system call.
+
 A table of offsets may say "all before 42 is done" only when a crash cannot take 42 back. In sync
 mode nothing unsynced is visible, so that committed offsets may be written at once; with
 ASYNC_FLUSH what was taken waits until the log is synced as far as it was written then.
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,15 +39,15 @@ class LogPositions(Protocol):
     def synced_position(self) -> int: ...
 
 
-Encode = Callable[[], bytes]
-"""Makes the text of a table as it was when it was taken. Called on whatever thread."""
+TextParts = Iterable[bytes]
+"""The text of a table in parts, each made when it is asked for, in about a millisecond."""
 
 
 @dataclass(slots=True)
 class _Taken:
     """A table that waits to be written, and the log position that it may lean on."""
 
-    encode: Encode
+    text: bytes
     position: int
 
 
@@ -57,7 +60,7 @@ class ConfigSaver:
     def __init__(
         self,
         file: SavedFile,
-        take: Callable[[], Encode],
+        take: Callable[[], TextParts],
         offload: Offload,
         covered_by: LogPositions | None = None,
     ) -> None:
@@ -65,8 +68,8 @@ class ConfigSaver:
 
         Args:
             file: written off the loop.
-            take: called on the loop; must copy the table and leave the text to what it returns.
-                That of 10,000 groups or 40,000 offsets takes more than a tenth of a second.
+            take: called on the loop, which serves others between the parts. What changes meanwhile
+                may be in them or not, since the table calls `changed` for it.
             offload: takes blocking calls off the loop.
             covered_by: the log that the table must not run ahead of; None when it does not speak
                 of the log, or only of what is synced.
@@ -96,26 +99,26 @@ class ConfigSaver:
         """
         async with self._lock:
             if self._is_changed:
-                self._take()
+                await self._take()
             taken = self._taken
             if taken is None:
                 return True
             if self._covered_by is not None and taken.position > self._covered_by.synced_position:
                 return False
-            await self._offload(self._write, taken.encode)
+            await self._offload(self._write, taken.text)
             self._taken = None
             return not self._is_changed
 
-    def _write(self, encode: Encode) -> None:
-        """Make the text and write the file, on whatever thread.
+    def _write(self, text: bytes) -> None:
+        """Write the file, on whatever thread.
 
         Whoever gave up waiting for a slow disk did not stop the write: the next one waits for it,
         since both would write to the same temporary file.
         """
         with self._writing:
-            self._file.save(encode())
+            self._file.save(text)
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
         """Take the table of now, unless an older one that waits for the log would be lost for it.
 
         Under a steady stream of sends the log is never synced to its end; replacing it each
@@ -125,5 +128,21 @@ class ConfigSaver:
         is_behind = log is not None and log.written_position > log.synced_position
         if is_behind and self._taken is not None:
             return
-        self._taken = _Taken(self._take_table(), log.written_position if log is not None else 0)
-        self._is_changed = False
+        self._is_changed = False  # what changes from here on may be missing
+        try:
+            text = await joined(self._take_table())
+        except BaseException:
+            self._is_changed = True
+            raise
+        # Of after the last part: it may speak of all that was written until then.
+        self._taken = _Taken(text, log.written_position if log is not None else 0)
+
+
+async def joined(parts: TextParts) -> bytes:
+    """Return the whole text, made between the turns of others."""
+    made: list[bytes] = []
+    for part in parts:
+        if made:
+            await asyncio.sleep(0)
+        made.append(part)
+    return b"".join(made)

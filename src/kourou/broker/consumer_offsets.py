@@ -22,15 +22,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from kourou.broker.config_saver import ConfigSaver, Encode, LogPositions, SavedFile
+from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, joined
+from kourou.broker.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
 from kourou.clock import Clock
 from kourou.protocol.bodies import DataVersion, data_version_from_json
-from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
 from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
+from kourou.protocol.member_texts import compact
+from kourou.protocol.offset_table_text import consumer_offset_parts
+from kourou.protocol.plain_offsets import plain_offsets
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
@@ -39,10 +41,10 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/consumerOffset.json"
 
-_SEPARATOR: Final = "@"  # neither topics nor groups may contain it
-
-Table = dict[tuple[str, str], dict[int, int]]
+Table = dict[GroupTopic, dict[int, int]]
 """(group, topic) -> queue id -> queue offset."""
+
+_PART_KEYS: Final = 1_000
 
 
 class ConsumerOffsets:
@@ -77,10 +79,15 @@ class ConsumerOffsets:
         text = file.load()
         if text is not None:
             self._version, self._committed, self._pulled = parse_consumer_offsets(text)
+        self._committed_keys, self._pulled_keys = OffsetKeys(), OffsetKeys()
+        self._set_keys()
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note where the group goes on in the queue, further on or further back."""
-        offsets = self._committed.setdefault((group, topic), {})
+        offsets = self._committed.get((group, topic))
+        if offsets is None:
+            offsets = self._committed[group, topic] = {}
+            self._committed_keys.add((group, topic))
         before = offsets.get(queue_id)
         if before == queue_offset:
             return
@@ -129,7 +136,10 @@ class ConsumerOffsets:
 
     def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note where the group will read next; nothing but statistics depends on it."""
-        offsets = self._pulled.setdefault((group, topic), {})
+        offsets = self._pulled.get((group, topic))
+        if offsets is None:
+            offsets = self._pulled[group, topic] = {}
+            self._pulled_keys.add((group, topic))
         if offsets.get(queue_id) != queue_offset:
             offsets[queue_id] = queue_offset
             self._saver.changed()
@@ -161,19 +171,34 @@ class ConsumerOffsets:
         offsets = self._committed.get((source, topic))
         if not offsets:
             return False
+        if (destination, topic) not in self._committed:
+            self._committed_keys.add((destination, topic))
         self._committed[destination, topic] = dict(offsets)
         self._resets.pop((destination, topic), None)
         self._saver.changed()
         return True
 
-    def table(self) -> ConsumerOffsetTable:
-        """Return all offsets as they are now, in the form of the file."""
-        return ConsumerOffsetTable(
-            _by_key(self._committed),
+    def text(self) -> TextParts:
+        """Yield the text of the file, of the offsets as they are when each part is made."""
+        group_topics: dict[str, list[str]] = {}
+        committed, pulled = self._committed_keys.in_order(), self._pulled_keys.in_order()
+        for number, key in enumerate(committed):
+            if not number % _PART_KEYS:
+                yield b""
+            group, topic = key_of(key)
+            group_topics.setdefault(group, []).append(topic)
+        for topics in group_topics.values():
+            topics.sort()  # nearly is: `topic@group` is compared with the separator
+        yield from consumer_offset_parts(
             self._version,
-            self.topics_by_group(),
-            _by_key(self._pulled),
+            dict(sorted(group_topics.items())),
+            (committed, lambda key: self._committed.get(key_of(key))),
+            (pulled, lambda key: self._pulled.get(key_of(key))),
         )
+
+    async def body(self) -> bytes:
+        """Return the body of all offsets, made between the turns of others."""
+        return compact(await joined(self.text()))
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Return the topics in which each group has committed, sorted."""
@@ -225,13 +250,20 @@ class ConsumerOffsets:
 
     def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
         for table in (self._committed, self._pulled, self._resets):
-            for key in [key for key in table if is_gone(key)]:
+            gone = [key for key in table if is_gone(key)]
+            for key in gone:
                 del table[key]
+            if gone:
+                self._set_keys()
                 self._saver.changed()
 
-    def _take(self) -> Encode:
+    def _set_keys(self) -> None:
+        self._committed_keys.reset(self._committed)
+        self._pulled_keys.reset(self._pulled)
+
+    def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
-        return partial(encode_consumer_offset_table, self.table(), pretty=True)
+        return self.text()
 
 
 def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
@@ -240,6 +272,14 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
     Raises:
         MalformedBodyError: it is not such a file.
     """
+    plain = plain_offsets(text)
+    if plain is not None:
+        version = plain.data_version
+        return (
+            DataVersion(version.counter, version.state_version, version.timestamp),
+            {key_of(key): offsets for key, offsets in plain.offset_table.items() if _is_key(key)},
+            {key_of(key): at for key, at in plain.pull_offset_table.items() if _is_key(key)},
+        )
     content = as_object(loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX), FILE_NAME)
     return (
         data_version_from_json(get_object(content, "dataVersion")),
@@ -250,16 +290,16 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
 
 def _table_of(content: Json, name: str) -> Table:
     """Return one table of the file; keys that are not a topic and a group are dropped."""
-    table: Table = {}
-    for key, offsets in get_object(content, name).items():
-        topic, separator, group = key.partition(_SEPARATOR)
-        if separator and _SEPARATOR not in group:
-            table[group, topic] = {
-                as_integer(queue_id, name): as_integer(queue_offset, name)
-                for queue_id, queue_offset in as_object(offsets, name).items()
-            }
-    return table
+    return {
+        key_of(key): {
+            as_integer(queue_id, name): as_integer(queue_offset, name)
+            for queue_id, queue_offset in as_object(offsets, name).items()
+        }
+        for key, offsets in get_object(content, name).items()
+        if _is_key(key)
+    }
 
 
-def _by_key(table: Table) -> dict[str, dict[int, int]]:
-    return {f"{topic}{_SEPARATOR}{group}": dict(at) for (group, topic), at in table.items()}
+def _is_key(text: str) -> bool:
+    """Tell whether it is a topic and a group."""
+    return text.count(SEPARATOR) == 1

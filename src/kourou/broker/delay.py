@@ -29,11 +29,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from kourou.broker.checked_reads import CheckedReads
-from kourou.broker.config_saver import ConfigSaver, Encode, SavedFile
+from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.delay_level import DelayLevel
 from kourou.broker.due_record import due_draft
 from kourou.broker.group_commit import GroupCommit
@@ -156,8 +155,8 @@ class DelayDelivery:
     def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
         """Look at levels that were empty and are no longer; called once a turn of the loop."""
         is_concerned = False
-        for arrival in arrivals:
-            if arrival.topic != SCHEDULE_TOPIC or arrival.queue_id >= len(self._levels):
+        for arrival in [one for one in arrivals if one.topic == SCHEDULE_TOPIC]:
+            if arrival.queue_id >= len(self._levels):
                 continue
             level = self._levels[arrival.queue_id]
             if level.is_empty:
@@ -360,9 +359,9 @@ class DelayDelivery:
         """Return how far each level is, in the form of the file."""
         return DelayOffsetTable(dict(self.offsets), self._version)
 
-    def _take(self) -> Encode:
+    def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
-        return partial(encode_delay_offset_table, self.table(), pretty=True)
+        return (encode_delay_offset_table(self.table(), pretty=True),)
 
 
 def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:

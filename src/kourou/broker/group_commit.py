@@ -26,11 +26,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.flusher import Flusher
-from kourou.broker.put import Done, PendingPuts, PutResult, PutStatus, WaitingPut
+from kourou.broker.put import Done, PendingPuts, PutResult, PutStatus, Waiting, WaitingPut
+from kourou.broker.queue_syncs import QueueSyncs
 from kourou.errors import InvalidMessageError, StoreError
 from kourou.protocol.message_layout import RecordDraft, record_size
 from kourou.store.message_store import Arrival, MessageStore, SyncPlan, TopicDeletion
@@ -39,15 +39,13 @@ __all__ = ["Done", "GroupCommit", "PutResult", "PutStatus"]
 
 log = logging.getLogger(__name__)
 
-_QUEUE_SYNC_PAUSE_MS: Final = 20
-"""The least time between two syncs of a round of queue files."""
-
 
 class GroupCommit:
     """Takes messages into the store and says when they are safe.
 
     Attributes:
         on_write: called after each write to the log.
+        is_sync_mode: what waits for a sync is stored only when it is synced.
 
     Everything runs on the event loop, but for the syncs, which are the flusher's.
     """
@@ -74,18 +72,19 @@ class GroupCommit:
         self._loop = loop
         self._config = config
         self._on_arrivals = on_arrivals
-        self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._pending = PendingPuts(config)
         # A put moves from the first of these to the second, and through the third if it is late.
-        self._unwritten: list[WaitingPut] = []
-        self._unsynced: deque[WaitingPut] = deque()
-        self._late: deque[WaitingPut] = deque()
+        self._unwritten: list[Waiting] = []
+        self._unsynced: deque[Waiting] = deque()
+        self._late: deque[Waiting] = deque()
         self._plan: SyncPlan | None = None  # of the sync that runs
-        self._sync_began_s = self._sync_took_s = 0.0
         self._idle = asyncio.Event()  # set when no sync runs
         self._idle.set()
+        self._queue_syncs = QueueSyncs(store, flusher, loop, self._fail)
         self._timer: asyncio.TimerHandle | None = None  # next time-out, or next sync if async
         self._is_scheduled = False
+        self._appending: list[Callable[[], None]] = []
         self._closed_because = ""
         self.on_write: Callable[[], None] | None = None
 
@@ -125,18 +124,43 @@ class GroupCommit:
         waiter = WaitingPut(
             done=done,
             owner=owner,
-            waits_for_sync=wait_for_sync and self._is_sync_mode,
-            deadline_s=self._loop.time() + self._config.sync_flush_timeout_ms / 1000,
+            waits_for_sync=wait_for_sync and self.is_sync_mode,
+            deadline_s=self.deadline_s(),
         )
         refusal = self._append(waiter, drafts, now_ms)
         if refusal is not None:
             waiter.answer(refusal)
             return
-        self._pending.add(waiter)
-        self._unwritten.append(waiter)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._turn)
+        self.follow(waiter)
+
+    def follow(self, waiting: Waiting) -> None:
+        """Write what was appended just now, and tell `waiting` what becomes of it.
+
+        In the order of the log, and in a later turn of the loop.
+        """
+        self._pending.add(waiting)
+        self._unwritten.append(waiting)
+        self._schedule()
+
+    def before_write(self, append: Callable[[], None]) -> None:
+        """Call `append` at the end of this turn of the loop; what it appends is written then.
+
+        Once; never, if the broker is killed before.
+        """
+        self._appending.append(append)
+        self._schedule()
+
+    def has_room(self, owner: Hashable, size: int, puts: int) -> bool:
+        """Tell whether so many more puts of the owner are taken now, of `size` bytes together."""
+        return not self._closed_because and self._pending.has_room(owner, size, puts)
+
+    def has_room_for_any(self, size: int, puts: int) -> bool:
+        """As `has_room`, whoever owns them; False near a limit, where that has to be known."""
+        return not self._closed_because and self._pending.has_room_for_any(size, puts)
+
+    def deadline_s(self) -> float:
+        """Return when who begins to wait now has waited long enough, on the loop's clock."""
+        return self._loop.time() + self._config.sync_flush_timeout_ms / 1000
 
     async def put_and_wait(self, drafts: Sequence[RecordDraft], now_ms: int) -> PutResult:
         """Append `drafts` and return what became of them.
@@ -160,6 +184,7 @@ class GroupCommit:
         """
         is_all = self._store.flush(now_ms)
         self._start_sync()
+        self._queue_syncs.start()
         return is_all
 
     def begin_deletion(self, topic: str) -> TopicDeletion | None:
@@ -181,6 +206,7 @@ class GroupCommit:
 
         The store can be closed then. As long as a disk does not answer, this does not return.
         """
+        self._append_kept()
         self._closed_because = "the broker is stopping"
         self._turn()
         while self._plan is not None or self._store.synced_position < self._store.written_position:
@@ -189,30 +215,49 @@ class GroupCommit:
                 break  # the store is read-only
             await self._idle.wait()
         self._cancel_timer()
+        await self._queue_syncs.close()
 
     def abandon(self) -> None:
         """Stop as a killed process stops: nothing more is written, and nobody is answered."""
         self._closed_because = "the broker was killed"
+        self._appending.clear()
         self._unwritten.clear()
         self._unsynced.clear()
         self._late.clear()
         self._plan = None
         self._cancel_timer()
+        self._queue_syncs.abandon()
 
     def _turn(self) -> None:
         """Advance, at the end of a turn of the loop or of a sync."""
-        self._is_scheduled = False
         try:
+            if self._appending:
+                self._append_kept()
+            self._is_scheduled = False
             self._advance()
         except Exception as error:  # whoever waits must learn of it, whatever it was
             log.exception("group_commit.failed")
+            self._is_scheduled = False
             self._fail(f"the group commit failed: {error}")
+
+    def _append_kept(self) -> None:
+        """Let those append who waited for the end of the turn."""
+        self._is_scheduled = True  # who calls this goes on to write
+        appending, self._appending = self._appending, []
+        for append in appending:
+            append()
+
+    def _schedule(self) -> None:
+        """Advance at the end of this turn of the loop."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
 
     # The order of this function is the promise: no step may move before the one above it.
     def _advance(self) -> None:
         """Take every accepted message as far as the disk allows."""
         self._write()
-        if self._is_sync_mode:
+        if self.is_sync_mode:
             self._start_sync()
             visible = self._store.synced_position
         else:
@@ -264,8 +309,8 @@ class GroupCommit:
         if self.on_write is not None:
             self.on_write()
         for waiter in waiters:
-            if self._is_sync_mode and not waiter.waits_for_sync:
-                waiter.answer(PutResult(PutStatus.OK, waiter.appended))
+            if self.is_sync_mode and not waiter.waits_for_sync:
+                waiter.stored()
 
     def _start_sync(self) -> None:
         """Sync all that is written, unless a sync runs: its end starts the next one."""
@@ -275,13 +320,11 @@ class GroupCommit:
         if self._plan is None:
             return
         self._idle.clear()
-        self._sync_began_s = self._loop.time()
         self._flusher.sync(self._store, self._plan, self._sync_ended)
 
     def _sync_ended(self, error: Exception | None) -> None:
         """Go on with what the sync has made safe, or give up for good."""
         plan, self._plan = self._plan, None
-        self._sync_took_s = self._loop.time() - self._sync_began_s
         self._idle.set()
         if plan is None:
             return  # abandoned meanwhile
@@ -304,7 +347,7 @@ class GroupCommit:
             while waiters and waiters[0].end <= visible:
                 waiter = waiters.popleft()
                 self._pending.remove(waiter)
-                waiter.answer(PutResult(PutStatus.OK, waiter.appended))
+                waiter.stored()
 
     def _fail(self, reason: str) -> None:
         """Make the store read-only, which cannot be undone, and refuse everybody who waits."""
@@ -320,25 +363,15 @@ class GroupCommit:
         for waiter in waiters:
             self._refuse(waiter, reason)
 
-    def _refuse(self, waiter: WaitingPut, reason: str) -> None:
+    def _refuse(self, waiter: Waiting, reason: str) -> None:
         self._pending.remove(waiter)
         waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason))
 
     def _schedule_sync(self) -> None:
-        """With ASYNC_FLUSH, sync what is written within `flush_interval_ms`.
-
-        A round of queue files goes on sooner, so that one of 40,000 takes minutes, not an hour;
-        with as long a pause as the sync before it took, which leaves half of the device to others.
-        """
-        if self._timer is not None:
-            return
-        if self._store.has_queue_files_to_sync:
-            pause_s = max(_QUEUE_SYNC_PAUSE_MS / 1000, self._sync_took_s)
-        elif self._store.synced_position < self._store.written_position:
+        """With ASYNC_FLUSH, sync what is written within `flush_interval_ms`."""
+        if self._timer is None and self._store.synced_position < self._store.written_position:
             pause_s = self._config.flush_interval_ms / 1000
-        else:
-            return
-        self._timer = self._loop.call_later(pause_s, self._background_sync)
+            self._timer = self._loop.call_later(pause_s, self._background_sync)
 
     def _background_sync(self) -> None:
         self._timer = None
@@ -346,7 +379,7 @@ class GroupCommit:
 
     def _schedule_expiry(self) -> None:
         """In sync mode, look again when the oldest waiter has waited long enough."""
-        if self._timer is None and self._is_sync_mode and self._unsynced:
+        if self._timer is None and self.is_sync_mode and self._unsynced:
             self._timer = self._loop.call_at(self._unsynced[0].deadline_s, self._expire)
 
     def _expire(self) -> None:
@@ -357,7 +390,7 @@ class GroupCommit:
         while self._unsynced and self._unsynced[0].deadline_s <= now_s:
             waiter = self._unsynced.popleft()
             self._late.append(waiter)
-            waiter.answer(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, waiter.appended, reason))
+            waiter.late(reason)
         self._schedule_expiry()
 
     def _cancel_timer(self) -> None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
-from kourou.broker.config_saver import ConfigSaver, Encode, SavedFile
+from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
 from kourou.model.group import SubscriptionGroup
@@ -25,8 +24,8 @@ from kourou.protocol.bodies import (
     DataVersion,
     SubscriptionGroupTable,
     decode_subscription_group_table,
-    encode_subscription_group_table,
 )
+from kourou.protocol.group_table_text import GroupTableText
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
@@ -76,6 +75,9 @@ class Groups:
         self._groups = dict(table.groups)
         self._forbidden = {group: dict(topics) for group, topics in table.forbidden.items()}
         self._groups.setdefault(TOOLS_GROUP, SubscriptionGroup(TOOLS_GROUP))
+        self._text = GroupTableText()
+        for group in self._groups.values():
+            self._text.put(group)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -85,13 +87,12 @@ class Groups:
         """Counts the changes since the store was made."""
         return self._version
 
-    def table(self, names: Sequence[str] | None = None) -> SubscriptionGroupTable:
-        """Return the groups as they are now, or those of `names`, with the version of all."""
-        if names is None:
-            return SubscriptionGroupTable(dict(self._groups), self._version, dict(self._forbidden))
-        groups = {name: self._groups[name] for name in names}
-        forbidden = {name: self._forbidden[name] for name in names if name in self._forbidden}
-        return SubscriptionGroupTable(groups, self._version, forbidden)
+    def body(self, names: Sequence[str] | None = None) -> bytes:
+        """Return the body of all groups, or of those of `names`, with the version of all."""
+        forbidden: dict[str, dict[str, int]] = self._forbidden
+        if names is not None:
+            forbidden = {name: forbidden[name] for name in names if name in forbidden}
+        return self._text.encode_body(self._version, forbidden, names)
 
     def names(self) -> list[str]:
         """Return the names of all groups, in the order in which they became known."""
@@ -140,12 +141,14 @@ class Groups:
         self._check_new(name)
         if self._groups.get(name) != group:
             self._groups[name] = group
+            self._text.put(group)
             self._changed()
 
     def delete(self, name: str) -> bool:
         """Forget the group and what it was forbidden, and return whether it was known."""
         if self._groups.pop(name, None) is None:
             return False
+        self._text.remove(name)
         self._forbidden.pop(name, None)
         self._changed()
         log.info("group.deleted name=%s", name)
@@ -197,8 +200,8 @@ class Groups:
                 f"group {name} cannot be made: {GROUPS_MAX} groups are known; delete some"
             )
 
-    def _take(self) -> Encode:
-        return partial(encode_subscription_group_table, self.table(), pretty=True)
+    def _take(self) -> TextParts:
+        return (self._text.encode(self._version, self._forbidden),)  # of texts that are there
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock.now_ms())

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +25,21 @@ GATHER_MS: Final = 100
 too, so that nobody sees this."""
 PAUSE_MS: Final = 1
 """Between two slices, so that a long way to follow takes half of the loop's time at most."""
+SLICE_MS: Final = 1
+"""When a slice ends, give or take a step; by the time, since a message that costs 2 us on a quiet
+machine costs ten times that on a busy one, or where messages are all of different forms."""
+BEHIND_BYTES: Final = 32 * 1024 * 1024
+"""Queries look through so much of the log behind the index and no more. The nearer the index comes
+to it, the more a slice gets besides of the time since the one before, up to as much as that was: a
+loop with much to do comes to each slice late, and the index would fall behind for good. The same
+for the nearer its feed is to being full: what does not fit there has to be read from the log."""
+SLICE_MAX_MS: Final = 8
+"""And no more than this, which only turns of the loop leave that take as long themselves."""
+STEP_MS: Final = 0.8
+"""What a step should take at most: the next one is of half as many records otherwise. Half as many
+cost a fifth more each. No step is begun most of which would be behind the end of the slice."""
+STEP_RECORDS_MIN: Final = 16
+STEP_RECORDS_MAX: Final = 512
 UNSYNCED_PAUSE_MS: Final = 250
 """How often to look whether more of the log is synced, where nobody waits for that."""
 RETRY_MS: Final = 5_000
@@ -33,10 +50,27 @@ _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IndexFollowing:
-    """The task that lets a store's index follow its log."""
+    """The task that lets a store's index follow its log.
 
-    def __init__(self, store: MessageStore, offload: Offload, clock: Clock) -> None:
+    Args:
+        store: whose index it is.
+        offload: runs what may wait for the device.
+        clock: says when to save.
+        time_s: a steady clock that says how long a slice has taken.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offload: Offload,
+        clock: Clock,
+        *,
+        time_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._store = store
+        self._time_s = time_s
+        self._step_records = STEP_RECORDS_MAX // 4
+        self._ended_s = 0.0  # the slice before, or the wait for something to do
         self._offload = offload
         self._clock = clock
         self._saved_at_ms = clock.now_ms()
@@ -105,13 +139,35 @@ class IndexFollowing:
     async def _follow(self) -> None:
         """Index what is synced, and save the index when it is time."""
         store = self._store
-        while not self._stopping.is_set() and (left := store.index_step()) is not IndexStep.IDLE:
+        self._ended_s = self._time_s()
+        while not self._stopping.is_set() and (left := self._slice()) is not IndexStep.IDLE:
             if left is IndexStep.BLOCKED:
                 await self._offload(store.index_upkeep, self._clock.now_ms())
             else:
                 await asyncio.sleep(PAUSE_MS / 1000)
             await self._save_if_due()
         await self._save_if_due()
+
+    def _slice(self) -> IndexStep:
+        """Take steps until the time is over, of as many records as keep each short."""
+        time_s = self._time_s
+        now_s = time_s()
+        behind = max(self._store.index_lag_bytes / BEHIND_BYTES, self._store.index_feed_fullness)
+        share = min(behind, 1.0)
+        allowed_s = SLICE_MS / 1000 + share * (now_s - self._ended_s)
+        end_s = now_s + min(allowed_s, SLICE_MAX_MS / 1000)
+        while True:
+            began_s = now_s
+            left = self._store.index_step(self._step_records)
+            now_s = time_s()
+            took_ms = (now_s - began_s) * 1000
+            if took_ms > STEP_MS:
+                self._step_records = max(self._step_records // 2, STEP_RECORDS_MIN)
+            elif took_ms < STEP_MS / 3:
+                self._step_records = min(self._step_records * 2, STEP_RECORDS_MAX)
+            if left is not IndexStep.MORE or now_s + (now_s - began_s) / 2 >= end_s:
+                self._ended_s = now_s
+                return left
 
     async def _save_if_due(self) -> None:
         index = self._store.index

@@ -25,8 +25,18 @@ HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Header texts of held pulls; those of usual ones have about 200 bytes."""
 
 
+class ArrivedMessage(Protocol):
+    """One message of what arrived."""
+
+    @property
+    def queue_offset(self) -> int: ...
+
+    @property
+    def tags_code(self) -> int: ...
+
+
 class Arrived(Protocol):
-    """A message that consumers can see from now on, see `kourou.store.message_store.Arrival`."""
+    """What consumers can see from now on, see `kourou.store.message_store.Arrival`."""
 
     @property
     def topic(self) -> str: ...
@@ -34,11 +44,8 @@ class Arrived(Protocol):
     @property
     def queue_id(self) -> int: ...
 
-    @property
-    def queue_offset(self) -> int: ...
-
-    @property
-    def tags_code(self) -> int: ...
+    def records(self) -> Iterable[ArrivedMessage]:
+        """Return the messages; made only where somebody waits for the queue."""
 
 
 PullT = TypeVar("PullT")
@@ -182,7 +189,8 @@ def _concerns(held: Held[PullT], news: Sequence[Arrived]) -> bool:
     return any(
         arrival.queue_offset >= held.queue_offset
         and matches_code(held.subscription, arrival.tags_code)
-        for arrival in news
+        for arrivals in news
+        for arrival in arrivals.records()
     )
 
 

@@ -17,13 +17,13 @@ from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.flusher import Flusher
 from kourou.broker.group_commit import GroupCommit
+from kourou.broker.held_pulls import HeldPulls
 from kourou.broker.index_following import IndexFollowing
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retention import Retention
-from kourou.broker.segments_ahead import SegmentsAhead
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.disk import Disk
@@ -47,10 +47,10 @@ class Parts:
         clients: who is connected.
         stats: counts what the others do.
         commit: the way into the log.
-        segments_ahead: makes the log's next segment before it is needed.
         queue_deletion: the way out of the queues.
         retention: removes what is too old.
         reads: reads queues for the two below.
+        pull_checks: decides who may pull what, for all who serve pulls.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due.
         index: keeps the key index close behind the log.
@@ -90,9 +90,8 @@ class Parts:
         self.commit: Final = GroupCommit(
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
         )
-        self.segments_ahead: Final = SegmentsAhead(store, runtime.offload)
         if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            self.commit.on_write = self.segments_ahead.on_write
+            self.commit.on_write = store.fill_ahead
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
         self.retention: Final = Retention(
             self.live,
@@ -104,6 +103,10 @@ class Parts:
         )
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
+        self.pull_checks: Final = PullChecks(
+            self.live, self.tables.topics, self.tables.groups, self.clients
+        )
+        self.held_pulls: Final = HeldPulls(self.live)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
         self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
@@ -111,10 +114,11 @@ class Parts:
     def _make_pulls(self) -> PullHandler:
         return PullHandler(
             self.live,
-            checks=PullChecks(self.live, self.tables.topics, self.tables.groups, self.clients),
+            checks=self.pull_checks,
             offsets=self.tables.offsets,
             store=self.store,
             reads=self.reads,
+            held=self.held_pulls,
             later=self.later,
             stats=self.stats,
         )
@@ -138,6 +142,6 @@ class Parts:
 
     def _on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Tell those who wait for messages which ones consumers can see from now on."""
-        self.pulls.on_arrivals(arrivals)
+        self.held_pulls.on_arrivals(arrivals)
         self.delay.on_arrivals(arrivals)
         self.index.notify()

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.fast_paths import FastPaths
 from kourou.errors import ListenFailedError
 from kourou.protocol.codes import RequestCode
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
@@ -49,6 +50,7 @@ class BrokerPorts:
         runtime: whose network to listen on.
         handlers: request code to handler.
         on_connection_closed: called with each connection that has ended.
+        fast_paths: request code to what serves plain ones, before `handlers` are asked.
 
     Raises:
         ConfigError: a certificate or key cannot be used.
@@ -60,14 +62,19 @@ class BrokerPorts:
         runtime: Runtime,
         handlers: Mapping[int, Handler],
         on_connection_closed: Callable[[Connection], None],
+        fast_paths: Mapping[int, FastPath] | None = None,
     ) -> None:
         self._config = config
         entrance = config.transport.entrance(config.limits)
+        fast = fast_paths or {}
 
         def server(name: str, handlers: Mapping[int, Handler]) -> RemotingServer:
+            known = {code: path for code, path in fast.items() if code in handlers}
+            fast_path = FastPaths(known) if known else None
             return RemotingServer(
-                runtime, handlers, config.limits, name, on_connection_closed, entrance=entrance
-            )
+                runtime, handlers, config.limits, name, on_connection_closed,
+                entrance=entrance, fast_path=fast_path,
+            )  # fmt: skip
 
         self._main = server("broker", handlers)
         self._vip: RemotingServer | None = None

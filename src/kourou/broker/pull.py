@@ -7,27 +7,25 @@ is not in memory is read off the loop, queue entries too. A message whose record
 refused with 1, by name; consumers ask again after a while, and lose nothing meanwhile.
 
 A request that finds nothing new is held when it asks for that: it then costs an entry in a table
-(`long_polling.py`), until a message arrives, its time is over, or its connection closes; and is
+(`held_pulls.py`), until a message arrives, its time is over, or its connection closes; and is
 then served again, not held again.
 
 The first pull of a group after its offset was reset (`admin_offsets.py`) is answered 21 with the
 offset to go on at, whatever it asked for; one that is held then is answered at once.
 
-Source: PullMessageProcessor.java, PullRequestHoldService.java, apache/rocketmq 5.5.0.
+Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
 from kourou.broker.checked_reads import REMEDY, CheckedReads
 from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.held_pulls import HeldPulls
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.long_polling import Arrived, Held, LongPolling
 from kourou.broker.pull_checks import Pull, PullChecks
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import DamagedRecordError
@@ -44,10 +42,6 @@ from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, Message
 
 log = logging.getLogger(__name__)
 
-SUSPEND_MAX_MS: Final = 60_000
-"""Longest time that a request is held, whatever it asks for; clients ask for 15 to 20 s. A
-connection that hears nothing for 120 s is closed."""
-
 _MASTER: Final = "0"
 
 
@@ -62,6 +56,7 @@ class PullHandler:
         offsets: ConsumerOffsets,
         store: MessageStore,
         reads: CheckedReads,
+        held: HeldPulls,
         later: LaterReplies,
         stats: BrokerStats,
     ) -> None:
@@ -72,40 +67,28 @@ class PullHandler:
         self._reads = reads
         self._later = later
         self._stats = stats
-        self._held: LongPolling[Pull] = LongPolling(held_max=config.now.held_pulls_max)
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def held_count(self) -> int:
-        """How many pulls wait for a message."""
-        return len(self._held)
+        self._held = held
 
     def on_pull_message(self, request: Request) -> RemotingCommand | None:
         """Answer with messages or with where to go on; None when the request is held."""
         header = request.command.header(PullMessageRequestHeader)
         return self._serve(request, header, is_first=True)
 
-    def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
-        """Serve the held pulls that new messages concern; called once a turn of the loop."""
-        for held in self._held.woken(arrivals):
-            self._serve_again(held)
+    def serve_again(self, request: Request, header: PullMessageRequestHeader | None = None) -> None:
+        """Answer a pull that was held. Whatever happens to it, nothing is raised.
 
-    def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
-        """Answer the held pulls of the group, whose offset in the queue was reset."""
-        for held in self._held.of_queue(topic, queue_id):
-            if held.pull.header.consumer_group == group:
-                self._held.taken(held)
-                self._serve_again(held)
-
-    def on_connection_closed(self, connection: Connection) -> None:
-        """Forget the held pulls of a connection that has ended."""
-        self._held.dropped(connection)
-
-    def close(self) -> None:
-        """Stop looking at the time; what is held is not answered any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        Args:
+            request: the pull.
+            header: its header, where that was decoded before.
+        """
+        try:
+            header = header or request.command.header(PullMessageRequestHeader)
+            answer = self._serve(request, header, is_first=False)
+        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
+            reply_error(request, error)
+            return
+        if answer is not None:
+            request.reply(answer)
 
     def _serve(
         self, request: Request, header: PullMessageRequestHeader, *, is_first: bool
@@ -188,62 +171,46 @@ class PullHandler:
         if is_cold:
             self._stats.on_cold_get(*where, count, size_bytes)
 
-    # Holding
-
     def _hold(self, pull: Pull) -> bool:
         """Hold the request if it asks for that and there is room, and return whether it is held."""
-        header = pull.header
-        if not header.sys_flag & PULL_SUSPEND or pull.request.is_oneway:
+        header, request = pull.header, pull.request
+        if not header.sys_flag & PULL_SUSPEND or request.is_oneway:
             return False
-        timeout_ms = min(header.suspend_timeout_millis, SUSPEND_MAX_MS)
-        if not self._config.now.long_polling_enable:
-            timeout_ms = min(timeout_ms, self._config.now.short_polling_time_ms)
-        if timeout_ms <= 0:
-            return False
-        held = Held(
-            pull,
-            pull.request.connection,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
+        is_held = self._held.hold(
+            _Held(self, request, header),
+            (header.topic, header.queue_id, header.queue_offset),
             pull.subscription,
-            steady_ms() + timeout_ms,
-            sum(len(name) + len(text) for name, text in pull.request.command.ext_fields.items()),
+            header.suspend_timeout_millis,
+            sum(len(name) + len(text) for name, text in request.command.ext_fields.items()),
         )
-        if not self._held.hold(held):
-            return False
-        # A body means nothing here, but would be kept for as long as the pull is.
-        pull.request.command.body = b""
-        self._set_timer()
-        return True
+        if is_held:
+            # A body means nothing here, but would be kept for as long as the pull is.
+            request.command.body = b""
+        return is_held
 
-    def _set_timer(self) -> None:
-        """See to it that `_expire` runs when the next pull is due."""
-        due_ms = self._held.next_due_ms()
-        if due_ms is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() * 1000 <= due_ms:
-                return
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due_ms / 1000, self._expire)
 
-    def _expire(self) -> None:
-        self._timer = None
-        for held in self._held.expired(steady_ms()):
-            self._serve_again(held)
-        self._set_timer()
+class _Held:
+    """A pull that this handler holds; see `HeldPull`."""
 
-    def _serve_again(self, held: Held[Pull]) -> None:
-        """Answer a pull that was held; whatever happens to it, the next one is served too."""
-        request = held.pull.request
-        try:
-            answer = self._serve(request, held.pull.header, is_first=False)
-        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
-            reply_error(request, error)
-            return
-        if answer is not None:
-            request.reply(answer)
+    __slots__ = ("_handler", "_header", "_request")
+
+    def __init__(
+        self, handler: PullHandler, request: Request, header: PullMessageRequestHeader
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._header = header
+
+    @property
+    def group(self) -> str:
+        return self._header.consumer_group
+
+    @property
+    def connection(self) -> Connection:
+        return self._request.connection
+
+    def serve_again(self) -> None:
+        self._handler.serve_again(self._request, self._header)
 
 
 def _code(status: GetStatus, queue_offset: int) -> ResponseCode:
@@ -266,14 +233,7 @@ _CODES: Final = {
 
 def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -> RemotingCommand:
     """Return the answer with its header, which clients read with each of the four codes."""
-    fields = {
-        "suggestWhichBrokerId": _MASTER,
-        "nextBeginOffset": str(plan.next_offset),
-        "minOffset": str(plan.min_offset),
-        "maxOffset": str(plan.max_offset),
-        "topicSysFlag": str(pull.topic.topic_sys_flag),
-        "groupSysFlag": str(pull.group.group_sys_flag),
-    }
+    fields = answer_fields(plan, pull.topic.topic_sys_flag, pull.group.group_sys_flag)
     return RemotingCommand(
         code,
         fields,
@@ -283,3 +243,15 @@ def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") ->
         remark=plan.status.name,
         serialize_type=pull.request.command.serialize_type,
     )
+
+
+def answer_fields(plan: GetPlan, topic_sys_flag: int, group_sys_flag: int) -> dict[str, str]:
+    """Return the header of an answer."""
+    return {
+        "suggestWhichBrokerId": _MASTER,
+        "nextBeginOffset": str(plan.next_offset),
+        "minOffset": str(plan.min_offset),
+        "maxOffset": str(plan.max_offset),
+        "topicSysFlag": str(topic_sys_flag),
+        "groupSysFlag": str(group_sys_flag),
+    }

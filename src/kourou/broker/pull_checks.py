@@ -20,6 +20,7 @@ Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kourou.broker.clients import Clients
 from kourou.broker.expressions import is_tag_expression, not_served
@@ -48,6 +49,35 @@ class Pull:
     topic: TopicConfig
     group: SubscriptionGroup
     subscription: SubscriptionData
+
+
+class PlainPull(NamedTuple):
+    """What a pull asks, without where it is: the same from one pull of a queue to the next.
+
+    Attributes:
+        max_messages: as asked for.
+        suspend_ms: how long it asks to be held if it finds nothing; 0 not at all.
+        is_committing: it stores an offset beside.
+        has_subscription: it carries its own, and not that of its group's heartbeats.
+        wants_all: by its own subscription.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    max_messages: int
+    sub_version: int
+    suspend_ms: int
+    is_committing: bool
+    has_subscription: bool
+    wants_all: bool
+
+
+class Passed(NamedTuple):
+    """What a pull that may be served is about."""
+
+    topic: TopicConfig
+    group: SubscriptionGroup
 
 
 class PullChecks:
@@ -95,6 +125,39 @@ class PullChecks:
             return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
         self._groups.get_or_create(group.group_name)  # now that the pull is served
         return Pull(request, header, topic, group, subscription)
+
+    def passes(self, asked: PlainPull) -> Passed | None:
+        """Return the topic and group of a pull that `check` lets pass and that wants all messages.
+
+        None where `check` must say what is the case. About 1 us.
+        """
+        group = self._groups.get(asked.group)
+        topic = self._topics.get(asked.topic)
+        if (
+            group is None
+            or topic is None
+            or not group.consume_enable
+            or not topic.is_readable
+            or not self._config.now.is_readable
+            or not 0 <= asked.queue_id < topic.read_queue_nums
+        ):
+            return None
+        if asked.has_subscription:
+            return Passed(topic, group) if asked.wants_all else None
+        live = self._clients.consumer_group(asked.group)
+        if live is None or self._groups.is_read_forbidden(asked.group, asked.topic):
+            return None
+        if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
+            return None
+        subscription = live.subscriptions.get(asked.topic)
+        if (
+            subscription is None
+            or subscription.sub_version < asked.sub_version
+            or subscription.code_set
+            or not is_tag_expression(subscription.expression_type)
+        ):
+            return None
+        return Passed(topic, group)
 
     def _subscription(
         self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup

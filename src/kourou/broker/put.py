@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Protocol
 
 from kourou.broker.config import BrokerConfig
 from kourou.store.message_store import Appended
@@ -47,25 +48,78 @@ class PutResult:
 Done = Callable[[PutResult], None]
 
 
+class Waiting(Protocol):
+    """Records that were taken and are not safe yet, and who is told what becomes of them.
+
+    Attributes:
+        shares: how many bytes count against the limit of which owner: a producer's connection.
+            What the broker itself stores has none.
+        waits_for_sync: `stored` only when they are synced, else when they are written.
+        deadline_s: loop time at which FLUSH_DISK_TIMEOUT is told.
+        puts: how many puts they are.
+        size: bytes of all records.
+        end: the log position just behind the last one.
+    """
+
+    @property
+    def shares(self) -> Sequence[tuple[Hashable, int]]: ...
+
+    @property
+    def waits_for_sync(self) -> bool: ...
+
+    @property
+    def deadline_s(self) -> float: ...
+
+    @property
+    def puts(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def stored(self) -> None:
+        """They are as durable as promised. Of these three, only the first call counts."""
+
+    def late(self, reason: str) -> None:
+        """They are in the log, but the sync did not end in time."""
+
+    def answer(self, result: PutResult) -> None:
+        """They are not acknowledged."""
+
+
 @dataclass(slots=True, eq=False)
 class WaitingPut:
-    """One put that was taken and is not safe yet."""
+    """One put; see `Waiting`."""
 
     done: Done | None
     """None once it was called."""
     owner: Hashable | None
-    """The producer's connection; None for what the broker itself stores."""
     waits_for_sync: bool
     deadline_s: float
-    """Loop time at which it is answered FLUSH_DISK_TIMEOUT."""
     appended: Sequence[Appended] = ()
     size: int = 0
-    """Bytes of all its records."""
+    puts: int = 1
+
+    @property
+    def shares(self) -> Sequence[tuple[Hashable, int]]:
+        """All of it is its owner's."""
+        return () if self.owner is None else ((self.owner, self.size),)
 
     @property
     def end(self) -> int:
         """The log position just behind its last record."""
         return self.appended[-1].end
+
+    def stored(self) -> None:
+        """Call `done` with OK, unless it was called before."""
+        if self.done is not None:
+            self.answer(PutResult(PutStatus.OK, self.appended))
+
+    def late(self, reason: str) -> None:
+        """Call `done` with FLUSH_DISK_TIMEOUT, unless it was called before."""
+        self.answer(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.appended, reason))
 
     def answer(self, result: PutResult) -> None:
         """Call `done`, unless it was called before."""
@@ -91,20 +145,44 @@ class PendingPuts:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, put: WaitingPut) -> None:
-        self.size += put.size
-        self._count += 1
-        if put.owner is not None:
-            self._by_owner[put.owner] = self._by_owner.get(put.owner, 0) + put.size
+    def add(self, puts: Waiting) -> None:
+        self.size += puts.size
+        self._count += puts.puts
+        by_owner = self._by_owner
+        for owner, size in puts.shares:
+            by_owner[owner] = by_owner.get(owner, 0) + size
 
-    def remove(self, put: WaitingPut) -> None:
-        self.size -= put.size
-        self._count -= 1
-        if put.owner is None:
-            return
-        self._by_owner[put.owner] -= put.size
-        if not self._by_owner[put.owner]:
-            del self._by_owner[put.owner]
+    def remove(self, puts: Waiting) -> None:
+        self.size -= puts.size
+        self._count -= puts.puts
+        by_owner = self._by_owner
+        for owner, size in puts.shares:
+            left = by_owner[owner] - size
+            if left:
+                by_owner[owner] = left
+            else:
+                del by_owner[owner]
+
+    def has_room(self, owner: Hashable, size: int, puts: int) -> bool:
+        """Tell whether so many more puts of the owner are allowed, of `size` bytes together."""
+        config = self._config
+        return (
+            self._count + puts <= config.pending_requests_max
+            and self.size + size <= config.pending_bytes_max
+            and self._by_owner.get(owner, 0) + size <= config.pending_connection_bytes_max
+        )
+
+    def has_room_for_any(self, size: int, puts: int) -> bool:
+        """Tell whether so many more puts are allowed, whoever owns which of them.
+
+        False near a limit also for some that are: nobody is taken to own more than there is.
+        """
+        config, total = self._config, self.size + size
+        return (
+            self._count + puts <= config.pending_requests_max
+            and total <= config.pending_bytes_max
+            and total <= config.pending_connection_bytes_max
+        )
 
     def limit_reached(self, size: int, owner: Hashable | None) -> str:
         """Return which limit `size` more bytes of `owner` would break; empty if none."""

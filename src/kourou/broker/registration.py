@@ -226,10 +226,9 @@ class Registration:
             member.skipped += 1
         else:
             member.known_change = None
-            table = self._announced(self._topics.table())
-            body = await self._offload(encode_register_body, RegisterBody(table))
-            await self._send(connection, body)
-            member.whole_version, member.skipped = table.data_version, 0
+            version = self._topics.data_version
+            await self._send(connection, await self._whole_body())
+            member.whole_version, member.skipped = version, 0
         member.known_change = change
 
     def _changes_for(self, member: _Member) -> TopicConfigTable | None:
@@ -241,6 +240,13 @@ class Registration:
             return None
         table = self._topics.changed_since(member.known_change)
         return None if table is None else self._announced(table)
+
+    async def _whole_body(self) -> bytes:
+        """Return the body of all topics."""
+        if self._is_all_allowed:
+            return self._topics.registration()
+        table = self._announced(self._topics.table())
+        return await self._offload(encode_register_body, RegisterBody(table))
 
     async def _send(self, connection: Connection, body: bytes) -> None:
         """Send a registration, and take up which topics are ordered."""
@@ -297,10 +303,14 @@ class Registration:
         except (KourouError, OSError) as error:
             log.info("registration.not_removed namesrv=%s reason=%s", address, error)
 
+    @property
+    def _is_all_allowed(self) -> bool:
+        return self._permission == PERM_READ | PERM_WRITE
+
     def _announced(self, table: TopicConfigTable) -> TopicConfigTable:
         """Return the topics as routes are to show them: no more than the broker allows."""
         allowed = self._permission
-        if allowed == PERM_READ | PERM_WRITE:
+        if self._is_all_allowed:
             return table
         narrowed = {
             name: replace(topic, perm=topic.perm & allowed) for name, topic in table.topics.items()

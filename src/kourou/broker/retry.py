@@ -48,7 +48,8 @@ from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
-from kourou.protocol.message_layout import RecordDraft, decode_message
+from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload

@@ -25,11 +25,12 @@ from random import Random
 from typing import Final
 
 from kourou.broker.config import FlushDiskType
-from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
 from kourou.broker.placement import Placement, place
 from kourou.broker.retry_topics import find_dlq_topic
+from kourou.broker.send_answers import SendAnswers, region_properties
 from kourou.broker.send_checks import (
     SendChecks,
     check_batch,
@@ -54,9 +55,8 @@ from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, enco
 from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import (
-    DURABILITY_FIELD,
     SendHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
@@ -69,14 +69,6 @@ from kourou.remoting.later import LaterReplies
 
 _DEAD_LETTER_DELAY: Final = "-1"
 _PRIORITY_DIGITS_MAX: Final = 9
-_CODES: Final = {
-    PutStatus.OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-}
-_BUSY_REMARK: Final = "[OVERLOAD]system busy, start flow control for a while: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +106,7 @@ class SendHandlers:
         stats: BrokerStats,
         clock: Clock,
         random: Random,
+        unique_ids: UniqueIds,
         store_host: Host | None,
     ) -> None:
         """Take messages for `topics` into `commit`.
@@ -126,7 +119,8 @@ class SendHandlers:
             later: runs the few sends that wait for a new topic to be saved.
             stats: counts them.
             clock: the store time.
-            random: chooses a queue where the client did not, and makes ids unique.
+            random: chooses a queue where the client did not.
+            unique_ids: makes the ids of messages and batches that came without one.
             store_host: the broker's address in message ids; None takes the one that the producer
                 connected to.
         """
@@ -139,13 +133,10 @@ class SendHandlers:
         self._clock = clock
         self._random = random
         self._store_host = store_host
-        address = store_host[0] if store_host is not None else "127.0.0.1"
-        self._unique_ids = UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
+        self._unique_ids = unique_ids
         self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._region = {
-            names.MSG_REGION: config.now.region_id,
-            names.TRACE_ON: "true" if config.now.trace_on else "false",
-        }
+        self._region = region_properties(config.now)
+        self._answers = SendAnswers(self._region)
 
     def on_send_message(self, request: Request) -> RemotingCommand | None:
         """Serve 10, 310 and 320: check, append, and answer when the message is safe.
@@ -163,7 +154,7 @@ class SendHandlers:
                 self._make_topic(request, send)
                 self._later.answer(request, partial(self._store_when_saved, request, send))
         except RemoteError as error:
-            return self._answer(command, error.code, error.remark)
+            return self._answers.plain(command, error.code, error.remark)
         return None
 
     def _accept(self, command: RemotingCommand) -> _Send:
@@ -230,12 +221,12 @@ class SendHandlers:
             await self._topics.settle()
         except OSError as error:
             reason = f"topic {send.topic.name} cannot be saved: {error}"
-            return self._answer(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+            return self._answers.plain(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
             self._store(request, send, answer.set_result)
         except RemoteError as error:
-            return self._answer(request.command, error.code, error.remark)
+            return self._answers.plain(request.command, error.code, error.remark)
         return await answer
 
     def _store(
@@ -264,16 +255,12 @@ class SendHandlers:
                     unique_key,
                     unique_key if send.is_inner else None,
                 )
-                answer = self._answer(command, _CODES[result.status], result.reason or None, header)
-                is_synced = waits and result.status is PutStatus.OK
-                answer.ext_fields[DURABILITY_FIELD] = "DISK" if is_synced else "MEMORY"
-                reply(answer)
+                status, reason = result.status, result.reason
+                reply(self._answers.stored(command, status, reason, header, waits=waits))
                 self._count(result, message_type(send.properties), self._clock.now_ms() - now_ms)
                 return
             self._stats.on_put_failed()
-            is_busy = result.status is PutStatus.BUSY
-            remark = _BUSY_REMARK + result.reason if is_busy else result.reason
-            reply(self._answer(command, _CODES[result.status], remark))
+            reply(self._answers.refused(command, result.status, result.reason))
 
         drafts = self._drafts(request, send, store_host)
         self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
@@ -317,18 +304,6 @@ class SendHandlers:
         size_max = self._config.now.max_message_size_bytes
         if len(body) > size_max:
             raise _too_long("body", len(body), size_max)
-
-    def _answer(
-        self,
-        command: RemotingCommand,
-        code: int,
-        remark: str | None,
-        header: SendMessageResponseHeader | None = None,
-    ) -> RemotingCommand:
-        """Return the response, with the region that clients read in each."""
-        answer = response(command, code, remark, header)
-        answer.ext_fields |= self._region
-        return answer
 
 
 def _header_of(command: RemotingCommand) -> SendHeader:

@@ -19,13 +19,14 @@ from datetime import datetime
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.flusher import Flusher, ThreadFlusher
+from kourou.broker.flusher import Flusher
+from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.registration import Registration
 from kourou.broker.statistics.readings import read_metrics
-from kourou.broker.wiring import make_handlers
+from kourou.broker.wiring import make_fast_paths, make_handlers
 from kourou.disk import Disk
 from kourou.errors import ClosedError, StoreError
 from kourou.metrics import Family
@@ -45,7 +46,8 @@ STATS_INTERVAL_MS: Final = 1_000
 """How often statistics are sampled; rates over 10 s and more are made of that."""
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FIRST_REGISTRATION_MS: Final = 1_000
-"""How long `start` waits for the name servers; those that answer later are told later."""
+"""How long `start` waits for name servers, which may be away; those that answer later are told
+later."""
 
 FlusherFactory = Callable[[asyncio.AbstractEventLoop], Flusher]
 
@@ -58,7 +60,7 @@ class Broker:
         config: BrokerConfig,
         disk: Disk,
         runtime: Runtime,
-        flusher_factory: FlusherFactory = ThreadFlusher,
+        flusher_factory: FlusherFactory = KernelFlusher,
     ) -> None:
         """Make a broker; nothing is opened yet.
 
@@ -110,15 +112,21 @@ class Broker:
             return ["the broker is not started"]
         return ["the broker is stopping"] if self._is_ended else self._running.troubles()
 
-    async def start(self, progress: Progress | None = None) -> Address:
+    async def start(
+        self,
+        progress: Progress | None = None,
+        *,
+        first_registration_ms: int = FIRST_REGISTRATION_MS,
+    ) -> Address:
         """Recover the store, serve, register, and return the address.
 
-        Waits for the name servers for a second at most: the broker serves without them, and
-        registers when they can be reached.
+        Waits for the name servers so long at most: the broker serves without them, and registers
+        when they can be reached.
 
         Args:
             progress: told (bytes of the log read, bytes to read) now and then while the store is
                 recovered; off the loop.
+            first_registration_ms: how long to wait for the name servers.
 
         Raises:
             StoreError: the store is in use, was made with other sizes, or is corrupt.
@@ -158,7 +166,7 @@ class Broker:
             self._disk.root,
             self._config.flush_disk_type.value,
         )
-        await running.registered()
+        await running.registered(first_registration_ms)
         return self._address
 
     async def stop(self) -> None:
@@ -190,7 +198,11 @@ class _Running:
         self._loops = Loops()
         self._registration: Registration | None = None
         self._ports = BrokerPorts(
-            parts.config, parts.runtime, self._handlers.table(), self._on_connection_closed
+            parts.config,
+            parts.runtime,
+            self._handlers.table(),
+            self._on_connection_closed,
+            make_fast_paths(parts),
         )
 
     @property
@@ -216,11 +228,11 @@ class _Running:
         registration.start()
         return address
 
-    async def registered(self) -> None:
+    async def registered(self, timeout_ms: int) -> None:
         """Return when all name servers were tried once, or have had the time for it."""
         assert self._registration is not None, "it is started"
         try:
-            async with asyncio.timeout(FIRST_REGISTRATION_MS / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 await self._registration.tried()
         except TimeoutError:
             log.warning(
@@ -267,9 +279,8 @@ class _Running:
         await self._parts.pool.close()
         await self._parts.delay.stop()
         await self._parts.index.stop()
-        self._parts.pulls.close()
+        self._parts.held_pulls.close()
         await self._parts.commit.close()
-        await self._parts.segments_ahead.stop()
         await self._ports.stop()
         await self._parts.later.close()
         await _try("save tables", self._parts.tables.persist)
@@ -282,19 +293,18 @@ class _Running:
         self._loops.abandon()
         if self._registration is not None:
             self._registration.abandon()
-        self._parts.pulls.close()
+        self._parts.held_pulls.close()
         self._parts.delay.abandon()
         self._parts.index.abandon()
         self._parts.later.abandon()
         self._parts.commit.abandon()
-        self._parts.segments_ahead.abandon()
         self._ports.abort()
         self._parts.pool.abort()
         self._parts.flusher.close()
         self._parts.store.abandon()
 
     def _on_connection_closed(self, connection: Connection) -> None:
-        self._parts.pulls.on_connection_closed(connection)
+        self._parts.held_pulls.on_connection_closed(connection)
         self._parts.clients.closed(connection)
         self._parts.stats.on_closed()
 

@@ -9,6 +9,9 @@ from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.config import BrokerConfig
+from kourou.broker.fast_batch import FastBatch
+from kourou.broker.fast_pull import FastPull
+from kourou.broker.fast_send import FastSend
 from kourou.broker.handlers import Handlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
@@ -19,6 +22,9 @@ from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
 from kourou.broker.statistics.stats_handlers import StatsHandlers
 from kourou.model.host import Host
+from kourou.model.msgid import UniqueIds
+from kourou.protocol.codes import RequestCode
+from kourou.remoting.connection import FastPath
 from kourou.remoting.network import parse_address
 
 
@@ -48,6 +54,45 @@ def make_handlers(parts: Parts) -> Handlers:
     )
 
 
+def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
+    """Return what serves plain sends, batches and pulls; it leaves the rest to the handlers."""
+    tables = parts.tables
+    sends = FastSend(
+        config=parts.live,
+        topics=tables.topics,
+        store=parts.store,
+        commit=parts.commit,
+        stats=parts.stats,
+        clock=parts.runtime.clock,
+        unique_ids=_unique_ids(parts),
+        store_host=_store_host(parts.config),
+    )
+    batches = FastBatch(
+        config=parts.live,
+        topics=tables.topics,
+        store=parts.store,
+        commit=parts.commit,
+        stats=parts.stats,
+        clock=parts.runtime.clock,
+        unique_ids=_unique_ids(parts),
+        store_host=_store_host(parts.config),
+    )
+    pulls = FastPull(
+        parts.live,
+        checks=parts.pull_checks,
+        offsets=tables.offsets,
+        store=parts.store,
+        held=parts.held_pulls,
+        stats=parts.stats,
+        ordinary=parts.pulls.serve_again,
+    )
+    return {
+        RequestCode.SEND_MESSAGE_V2: sends,
+        RequestCode.SEND_BATCH_MESSAGE: batches,
+        RequestCode.PULL_MESSAGE: pulls,
+    }
+
+
 def _sends(parts: Parts) -> SendHandlers:
     topics, groups = parts.tables.topics, parts.tables.groups
     return SendHandlers(
@@ -59,8 +104,16 @@ def _sends(parts: Parts) -> SendHandlers:
         stats=parts.stats,
         clock=parts.runtime.clock,
         random=parts.runtime.random,
+        unique_ids=_unique_ids(parts),
         store_host=_store_host(parts.config),
     )
+
+
+def _unique_ids(parts: Parts) -> UniqueIds:
+    """Return what makes ids that nobody else makes, whom a random number tells it from."""
+    host, random = _store_host(parts.config), parts.runtime.random
+    address = host[0] if host is not None else "127.0.0.1"
+    return UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
 
 
 def _send_backs(parts: Parts) -> SendBackHandler:

@@ -72,7 +72,12 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """Return the exit code that `error` ends the program with; None for one that is not ours."""
+    """Return the exit code that `error` ends the program with; None for one that is not ours.
+
+    A deadline that cut off a try tells less than how the one before ended.
+    """
+    if isinstance(error, RequestTimeoutError) and isinstance(error.__cause__, KourouError):
+        return exit_code_of(error.__cause__)
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -87,12 +92,20 @@ def report(error: BaseException) -> None:
     if isinstance(error, RemoteError) and error.remark:
         text = f"{error.remark.strip()} (code {error.code})"
     say(f"Error: {one_line(text) or type(error).__name__}")
-    for kind, remedy in _REMEDIES:
-        if isinstance(error, kind):
-            say(f"  {remedy}")
-            break
+    remedy = _remedy(error)
+    if isinstance(error, RequestTimeoutError):  # what failed before the time was up heals first
+        remedy = _remedy(error.__cause__) or remedy
+    if remedy is not None:
+        say(f"  {remedy}")
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error, file=sys.stderr)
+
+
+def _remedy(error: BaseException | None) -> str | None:
+    for kind, remedy in _REMEDIES:
+        if isinstance(error, kind):
+            return remedy
+    return None
 
 
 def say(text: str) -> None:

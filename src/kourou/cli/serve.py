@@ -22,6 +22,7 @@ from kourou.cli.ready import Ready, ready_line
 from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.logs import Level
+from kourou.memory import memory_bytes
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.tls import TlsMode
 from kourou.remoting.transport_config import TransportConfig
@@ -38,6 +39,9 @@ PREFIX: Final = "KOUROU_BROKER_"
 NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
 CONSOLE_PORT: Final = 8080
 _GIB: Final = 1024**3
+_BELIEVED_PART: Final = 16
+"""Of the memory: much less than the page cache keeps of what was written last, whoever else uses
+it. Java takes two fifths (`accessMessageInMemoryMaxRatio`)."""
 
 
 class Flush(Enum):
@@ -254,7 +258,7 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         environ=os.environ,
         prefix=PREFIX,
         flags=flags,
-        defaults=PROFILES[profile],
+        defaults={"believed_bytes": memory_bytes() // _BELIEVED_PART} | PROFILES[profile],
         unserved=ROCKETMQ_KEYS,
     )
     own = load(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from kourou.errors import RemoteSystemError
@@ -34,6 +35,7 @@ NAME_LENGTH_MAX: Final = 255
 """Characters of the name of a topic, broker or cluster, and of an address; what is known at once is
 counted by the piece."""
 
+_SHARED_MAX: Final = 1024
 _TOPICS_OF_A_SINGLE_CHANGE: Final = 1
 
 
@@ -343,8 +345,12 @@ class RouteTable:
         )
 
 
+# Most topics of a broker have the same: a registration of 5,000 makes a few objects, not 5,000.
+_shared: Final = lru_cache(_SHARED_MAX)(QueueData)
+
+
 def _queue_data(config: TopicConfig, identity: BrokerIdentity, withheld: int) -> QueueData:
-    return QueueData(
+    return _shared(
         identity.broker_name,
         config.read_queue_nums,
         config.write_queue_nums,

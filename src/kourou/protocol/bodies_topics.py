@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from kourou.errors import MalformedBodyError, MalformedMessageError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import VERSION, VERSION_FULL_REGISTER_BODY, VERSION_TOPIC_QUEUE_MAPPING
@@ -33,6 +35,7 @@ from kourou.protocol.json_values import (
     get_text_map,
     get_texts,
 )
+from kourou.protocol.plain_topics import PlainTable, plain_registration, plain_table
 
 REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
 """Bytes that a compressed registration may inflate to: about a million topics."""
@@ -206,6 +209,9 @@ def decode_topic_config_table(data: bytes) -> TopicConfigTable:
     Raises:
         MalformedBodyError: it is not a JSON object or a member has another type.
     """
+    plain = plain_table(data)
+    if plain is not None:
+        return _table_of(plain)
     return _table_from_json(as_object(loads(data), "topic table"))
 
 
@@ -234,6 +240,10 @@ def decode_register_body(
         return RegisterBody()
     if compressed:
         return _decode_compressed(body, version)
+    plain = plain_registration(body) if version >= VERSION_FULL_REGISTER_BODY else None
+    if plain is not None:
+        table = _table_of(plain.topic_config_serialize_wrapper)
+        return RegisterBody(table, tuple(plain.filter_server_list))
     data = as_object(loads(body), "registration")
     if version < VERSION_FULL_REGISTER_BODY:
         return RegisterBody(_table_from_json(data))
@@ -258,6 +268,11 @@ def _table_to_json(table: TopicConfigTable) -> dict[str, object]:
             name: topic_config_to_json(config) for name, config in table.topics.items()
         },
     }
+
+
+def _table_of(plain: PlainTable) -> TopicConfigTable:
+    version = msgspec.convert(plain.data_version, DataVersion, from_attributes=True)
+    return TopicConfigTable(plain.topics(), version)
 
 
 def _table_from_json(data: Json) -> TopicConfigTable:

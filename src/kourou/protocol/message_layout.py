@@ -36,18 +36,12 @@ from typing import Final, NamedTuple
 
 from kourou.errors import InvalidMessageError, MalformedMessageError
 from kourou.model.host import Host, pack_address, unpack_address
-from kourou.model.message import MessageExt
-from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
+from kourou.model.properties import PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import (
     BORN_HOST_V6,
-    COMPRESSED,
-    INNER_BATCH,
-    NEED_UNWRAP,
     STORE_HOST_V6,
 )
-from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
 from kourou.protocol.hashing import crc32
-from kourou.protocol.message_batch import decode_batch
 
 Buffer = bytes | bytearray | memoryview
 
@@ -62,8 +56,7 @@ TOPIC_SIZE_V1_MAX: Final = 127
 TOPIC_SIZE_V2_MAX: Final = 0x7FFF
 """Bytes of a topic in a v2 record. A store takes fewer: see `ConsumeQueueTable.for_append`."""
 
-_HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
-_UNWRAP_FLAGS: Final = NEED_UNWRAP | INNER_BATCH
+HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
 def _head(born_address_bytes: int, store_address_bytes: int) -> struct.Struct:
@@ -77,16 +70,14 @@ _HEADS: Final = {
     STORE_HOST_V6: _head(4, 16),
     BORN_HOST_V6 | STORE_HOST_V6: _head(16, 16),
 }
-_HEAD_V4: Final = _HEADS[0]
+HEAD_V4: Final = _HEADS[0]
+"""The layout of a record with two IPv4 hosts, up to and with its body size."""
 _SYS_FLAG: Final = struct.Struct(">i")
 _SYS_FLAG_AT: Final = 36
 _SIZE16: Final = struct.Struct(">h")
-_TAIL_SIZE_V1: Final = 3
+TAIL_SIZE_V1: Final = 3
 """Bytes of the topic's and the properties' size fields in a v1 record."""
-assert _HEAD_V4.size + _TAIL_SIZE_V1 == 91, "the size given in the table above"
-
-INFLATED_TOTAL_MAX: Final = 4 * INFLATED_SIZE_MAX
-"""Bytes that all bodies of one answer may inflate to together."""
+assert HEAD_V4.size + TAIL_SIZE_V1 == 91, "the size given in the table above"
 
 
 @dataclass(slots=True)
@@ -157,7 +148,7 @@ def record_size(draft: RecordDraft) -> int:
     """
     size = (
         _HEADS[_host_flags(draft)].size
-        + _TAIL_SIZE_V1
+        + TAIL_SIZE_V1
         + len(draft.body)
         + len(draft.topic)
         + len(draft.properties)
@@ -196,7 +187,7 @@ def encode_record(
             draft.flag,
             queue_offset,
             physical_offset,
-            draft.sys_flag & ~_HOST_FLAGS | host_flags,
+            draft.sys_flag & ~HOST_FLAGS | host_flags,
             draft.born_at_ms,
             pack_address(draft.born_host[0]),
             draft.born_host[1],
@@ -229,9 +220,9 @@ def read_record(buffer: Buffer, at: int = 0, *, check_crc: bool) -> RecordHeader
             is not v1 or v2, its topic is not UTF-8, or the body's checksum differs. The text says
             which.
     """
-    if len(buffer) - at < _HEAD_V4.size:
+    if len(buffer) - at < HEAD_V4.size:
         raise MalformedMessageError(f"record at byte {at} is cut short")
-    head = _HEADS[_SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
+    head = _HEADS[_SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)[0] & HOST_FLAGS]
     if len(buffer) - at < head.size:
         raise MalformedMessageError(f"record at byte {at} is cut short")
     fields = head.unpack_from(buffer, at)
@@ -267,112 +258,3 @@ def read_record(buffer: Buffer, at: int = 0, *, check_crc: bool) -> RecordHeader
 
 def _size_error(at: int, sizes: str) -> MalformedMessageError:
     return MalformedMessageError(f"record at byte {at}: sizes do not fit: {sizes}")
-
-
-def decode_message(
-    buffer: Buffer, at: int = 0, *, decompress: bool = True, check_crc: bool = True
-) -> MessageExt:
-    """Return the message of the record at byte `at`.
-
-    An inner batch (sys_flag NEED_UNWRAP and INNER_BATCH) stays one message; `decode_messages`
-    takes it apart. With `decompress`, a compressed body is inflated, to at most
-    `INFLATED_SIZE_MAX` bytes, and the flag cleared.
-
-    Raises:
-        MalformedMessageError: as `read_record`, or the body cannot be inflated.
-        CodecMissingError: the package that inflates the body is not installed.
-    """
-    message = _message(buffer, read_record(buffer, at, check_crc=check_crc))
-    if decompress:
-        _inflate(message, INFLATED_SIZE_MAX)
-    return message
-
-
-def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageExt]:
-    """Return all messages of an answer's body, in its order, inner batches taken apart.
-
-    Java drops what follows a record it cannot read. That would lose messages without a word, so
-    here the first such record is an error.
-
-    Raises:
-        MalformedMessageError: as `decode_message`, or the bodies inflate to more than
-            `INFLATED_TOTAL_MAX` bytes together.
-        CodecMissingError: as `decode_message`; `decompress=False` reads the messages all the same.
-    """
-    messages: list[MessageExt] = []
-    at, end = 0, len(buffer)
-    budget = INFLATED_TOTAL_MAX
-    while at < end:
-        record = read_record(buffer, at, check_crc=True)
-        at += record.total_size
-        message = _message(buffer, record)
-        if decompress:
-            budget -= _inflate(message, min(budget, INFLATED_SIZE_MAX))
-        # A batch left compressed cannot be taken apart.
-        if message.sys_flag & (_UNWRAP_FLAGS | COMPRESSED) == _UNWRAP_FLAGS:
-            messages += _unwrap(message)
-        else:
-            messages.append(message)
-    return messages
-
-
-def _message(buffer: Buffer, record: RecordHeader) -> MessageExt:
-    body_start, properties_start = record.body_start, record.properties_start
-    return MessageExt(
-        record.topic,
-        bytes(buffer[body_start : body_start + record.body_size]),
-        decode_properties(
-            bytes(buffer[properties_start : properties_start + record.properties_size])
-        ),
-        record.flag,
-        record.queue_id,
-        record.queue_offset,
-        record.physical_offset,
-        record.sys_flag,
-        record.born_at_ms,
-        record.born_host,
-        record.store_at_ms,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        record.total_size,
-        record.body_crc,
-    )
-
-
-def _inflate(message: MessageExt, size_max: int) -> int:
-    """Inflate the body where it is compressed; return the bytes it inflated to, else 0."""
-    if not message.sys_flag & COMPRESSED:
-        return 0
-    message.body = decompress(message.body, message.sys_flag, size_max=size_max)
-    message.sys_flag &= ~COMPRESSED
-    return len(message.body)
-
-
-def _unwrap(outer: MessageExt) -> list[MessageExt]:
-    """Return the messages of an inner batch: own flag, body and properties, the rest shared.
-
-    Reconsume times and transaction offset are not the batch's to give, as in
-    MessageDecoder.decodeMessagesFromInnerBatch.
-    """
-    return [
-        MessageExt(
-            outer.topic,
-            item.body,
-            decode_properties(item.properties),
-            item.flag,
-            outer.queue_id,
-            outer.queue_offset + index,
-            outer.physical_offset,
-            outer.sys_flag,
-            outer.born_at_ms,
-            outer.born_host,
-            outer.store_at_ms,
-            outer.store_host,
-            0,
-            0,
-            outer.store_size,
-            0,
-        )
-        for index, item in enumerate(decode_batch(outer.body))
-    ]

@@ -15,7 +15,7 @@ from kourou.protocol import headers_send as send
 from kourou.protocol import headers_transaction as transaction
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.message_batch import decode_batch, encode_batch
-from kourou.protocol.message_layout import decode_message, decode_messages
+from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record
 
 _BATCH: Final = BodyCodec(decode_batch, encode_batch)

@@ -18,25 +18,34 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from kourou.errors import ConnectionLostError, ProtocolError, RequestTimeoutError
+from kourou.errors import ProtocolError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
+from kourou.remoting.asking import Asking
 from kourou.remoting.frame_buffer import FrameBuffer, PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, format_address
-from kourou.remoting.output import Output
+from kourou.remoting.output import CLIENT_WRITE_BYTES, Output
 from kourou.remoting.pending import PendingRequests
+from kourou.remoting.request import Request
 from kourou.remoting.unanswered import Unanswered, UnansweredBytes
 
+__all__ = ["Connection", "FastPath", "Request"]
+
 log = logging.getLogger(__name__)
+
+FastPath = Callable[["Connection", bytearray, int, int], int]
+"""Serves, among the whole frames between two bytes of a buffer, the first ones that it knows at
+sight and has no doubt about; returns where it stopped. What it leaves takes the ordinary way. It
+may keep a copy of them until the loop's turn ends: see `before_next` and `hand_back`."""
 
 _NOWHERE: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before we could ask
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Asking, asyncio.BufferedProtocol):
     """Either side of a connection. Made by `Connections.make`, not by hand.
 
     Attributes:
@@ -44,6 +53,12 @@ class Connection(asyncio.BufferedProtocol):
         local_address: the one the peer reached us by.
         forwarded_for: what a load balancer said; set before the connection begins.
         on_closed: called once with this connection when it has ended, in order.
+        limits: the bounds of this connection.
+        fast_path: tried on each frame before the ordinary way; None for none.
+        before_next: set by a path that keeps frames: called before anything else of the peer is
+            handled. None again where the connection ends by us: then they were never read.
+        last_received_s: when bytes last came from the peer, in seconds of the loop's clock.
+        unanswered: the peer's requests that are not answered yet; `pending`: ours.
     """
 
     def __init__(
@@ -56,40 +71,35 @@ class Connection(asyncio.BufferedProtocol):
         on_made: Callable[[Connection], None],
         *,
         is_accepted: bool,
+        fast_path: FastPath | None = None,
     ) -> None:
         self.remote_address = self.local_address = _NOWHERE
         self.forwarded_for: Address | None = None
         self.on_closed: list[Callable[[Connection], None]] = []
+        self.fast_path = fast_path
+        self.before_next: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._dispatch = dispatch
-        self._limits = limits
+        self.limits = limits
         self._warnings = warnings
         self._on_made = on_made
         self._is_accepted = is_accepted
         self._transport: asyncio.Transport | None = None
         self._close_reason: str | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
-        self._frames = FrameBuffer(self, partials)
+        self._frames = FrameBuffer(partials)
         self._partial_since_s: float | None = None
-        self._last_active_s = self._last_received_s = self._loop.time()
+        self._last_active_s = self.last_received_s = self._loop.time()
         self._output = Output()
+        pause_bytes = limits.output_pause_bytes
+        self._write_bytes = pause_bytes if is_accepted else min(pause_bytes, CLIENT_WRITE_BYTES)
         self._is_flush_due = False
-        self._pending = PendingRequests(limits.requests_waiting_max)
-        self._unanswered = Unanswered(limits, unanswered)
+        self.pending = PendingRequests(limits.requests_waiting_max, _NOWHERE)
+        self.unanswered = Unanswered(limits, unanswered)
 
     def __repr__(self) -> str:
         state = self._close_reason or "open"
         return f"<Connection {format_address(self.remote_address)} {state}>"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether sending still has a meaning."""
-        return self._close_reason is None and self._transport is not None
-
-    @property
-    def last_received_s(self) -> float:
-        """When bytes last came from the peer, in seconds of the loop's clock."""
-        return self._last_received_s
 
     # Sending
 
@@ -107,46 +117,18 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             return
         self._output.put(data)
-        if self._output.size_bytes >= self._limits.output_pause_bytes:
+        if self._output.size_bytes >= self._write_bytes:
             self._write_output()
         elif not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
-    async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Send a request and return the peer's answer, whatever its code.
-
-        Gives `command` an opaque of this connection. While the peer is slow to read, waits before
-        sending. Cancelling leaves the request unsent or sent, never half; a late answer is dropped.
-
-        Raises:
-            RequestTimeoutError: no answer within `timeout_s`; the request may have been served.
-            ConnectionLostError: closed before the answer came; it may have been served.
-            TooManyRequestsError: `requests_waiting_max` requests wait already; not sent.
-            FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
-        """
-        ends_at_s = self._loop.time() + timeout_s
-        await self._until_writable(timeout_s)
-        peer = format_address(self.remote_address)
-        answer = self._pending.add(command.code, peer, timeout_s, ends_at_s)
-        opaque = command.opaque = self._pending.last_opaque
-        try:
-            self.send(command)
-            return await answer
-        finally:
-            self._pending.discard(opaque)
-
-    async def oneway(self, command: RemotingCommand, timeout_s: float) -> None:
-        """Send a request that is never answered; returns when it is queued, not when it arrived.
-
-        Raises:
-            RequestTimeoutError: the peer did not read what came before within `timeout_s`.
-            ConnectionLostError: closed; not sent.
-            FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
-        """
-        await self._until_writable(timeout_s)
-        command.opaque = self._pending.next_opaque()
-        self.send(command)
+    def send_now(self, frames: bytes) -> None:
+        """As `send_frames`, but at once: for who has all that it wants to send in this turn."""
+        if self._is_flush_due or self._output.size_bytes or self._transport is None:
+            self.send_frames(frames)
+        elif self._close_reason is None:
+            self._write(frames)
 
     # Ending
 
@@ -158,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._leave_open(reason)
         if self._transport is not None:
             self._transport.close()
-            delay_s = self._limits.drain_timeout_ms / 1000
+            delay_s = self.limits.drain_timeout_ms / 1000
             self._abort_timer = self._loop.call_later(delay_s, self._transport.abort)
 
     def abort(self, reason: str) -> None:
@@ -178,13 +160,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             return
         idle_ms = (now_s - self._last_active_s) * 1000
-        if idle_ms > self._limits.idle_timeout_ms:
-            self.close(f"idle for {self._limits.idle_timeout_ms} ms")
+        if idle_ms > self.limits.idle_timeout_ms:
+            self.close(f"idle for {self.limits.idle_timeout_ms} ms")
         elif self._partial_since_s is not None and not self._output.is_paused:
             age_ms = (now_s - self._partial_since_s) * 1000
-            if age_ms > self._limits.frame_timeout_ms:
+            if age_ms > self.limits.frame_timeout_ms:
                 self.drop(
-                    f"frame not whole after {self._limits.frame_timeout_ms} ms, "
+                    f"frame not whole after {self.limits.frame_timeout_ms} ms, "
                     f"{self._frames.held_bytes} bytes of it came"
                 )
 
@@ -192,22 +174,46 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._limits.output_pause_bytes)
+        self._transport.set_write_buffer_limits(high=self.limits.output_pause_bytes)
         self.remote_address = self.forwarded_for or _address(transport.get_extra_info("peername"))
+        self.pending.peer = self.remote_address
         self.local_address = _address(transport.get_extra_info("sockname"))
         self._on_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
-        return self._frames.space()
+        if self.before_next is not None:
+            self.before_next()
+        frames = self._frames
+        return frames.shared_view if frames.is_empty else frames.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self.is_open:
+        if self._close_reason is not None or self._transport is None:
             return
-        now_s = self._last_active_s = self._last_received_s = self._loop.time()
-        buffer, end = self._frames.received(nbytes)
-        self._handle_read(buffer, end, now_s)
+        now_s = self._last_active_s = self.last_received_s = self._loop.time()
+        frames = self._frames
+        at = 0
+        if self.fast_path is not None and frames.is_empty and not self._output.is_paused:
+            # Most reads of a server bring nothing but what the path takes: that spares six calls.
+            self._is_flush_due = True  # by the end of this pass
+            at = self.fast_path(self, frames.shared, 0, nbytes)
+            if at == nbytes:
+                self._is_flush_due = False
+                if self._output.size_bytes:
+                    self._write_output()
+                return
+        buffer, end = frames.received(nbytes)
+        self._handle_read(buffer, at, end, now_s)
+
+    def hand_back(self, frames: bytes) -> None:
+        """Handle what a path kept and leaves, when no read is under way."""
+        if self.is_open:
+            self._frames.put_back(frames, self)
+            if not self._must_pause():
+                self._handle_held()
 
     def eof_received(self) -> None:
+        if self.before_next is not None:
+            self.before_next()
         self.close("closed by the peer")
 
     def pause_writing(self) -> None:
@@ -227,16 +233,25 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the frames that were kept while the peer did not read, and then read more."""
         if self._must_pause() or not self.is_open or self._transport is None:
             return
-        now_s = self._loop.time()
         if self._frames.held_bytes:
-            self._partial_since_s = now_s  # the time until now was not the peer's to send in
-            self._frames.space()
-            buffer, end = self._frames.received(0)
-            self._handle_read(buffer, end, now_s)
+            self._handle_held()
         if not self._output.is_paused and self.is_open:
             self._transport.resume_reading()
 
+    def _handle_held(self) -> None:
+        """Handle the bytes that are held, with nothing new behind them."""
+        now_s = self._partial_since_s = self._loop.time()  # until now it was not the peer's turn
+        self._frames.space()
+        buffer, end = self._frames.received(0)
+        try:
+            self._handle_read(buffer, 0, end, now_s)
+        except BaseException:
+            self.abort("an error of ours")  # as the loop does where it calls us for a read
+            raise
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.before_next is not None:
+            self.before_next()
         self._leave_open(f"lost: {exc}" if exc else "closed by the peer")
         if self._abort_timer is not None:
             self._abort_timer.cancel()
@@ -249,12 +264,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # Receiving
 
-    def _handle_read(self, buffer: bytearray, end: int, now_s: float) -> None:
-        """Handle the whole frames among the first `end` bytes of `buffer` in one pass."""
+    def _handle_read(self, buffer: bytearray, start: int, end: int, now_s: float) -> None:
+        """Handle the whole frames among the bytes from `start` to `end` in one pass."""
         self._is_flush_due = True  # by the end of this pass
-        consumed = 0
+        consumed = start
         try:
-            consumed = self._handle_frames(buffer, 0, end)
+            consumed = self._handle_frames(buffer, start, end)
         except ProtocolError as error:
             self._warn(str(error))
             self.close(str(error))
@@ -266,27 +281,27 @@ class Connection(asyncio.BufferedProtocol):
             self._partial_since_s = None
         elif consumed or self._partial_since_s is None:
             self._partial_since_s = now_s
-        self._frames.keep(consumed, end)
+        self._frames.keep(consumed, end, self)
 
     def _handle_frames(self, buffer: bytearray, start: int, end: int) -> int:
         """Handle whole frames from `start` on; return where the first that is not begins.
 
         Stops early when the connection closes, or when a server's output has piled up: the frames
         that remain are kept and handled when the peer has read.
-
-        A path for plain sends that need no decoded command would take the same arguments, be tried
-        first in this loop, and return how far it came.
         """
-        view = memoryview(buffer)
         at = start
         while end - at >= 4 and self.is_open and not self._must_pause():
-            size = frame_size(buffer, at, limit=self._limits.frame_bytes_max)
+            if self.fast_path is not None:
+                began_at, at = at, self.fast_path(self, buffer, at, end)
+                if at != began_at:
+                    continue  # what follows may be for another path
+            size = frame_size(buffer, at, limit=self.limits.frame_bytes_max)
             if at + 4 + size > end:
                 break
-            command = decode_frame(view[at + 4 : at + 4 + size])
+            command = decode_frame(memoryview(buffer)[at + 4 : at + 4 + size])
             at += 4 + size
             if command.is_response:
-                self._pending.settle(command)
+                self.pending.settle(command)
             else:
                 self._on_request(command, size)
         return at
@@ -295,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_accepted and self._output.is_paused
 
     def _on_request(self, command: RemotingCommand, size: int) -> None:
-        if self._unanswered.add(size):
+        if self.unanswered.add(size):
             self._dispatch(Request(command, self, size))
         elif not command.is_oneway:
             self.send(response(command, ResponseCode.SYSTEM_BUSY, _BUSY))
@@ -307,29 +322,20 @@ class Connection(asyncio.BufferedProtocol):
         self._write_output()
 
     def _write_output(self) -> None:
-        """Hand what is queued to the transport; drop a peer that lets too much gather."""
-        if self._transport is None or not self._output.size_bytes:
+        """Hand what is queued to the transport."""
+        if self._transport is not None and self._output.size_bytes:
+            self._write(self._output.take())
+
+    def _write(self, frames: bytes) -> None:
+        """Write, or drop a peer that lets too much gather."""
+        assert self._transport is not None, "the connection is open"
+        waiting = self._transport.get_write_buffer_size() + len(frames)
+        if waiting > self.limits.output_bytes_max:
+            self.drop(f"{waiting} bytes wait for it to read, {self.limits.output_bytes_max} may")
             return
-        waiting = self._transport.get_write_buffer_size() + self._output.size_bytes
-        if waiting > self._limits.output_bytes_max:
-            self.drop(f"{waiting} bytes wait for it to read, {self._limits.output_bytes_max} may")
-            return
-        self._transport.write(self._output.take())
+        self._transport.write(frames)
         if not self._output.is_paused:
             self._last_active_s = self._loop.time()
-
-    async def _until_writable(self, timeout_s: float) -> None:
-        """Return once the peer has read enough, with the connection open."""
-        try:
-            await self._output.until_resumed(timeout_s)
-        except TimeoutError:
-            peer = format_address(self.remote_address)
-            text = f"{peer} did not read for {timeout_s:g} s; the request was not sent"
-            raise RequestTimeoutError(text) from None
-        if not self.is_open:
-            raise ConnectionLostError(
-                f"{format_address(self.remote_address)}: {self._close_reason or 'not connected'}"
-            )
 
     def _leave_open(self, reason: str) -> None:
         """Fail and forget all that needs an open connection; only the first reason counts."""
@@ -337,13 +343,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._close_reason = reason
         log.debug("connection.closed peer=%s reason=%s", self.remote_address, reason)
+        self.before_next = None
         self._output.clear()
         self._output.resume()  # those who wait to send are to see that it is over
-        self._frames.clear()
-        self._unanswered.close()
+        self._frames.clear(self)
+        self.unanswered.close()
         self._partial_since_s = None
-        text = f"connection to {format_address(self.remote_address)} ended: {reason}"
-        self._pending.fail_all(text)
+        self.pending.fail_all(reason)
 
     def _warn(self, reason: str) -> None:
         suppressed = self._warnings.take(self._loop.time())
@@ -352,42 +358,6 @@ class Connection(asyncio.BufferedProtocol):
             log.warning(
                 "connection.dropped peer=%s reason=%r suppressed=%d", peer, reason, suppressed
             )
-
-
-class Request:
-    """A request from a peer, and the way back to it."""
-
-    __slots__ = ("_is_answered", "_size", "command", "connection")
-
-    def __init__(self, command: RemotingCommand, connection: Connection, size: int) -> None:
-        self.command = command
-        self.connection = connection
-        self._size = size  # bytes of its frame
-        self._is_answered = False
-
-    @property
-    def is_oneway(self) -> bool:
-        """Whether the peer wants no answer."""
-        return self.command.is_oneway
-
-    @property
-    def remote_address(self) -> Address:
-        """Where the request came from."""
-        return self.connection.remote_address
-
-    def reply(self, answer: RemotingCommand) -> None:
-        """Send the one answer. Ignored for a oneway request, and when the connection has closed."""
-        if self._is_answered:
-            log.error("request.answered_twice code=%d", self.command.code)
-            return
-        self._is_answered = True
-        self.connection._unanswered.remove(self._size)  # noqa: SLF001 - two halves of one thing
-        if self.is_oneway:
-            return
-        try:
-            self.connection.send(answer)
-        except ProtocolError as error:  # too large, or text that is not Unicode
-            self.connection.send(response(self.command, ResponseCode.SYSTEM_ERROR, str(error)))
 
 
 def _address(name: object) -> Address:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from kourou.remoting.connection import Connection, Request
+from kourou.remoting.connection import Connection, FastPath, Request
 from kourou.remoting.frame_buffer import PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
@@ -25,8 +25,10 @@ class Connections:
         *,
         is_accepting: bool,
         on_closed: Callable[[Connection], None] | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
         self._dispatch = dispatch
+        self._fast_path = fast_path
         self._limits = limits
         self._is_accepting = is_accepting
         self._on_closed = on_closed
@@ -65,7 +67,14 @@ class Connections:
             self._warnings,
             self._add,
             is_accepted=self._is_accepting,
+            fast_path=self._fast_path,
         )
+
+    def without_fast_path(self) -> None:
+        """Let every request take the ordinary way from now on."""
+        self._fast_path = None
+        for connection in self:
+            connection.fast_path = None
 
     async def close(self, reason: str) -> None:
         """Close all and return when they have ended, within `drain_timeout_ms`.
@@ -84,6 +93,7 @@ class Connections:
             connection.abort(reason)
 
     def _add(self, connection: Connection) -> None:
+        connection.fast_path = self._fast_path  # as it is now: a handshake may have taken a while
         connection.on_closed.append(self._remove)
         self._open[connection] = None
         self._emptied.clear()

@@ -72,16 +72,21 @@ _shared = _SharedBuffer()
 
 
 class FrameBuffer:
-    """The read side of one connection.
+    """The read side of one connection, which it does not refer to: a cycle would be left of it.
 
     For each read, in this order: `space`, `received`, then `keep` with what was not consumed.
+
+    Attributes:
+        is_empty: nothing is held. What a read brings then lies in `shared`, from 0 on; if all of it
+            is consumed, the two calls after `space` may be left out.
+        shared, shared_view: see above.
     """
 
-    def __init__(self, holder: Holder, partials: PartialFrames) -> None:
-        self._holder = holder
+    def __init__(self, partials: PartialFrames) -> None:
         self._partials = partials
-        self._shared_data = _shared.data
-        self._shared_view = _shared.view
+        self.shared = _shared.data
+        self.shared_view = _shared.view
+        self.is_empty = True
         self._copy = b""
         self._private: bytearray | None = None
         self._private_size = 0
@@ -93,13 +98,13 @@ class FrameBuffer:
 
     def space(self) -> memoryview:
         """Return where the next read shall put its bytes; never empty."""
+        if self.is_empty:
+            return self.shared_view
         if self._private is not None:
             return memoryview(self._private)[self._private_size :]
-        if not self._copy:
-            return self._shared_view
         size = len(self._copy)
-        self._shared_view[:size] = self._copy
-        return self._shared_view[size:]
+        self.shared_view[:size] = self._copy
+        return self.shared_view[size:]
 
     def received(self, size: int) -> tuple[bytearray, int]:
         """Return the buffer, and where the bytes in it end after a read of `size` more bytes.
@@ -109,47 +114,60 @@ class FrameBuffer:
         if self._private is not None:
             self._private_size += size
             return self._private, self._private_size
-        return self._shared_data, len(self._copy) + size
+        return self.shared, len(self._copy) + size
 
-    def keep(self, start: int, end: int) -> None:
-        """Remember the bytes from `start` to `end` of the buffer; those before are consumed."""
+    def keep(self, start: int, end: int, holder: Holder) -> None:
+        """Remember the bytes from `start` to `end` of the buffer; those before are consumed.
+
+        `holder` is dropped if they are too many, with those of others; always the same for one.
+        """
+        if start == end and self.is_empty:
+            return  # the usual case: whole frames came, and nothing was held
+        self.is_empty = start == end
         if start or start == end:
-            self._partials.release(self._holder)
+            self._partials.release(holder)
         if start == end:
             self._copy, self._private = b"", None
         elif self._private is None:
-            self._keep_shared(start, end)
+            self._keep_shared(start, end, holder)
         else:
-            self._keep_private(self._private, start, end)
+            assert start == 0, "a private buffer ends where its frame ends"
+            self._keep_private(self._private, end, holder)
 
-    def clear(self) -> None:
+    def put_back(self, frames: bytes, holder: Holder) -> None:
+        """Hold frames that were consumed, as if they had just been kept; nothing else is held."""
+        self.is_empty = False
+        self._copy = frames
+        self._partials.hold(holder, len(frames))
+
+    def clear(self, holder: Holder) -> None:
         """Forget everything: the connection is closed."""
-        self._partials.release(self._holder)
+        self.is_empty = True
+        self._partials.release(holder)
         self._copy, self._private = b"", None
 
-    def _keep_shared(self, start: int, end: int) -> None:
+    def _keep_shared(self, start: int, end: int, holder: Holder) -> None:
         """Move bytes out of the shared buffer."""
         held = end - start
-        frame = _frame_bytes(self._shared_data, start) if held >= _LENGTH_SIZE else 0
+        frame = _frame_bytes(self.shared, start) if held >= _LENGTH_SIZE else 0
         if held <= COPIED_BYTES_MAX or frame <= held:
-            self._copy = bytes(self._shared_view[start:end])
-            self._partials.hold(self._holder, held)
+            self._copy = bytes(self.shared_view[start:end])
+            self._partials.hold(holder, held)
             return
         private = bytearray(min(frame, 2 * held))
-        private[:held] = self._shared_view[start:end]
+        private[:held] = self.shared_view[start:end]
         self._copy, self._private, self._private_size = b"", private, held
-        self._partials.hold(self._holder, len(private))
+        self._partials.hold(holder, len(private))
 
-    def _keep_private(self, private: bytearray, start: int, end: int) -> None:
+    def _keep_private(self, private: bytearray, end: int, holder: Holder) -> None:
         """Make room for more of the one frame that a private buffer holds."""
-        assert start == 0, "a private buffer ends where its frame ends"
         frame = _frame_bytes(private, 0)
         if end == len(private) < frame:
             # A new buffer: the loop may still export the old one, which then cannot be resized.
             grown = bytearray(min(frame, 2 * end))
             grown[:end] = private
             self._private = grown
-            self._partials.hold(self._holder, len(grown))
+            self._partials.hold(holder, len(grown))
 
 
 def _frame_bytes(data: bytearray, at: int) -> int:

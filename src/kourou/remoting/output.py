@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+CLIENT_WRITE_BYTES: Final = 64 * 1024
+"""What a client writes before its turn ends: the server works on it while the rest is made."""
 
 
 class Output:
@@ -10,6 +14,7 @@ class Output:
 
     Attributes:
         size_bytes: what waits for the next write.
+        is_paused: so much waits for the peer to read that it shall read first.
     """
 
     def __init__(self) -> None:
@@ -17,6 +22,7 @@ class Output:
         self._readable = asyncio.Event()
         self._readable.set()
         self.size_bytes = 0
+        self.is_paused = False
 
     def put(self, frames: bytes) -> None:
         """Queue whole frames."""
@@ -34,17 +40,14 @@ class Output:
         self._frames.clear()
         self.size_bytes = 0
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether so much waits for the peer to read that it shall read first."""
-        return not self._readable.is_set()
-
     def pause(self) -> None:
         """Let those who want to send wait."""
+        self.is_paused = True
         self._readable.clear()
 
     def resume(self) -> None:
         """Let them send."""
+        self.is_paused = False
         self._readable.set()
 
     async def until_resumed(self, timeout_s: float) -> None:

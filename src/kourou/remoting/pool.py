@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from kourou.errors import ClosedError, ConnectFailedError, RequestTimeoutError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import BINARY_CODE_MAX, RemotingCommand, SerializeType
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.limits import ConnectionLimits
@@ -36,6 +36,10 @@ class ConnectionPool:
         tls: how to speak TLS; None: plain connections.
         serialize_type: how requests are written; one whose code does not fit the binary form is
             written as JSON all the same.
+        fast_path: takes answers that it knows at sight.
+
+    Attributes:
+        is_binary: requests are written in the binary form.
 
     Raises:
         ConfigError: a file that `tls` names cannot be used.
@@ -50,13 +54,16 @@ class ConnectionPool:
         *,
         tls: TlsClientConfig | None = None,
         serialize_type: SerializeType = SerializeType.JSON,
+        fast_path: FastPath | None = None,
     ) -> None:
         self._network = runtime.network
         self._limits = limits
         self._on_connected = on_connected
         self._tls = None if tls is None else TlsContext.of_client(tls)
-        self._is_binary = serialize_type is SerializeType.ROCKETMQ
-        self._connections = Connections(Dispatcher(handlers), limits, is_accepting=False)
+        self.is_binary = serialize_type is SerializeType.ROCKETMQ
+        self._connections = Connections(
+            Dispatcher(handlers), limits, is_accepting=False, fast_path=fast_path
+        )
         self._by_address: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
         self._is_closed = False
@@ -89,14 +96,24 @@ class ConnectionPool:
                 raise ClosedError("the connection pool was closed") from None
             raise
 
+    def at_hand(self, address: str) -> Connection | None:
+        """Return the connection to `address`, if there is one, which may be about to end."""
+        return self._by_address.get(address)
+
     async def request(
-        self, address: str, command: RemotingCommand, timeout_s: float
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_s: float,
+        *,
+        is_asked_again: bool = False,
     ) -> RemotingCommand:
         """Send a request to `address` and return the answer, whatever its code.
 
         A server that shuts down may answer GO_AWAY: the request, which it did not serve, is sent
-        once more on a new connection. A peer that was silent for all of `timeout_s` is taken for
-        dead, and the next request makes a new connection.
+        once more on a new connection, unless this is that once (`is_asked_again`). A peer that was
+        silent for all of `timeout_s` is taken for dead, and the next request makes a new
+        connection.
 
         Raises:
             ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`; not sent.
@@ -108,7 +125,7 @@ class ConnectionPool:
             ConfigError: the address does not parse.
             ClosedError: the pool is closed.
         """
-        if self._is_binary:
+        if self.is_binary:
             _make_binary(command)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -118,13 +135,17 @@ class ConnectionPool:
             connection = await self._get_within(address, timeout_s)
             began_s = loop.time()
         answer = await self._request_on(connection, command, ends_at_s - began_s, began_s)
-        if answer.code != ResponseCode.GO_AWAY:
+        if answer.code != ResponseCode.GO_AWAY or is_asked_again:
             return answer
-        if self._by_address.get(address) is connection:
-            del self._by_address[address]  # other requests on it may still be answered
+        self.leave(address, connection)
         connection = await self._get_within(address, ends_at_s - loop.time())
         began_s = loop.time()
         return await self._request_on(connection, command, ends_at_s - began_s, began_s)
+
+    def leave(self, address: str, connection: Connection) -> None:
+        """Send no more on a connection, whose server shuts down; it may still answer."""
+        if self._by_address.get(address) is connection:
+            del self._by_address[address]
 
     async def oneway(self, address: str, command: RemotingCommand, timeout_s: float = 3.0) -> None:
         """Send a request that is never answered; returns when it is queued.
@@ -135,7 +156,7 @@ class ConnectionPool:
             ConnectionLostError: closed; not sent.
             FrameTooLargeError, MalformedHeaderError, ConfigError, ClosedError: as `request`.
         """
-        if self._is_binary:
+        if self.is_binary:
             _make_binary(command)
         connection = await self._get_within(address, timeout_s)
         await connection.oneway(command, timeout_s)
@@ -170,7 +191,7 @@ class ConnectionPool:
         )
         assert isinstance(protocol, Connection)
         self._by_address[address] = protocol
-        protocol.on_closed.append(lambda closed: self._forget(address, closed))
+        protocol.on_closed.append(lambda closed: self.leave(address, closed))
         log.debug("connection.made address=%s", address)
         if self._on_connected is not None:
             self._on_connected(address, protocol)
@@ -180,10 +201,6 @@ class ConnectionPool:
         del self._attempts[address]
         if not attempt.cancelled():
             attempt.exception()  # all who waited may have been cancelled: then nobody else looks
-
-    def _forget(self, address: str, connection: Connection) -> None:
-        if self._by_address.get(address) is connection:
-            del self._by_address[address]
 
     async def _get_within(self, address: str, timeout_s: float) -> Connection:
         connection = self._by_address.get(address)
@@ -202,9 +219,14 @@ class ConnectionPool:
         try:
             return await connection.request(command, timeout_s)
         except RequestTimeoutError:
-            if connection.last_received_s <= sent_at_s:
-                connection.abort("silent since a request was sent")
+            abort_if_silent(connection, sent_at_s)
             raise
+
+
+def abort_if_silent(connection: Connection, since_s: float) -> None:
+    """Take a peer for dead that did not answer in time nor sent anything else meanwhile."""
+    if connection.last_received_s <= since_s:
+        connection.abort("silent since a request was sent")
 
 
 def _make_binary(command: RemotingCommand) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.entrance import Entrance
@@ -26,6 +26,7 @@ class RemotingServer:
         name: what it is, for the log.
         on_connection_closed: called with each connection that has ended.
         entrance: what may come before the first frame, TLS for one; None: nothing.
+        fast_path: serves the frames that it knows, before `handlers` are asked.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RemotingServer:
         on_connection_closed: Callable[[Connection], None] | None = None,
         *,
         entrance: Entrance | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
         self._network = runtime.network
         self._name = name
@@ -44,7 +46,11 @@ class RemotingServer:
         self._entrance = entrance
         self._dispatcher = Dispatcher(handlers)
         self.connections = Connections(
-            self._dispatcher, limits, is_accepting=True, on_closed=on_connection_closed
+            self._dispatcher,
+            limits,
+            is_accepting=True,
+            on_closed=on_connection_closed,
+            fast_path=fast_path,
         )
 
     async def start(self, address: Address) -> Address:
@@ -72,6 +78,7 @@ class RemotingServer:
         if self._listener is not None:
             self._listener.close()
         self._dispatcher.is_leaving = True
+        self.connections.without_fast_path()
         log.info("server.left name=%s connections=%d", self._name, len(self.connections))
 
     async def stop(self) -> None:

@@ -26,9 +26,9 @@ import msgspec
 
 from kourou.store.lifecycle import StoreFiles
 from kourou.store.queues.consumequeue import ConsumeQueue, count_files
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import Appended, AppendedRun
 
-Pending = deque[tuple[ConsumeQueue | None, Appended]]
+Pending = deque[tuple[ConsumeQueue | None, Appended | AppendedRun]]
 """Records that readers do not see yet, in the order of the log; without a queue: never."""
 
 

@@ -18,28 +18,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 
 from kourou.disk import Disk
 from kourou.errors import StoreError
+from kourou.open_files import PinnedFile
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import TopicDeletion
 from kourou.store.expiry import Expiry
+from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.index_query import FoundMessages, KeyQuery, find_messages
 from kourou.store.index.key_index import IndexStep, KeyIndex
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
-from kourou.store.log.segment_ahead import SegmentAhead
-from kourou.store.queues.dispatch import Appended, Arrival
+from kourou.store.queues.dispatch import Appended, AppendedRun, Arrival
 from kourou.store.reading.checked_get import Asked, Found, Mended
 from kourou.store.reading.get_plan import GetPlan, GetStatus
 from kourou.store.reading.queue_mending import write_mended
 from kourou.store.recovery.recovery import Progress, RecoveryReport
+from kourou.store.sealed_run import SealedRun
+from kourou.store.state.abort_file import note_failed_sync
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.writer import StoreWriter
 
 __all__ = [
     "Appended",
+    "AppendedRun",
     "Arrival",
     "Asked",
     "Found",
@@ -49,6 +52,7 @@ __all__ = [
     "MessageStore",
     "Progress",
     "RecoveryReport",
+    "SealedRun",
     "SyncPlan",
     "TopicDeletion",
 ]
@@ -118,8 +122,8 @@ class MessageStore(StoreWriter):
         deletion.refuse()
         return deletion
 
-    def index_step(self) -> IndexStep:
-        """Bring the key index up by some records that are synced; waits for nothing.
+    def index_step(self, records_max: int = SLICE_MAX) -> IndexStep:
+        """Bring the key index up by so many records that are synced at most; waits for nothing.
 
         IDLE on a store that keeps none, or is read-only. Neither this nor the next two at once.
 
@@ -128,7 +132,7 @@ class MessageStore(StoreWriter):
         """
         if self.index is None or self._guard.read_only_reason is not None:
             return IndexStep.IDLE
-        return self.index.step(self._log.synced_position)
+        return self.index.step(self._log.synced_position, records_max)
 
     def index_upkeep(self, now_ms: int) -> None:
         """Do what keeps `index_step` back and may wait for the device; on any thread.
@@ -152,6 +156,11 @@ class MessageStore(StoreWriter):
     def index_lag_bytes(self) -> int:
         """Bytes of the log that the key index has still to follow."""
         return 0 if self.index is None else self.index.lag_bytes(self._log.written_position)
+
+    @property
+    def index_feed_fullness(self) -> float:
+        """What the index keeps ready of records that it has still to follow, to what it may."""
+        return 0.0 if self.index is None else self.index.feed.fullness
 
     def find_messages(self, query: KeyQuery) -> FoundMessages:
         """Return the newest messages with a key; waits for the device, on any thread.
@@ -177,39 +186,30 @@ class MessageStore(StoreWriter):
     def _floor(self, topic: str) -> int:
         return self._files.state.deleted_topics.get(topic, 0)
 
-    @property
-    def needs_segment_ahead(self) -> bool:
-        """Tell whether it is time to make the log's next segment."""
-        return self._log.needs_ahead
+    def fill_ahead(self) -> None:
+        """Write zeros ahead of the log at times, for the syncs' sake; called after each `write`.
 
-    def begin_segment_ahead(
-        self, mutex: AbstractContextManager[object], sync_mutex: AbstractContextManager[object]
-    ) -> SegmentAhead:
-        """Return the log's next segment, which is to be filled; none may be ahead.
-
-        For the two locks see `SegmentAhead`.
+        Raises nothing: a disk without room for them is as full as the next append finds it.
         """
-        segments, log_ = self._files.log.segments, self._log
-        start = segments.end
-        log_.ahead = SegmentAhead(
-            self._disk,
-            segments.name(start),
-            start,
-            segments.file_bytes,
-            mutex=mutex,
-            sync_mutex=sync_mutex,
-        )
-        return log_.ahead
+        if self._guard.may_write:
+            self._try_write(self._log.fill_ahead)
 
-    def has_room_ahead(self) -> bool:
-        """Tell whether a whole segment fits beside what is kept free; on any thread."""
-        needed = self._config.free_bytes_needed + self._config.commitlog_segment_bytes
-        return self._disk.free_bytes() >= needed
+    def pinned_to_sync(self, plan: SyncPlan) -> PinnedFile | None:
+        """Return the plan's one file, for who does in another way what `run_sync` does.
 
-    def end_segment_ahead(self) -> None:
-        """Let nothing more be written ahead of the log."""
-        if self._log.ahead is not None:
-            self._log.ahead.end()
+        None if there is more to the plan, or only `run_sync` can do it. Who finds that the sync
+        failed calls `note_failed_sync` before anything else.
+
+        Raises:
+            OSError: the file could not be opened; `run_sync` then says so.
+        """
+        if len(plan.files) != 1 or plan.directories or plan.queue_files or plan.queue_directories:
+            return None
+        return self._disk.pinned(plan.files[0])
+
+    def note_failed_sync(self) -> None:
+        """Note for the next start, as `run_sync` does, that a sync failed; raises nothing."""
+        note_failed_sync(self._disk)
 
     def flush(self, now_ms: int) -> bool:
         """Write the queues' tails and the checkpoint, and look at the space left; each second.
@@ -258,8 +258,6 @@ class MessageStore(StoreWriter):
             self.run_sync(plan)
             self.synced(plan)
         self.dispatch(self.written_position)
-        if self._log.ahead is not None:
-            self._log.ahead.discard()
         close_files(self._files, self._last_visible, now_ms)
 
     def abandon(self) -> None:

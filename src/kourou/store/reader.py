@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kourou.store.config import StoreConfig
+from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.record_reader import read_one
@@ -17,6 +17,7 @@ from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
 from kourou.store.reading.checked_get import Asked, Found, QueueReading, get_checked, get_resident
+from kourou.store.reading.plain_get import PlainFound, PlainGet
 from kourou.store.reading.time_search import offset_by_time, store_time
 
 
@@ -27,6 +28,8 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._config = config
+        self._believed_bytes = config.believed_bytes or BELIEVED_BYTES
+        self._plain = PlainGet(log, config.delay_levels_ms, believed_bytes=self._believed_bytes)
         self._visible_position = log.written_position  # records that end below are shown
         for queue in queues:
             # What the files held may have rotted; what comes from now on was made here.
@@ -73,6 +76,18 @@ class StoreReader:
             asked = _by_units(reading.queue, asked, may_block=False)
         return get_resident(reading, asked)
 
+    def get_plain(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
+    ) -> PlainFound | None:
+        """Return what a reader of the queue gets if it wants all, in memory; never waits.
+
+        None where `get_resident` must say what the reader gets. On the thread that writes.
+        """
+        if self._config.resident_bytes:
+            return None
+        queue = self._queues.get(topic, queue_id)
+        return self._plain.get(queue, offset, max_messages, max_bytes)
+
     def get(self, topic: str, queue_id: int, asked: Asked, *, skip_damaged: bool = False) -> Found:
         """Return what a reader of the queue gets, compared; may wait for the device.
 
@@ -93,7 +108,11 @@ class StoreReader:
 
     def _reading(self, topic: str, queue_id: int) -> QueueReading:
         return QueueReading(
-            self._log, self._queues.get(topic, queue_id), self._config, self._floor(topic)
+            self._log,
+            self._queues.get(topic, queue_id),
+            self._config,
+            self._floor(topic),
+            believed_bytes=self._believed_bytes,
         )
 
     def _floor(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kourou.disk import Disk
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
+class SyncPlan(NamedTuple):
     """Files to sync, then directories, and what is durable when that is done.
+
+    One plan is of the log, or of consume queues: nothing orders the two.
 
     Attributes:
         position: the log's records end here, and all of them will be durable.

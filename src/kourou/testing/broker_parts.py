@@ -18,6 +18,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.group_commit import GroupCommit
+from kourou.broker.held_pulls import HeldPulls
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
@@ -45,7 +46,7 @@ from kourou.remoting.dispatch import Handler
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Arrival, MessageStore
+from kourou.store.message_store import Appended, Arrival, MessageStore
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS
@@ -146,7 +147,7 @@ class BrokerParts:
         self.disk = disk
         self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
         self.clock = runtime.clock
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[Appended] = []
         self.answer_client: Callable[[Peer, RemotingCommand], RemotingCommand] | None = None
         self.store = MessageStore.open(disk, config.store_config, self.clock.now_ms(), pid=1)
         loop = asyncio.get_running_loop()
@@ -188,12 +189,14 @@ class BrokerParts:
     def _make_what_reads_the_log(self) -> None:
         config, runtime = self.config, self.runtime
         self.reads = CheckedReads(self.store, self.live, runtime.offload)
+        self.held_pulls = HeldPulls(self.live)
         self.pulls = PullHandler(
             self.live,
             checks=PullChecks(self.live, self.topics, self.groups, self.clients),
             offsets=self.offsets,
             store=self.store,
             reads=self.reads,
+            held=self.held_pulls,
             later=self.later,
             stats=self.stats,
         )
@@ -332,7 +335,7 @@ class BrokerParts:
 
     async def stop(self) -> None:
         """End cleanly, in the order of a broker, with all tables saved."""
-        self.pulls.close()
+        self.held_pulls.close()
         await self.delay.stop()
         await self.later.close()
         await self.commit.close()
@@ -343,7 +346,7 @@ class BrokerParts:
 
     def abandon(self) -> None:
         """End as a killed process ends: nothing more is written."""
-        self.pulls.close()
+        self.held_pulls.close()
         self.delay.abandon()
         self.later.abandon()
         self.commit.abandon()
@@ -351,6 +354,7 @@ class BrokerParts:
         self.store.abandon()
 
     def _on_arrivals(self, arrivals: list[Arrival]) -> None:
-        self.arrivals += arrivals
-        self.pulls.on_arrivals(arrivals)
+        for arrival in arrivals:
+            self.arrivals += arrival.records()
+        self.held_pulls.on_arrivals(arrivals)
         self.delay.on_arrivals(arrivals)

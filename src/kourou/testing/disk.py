@@ -24,7 +24,6 @@ from kourou.errors import StoreLockedError
 
 PAGE = 4096
 SECTOR = 512
-
 _ZEROS = bytes(PAGE)
 
 
@@ -74,10 +73,8 @@ class _Inode:
         return len(self.pages)
 
     def new_pages(self, offset: int, size: int) -> int:
-        return sum(
-            number not in self.pages
-            for number in range(offset // PAGE, -(-(offset + size) // PAGE))
-        )
+        touched = range(offset // PAGE, -(-(offset + size) // PAGE))
+        return sum(number not in self.pages for number in touched)
 
     def truncate(self, size: int) -> None:
         for number in [n for n in self.pages if n * PAGE >= size]:
@@ -230,6 +227,10 @@ class SimDisk:
         self._begin("read_resident", name)
         return self._file(name).read(offset, size)
 
+    def view_resident(self, name: str, offset: int, size: int) -> memoryview | None:
+        found = self.read_resident(name, offset, size)
+        return memoryview(found) if found is not None and len(found) == size else None
+
     def next_data(self, name: str, offset: int) -> int:
         self._begin("next_data", name)
         return self._file(name).next_data(offset)
@@ -265,6 +266,9 @@ class SimDisk:
             self._file(name).fail_sync()
             raise
         self._file(name).sync()
+
+    def pinned(self, name: str) -> None:
+        """Return none: there are no descriptors."""
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
         for sync, names in ((self.sync, files), (self.sync_directory, directories)):
@@ -304,8 +308,7 @@ class SimDisk:
         if parent != new_parent:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), new)
         self._file(old)
-        replaced = self._find(new)
-        if replaced is not None:
+        if (replaced := self._find(new)) is not None:
             self.free += replaced.count_pages() * PAGE
         self._directory(parent).rename(base, new_base)
 

@@ -1,4 +1,4 @@
-"""A flusher without a thread: syncs end after a delay of the seed's choice, or fail, or hang.
+"""A flusher without threads: syncs end after a delay of the seed's choice, or fail, or hang.
 
 Faults that a broker must survive: a sync that takes long, one that fails, one that never ends, and
 a crash while one runs, when the disk has taken all of it or nothing.
@@ -69,6 +69,9 @@ class SimFlusher:
             self._later(delay_s, lambda: self._end(done, error))
         else:
             self._later(delay_s, lambda: self._run(store, plan, done))
+
+    def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+        self.sync(store, plan, done)
 
     def close(self) -> None:
         for timer in self._timers:

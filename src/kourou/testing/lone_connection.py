@@ -8,7 +8,7 @@ from typing import Any
 
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.limits import ConnectionLimits
@@ -62,15 +62,25 @@ class LoneConnection:
 
     Args:
         handlers: request code to handler.
+        fast_path: tried before the handlers.
         is_accepted: it is a server's side.
         limits: those that differ from the defaults.
     """
 
     def __init__(
-        self, handlers: Mapping[int, Handler], *, is_accepted: bool = True, **limits: int
+        self,
+        handlers: Mapping[int, Handler],
+        fast_path: FastPath | None = None,
+        /,
+        *,
+        is_accepted: bool = True,
+        **limits: int,
     ) -> None:
         self._connections = Connections(
-            Dispatcher(handlers), ConnectionLimits(**limits), is_accepting=is_accepted
+            Dispatcher(handlers),
+            ConnectionLimits(**limits),
+            is_accepting=is_accepted,
+            fast_path=fast_path,
         )
         self.connection: Connection = self._connections.make()
         self.transport = RecordingTransport()

@@ -25,7 +25,7 @@ class FakePeer:
         self.local_address: Address = ("10.0.0.1", 10911)
         self.sent: list[RemotingCommand] = []
         self.closed_because: str | None = None
-        self._unanswered = Unanswered(ConnectionLimits(), UnansweredBytes())
+        self.unanswered = Unanswered(ConnectionLimits(), UnansweredBytes())
         self._opaque = 0
 
     @property
@@ -51,7 +51,7 @@ class FakePeer:
     def request_of(self, command: RemotingCommand) -> Request:
         """Return a request of this client with a command that was made elsewhere."""
         size = len(command.body)
-        self._unanswered.add(size)
+        self.unanswered.add(size)
         return Request(command, cast(Connection, self), size)
 
     def ask(self, handler: Handler, asked: Request) -> RemotingCommand | None:

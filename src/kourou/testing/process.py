@@ -23,8 +23,9 @@ from types import TracebackType
 from typing import Final, Self
 
 _KOUROU: Final = (sys.executable, "-m", "kourou.cli.main")
-_STOP_TIMEOUT_S: Final = 10.0
-_COMMAND_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 60.0
+_COMMAND_TIMEOUT_S: Final = 120.0
+"""Both end what hangs, and judge nobody: a busy machine may take many times its usual second."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Serving:
         """Send a signal and return how the process ended; stdout lacks the ready line.
 
         Raises:
-            subprocess.TimeoutExpired: it did not end within 10 s.
+            subprocess.TimeoutExpired: it did not end within 60 s.
         """
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -131,7 +132,7 @@ def start_command(*args: str, environ: Mapping[str, str] | None = None) -> subpr
 
 
 def run_command(*args: str, environ: Mapping[str, str] | None = None) -> Outcome:
-    """Run `kourou` with `args` to its end, 30 s at most."""
+    """Run `kourou` with `args` to its end, 120 s at most."""
     process = start_command(*args, environ=environ)
     try:
         out, err = process.communicate(timeout=_COMMAND_TIMEOUT_S)

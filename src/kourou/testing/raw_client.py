@@ -10,7 +10,9 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import decode_frame, frame_size
 from kourou.remoting.network import Address, Network
 
-_TIMEOUT_S: Final = 5.0
+_TIMEOUT_S: Final = 30.0
+"""How long to wait for what must come: a busy machine is late, and none is an error."""
+
 _BUFFER_BYTES: Final = 64 * 1024
 
 
@@ -87,7 +89,7 @@ class RawClient(asyncio.BufferedProtocol):
         """Return the first `count` frames, once that many have come.
 
         Raises:
-            TimeoutError: they do not come within 5 s.
+            TimeoutError: they do not come within 30 s.
         """
         await self.until(lambda: len(self.frames()) >= count)
         return self.frames()[:count]

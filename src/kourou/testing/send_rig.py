@@ -8,29 +8,45 @@ from random import Random
 from typing import Any
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.fast_batch import FastBatch
+from kourou.broker.fast_paths import FastPaths
+from kourou.broker.fast_send import FastSend
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
 from kourou.model.message import MessageExt
+from kourou.model.msgid import UniqueIds
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from kourou.protocol.message_layout import decode_messages
+from kourou.protocol.message_decoding import decode_messages
+from kourou.remoting.dispatch import Handler
 from kourou.store.message_store import Asked
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
+from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 
+_SENDS = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
 STORE_HOST = ("127.0.0.1", 20911)
 
 
 class SendRig:
-    """A broker's sends on a simulated disk."""
+    """A broker's sends on a simulated disk.
+
+    Attributes:
+        fast_path: that of plain sends and batches; requests of `peer` do not take it.
+    """
 
     def __init__(self, parts: BrokerParts) -> None:
         self.parts = parts
         self.peer = FakePeer()
+        unique_ids = UniqueIds(STORE_HOST[0], 1, 1)
         self.handlers = SendHandlers(
             config=parts.live,
             topics=parts.topics,
@@ -40,9 +56,38 @@ class SendRig:
             stats=parts.stats,
             clock=parts.clock,
             random=Random(1),
+            unique_ids=unique_ids,
             store_host=STORE_HOST,
         )
+        sends = FastSend(
+            config=parts.live,
+            topics=parts.topics,
+            store=parts.store,
+            commit=parts.commit,
+            stats=parts.stats,
+            clock=parts.clock,
+            unique_ids=unique_ids,
+            store_host=STORE_HOST,
+        )
+        batches = FastBatch(
+            config=parts.live,
+            topics=parts.topics,
+            store=parts.store,
+            commit=parts.commit,
+            stats=parts.stats,
+            clock=parts.clock,
+            unique_ids=unique_ids,
+            store_host=STORE_HOST,
+        )
+        self.fast_path = FastPaths(
+            {RequestCode.SEND_MESSAGE_V2: sends, RequestCode.SEND_BATCH_MESSAGE: batches}
+        )
         parts.topics.put(TopicConfig("T", 4, 4))
+
+    def connect(self, *, is_fast: bool) -> LoneConnection:
+        """Return a producer's connection, with the paths of plain sends and batches or without."""
+        handlers: dict[int, Handler] = dict.fromkeys(_SENDS, self.handlers.on_send_message)
+        return LoneConnection(handlers, self.fast_path if is_fast else None)
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         """Send the command and return its answer."""

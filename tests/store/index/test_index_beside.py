@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from kourou.protocol.message_layout import read_record
 from kourou.store.index import index_query
-from kourou.store.index.index_active import ActiveIndexFile, Keyed
+from kourou.store.index.index_active import ActiveIndexFile
+from kourou.store.index.index_columns import KeyColumns
 from kourou.store.index.index_keys import KeyKind, key_hash
 from kourou.store.index.index_query import KeyQuery, find_messages
+from kourou.store.index.index_rows import KeyRows
 from kourou.store.index.key_index import IndexStep
 from kourou.store.log.record_reader import read_one
 from kourou.store.paths import INDEX
@@ -29,13 +33,13 @@ def test_a_query_in_the_middle_of_a_step_finds_all_records(monkeypatch: pytest.M
     found: list[int] = []
     put_all = ActiveIndexFile.put_all
 
-    def ask_and_put(file: ActiveIndexFile, keyed: Sequence[Keyed]) -> int:
+    def ask_and_put(file: ActiveIndexFile, columns: KeyColumns) -> int:
         query = KeyQuery("T", "k-39", KeyKind.KEY, 10, 0, LONG_MAX)
         records = find_messages(
             query, indexed.index, indexed.log, end, lambda place: indexed.log.read(place, 4096)
         )
         found.append(len(records.records))
-        return put_all(file, keyed)
+        return put_all(file, columns)
 
     monkeypatch.setattr(ActiveIndexFile, "put_all", ask_and_put)
     indexed.follow()
@@ -54,7 +58,8 @@ def test_a_search_that_meets_an_entry_made_meanwhile_goes_on_to_the_older_ones(
 
     def put_and_slot(number: int) -> int:
         monkeypatch.undo()
-        file.put([HASH], indexed.log.written_position, START_MS + 9_000)
+        at_ms = START_MS + 9_000
+        file.put_all(KeyColumns([HASH], [indexed.log.written_position], [at_ms], at_ms, at_ms))
         return slot(number)
 
     monkeypatch.setattr(file, "slot", put_and_slot)
@@ -154,3 +159,141 @@ def test_an_answer_has_the_newest_messages_that_clients_can_take(
     assert places(10_000) == indexed.places["g-1"]
     assert places(500) == indexed.places["g-1"][-2:]
     assert places(1) == indexed.places["g-1"][-1:]
+
+
+class WatchedSlots:
+    """Slots that let somebody look each time that one was set."""
+
+    def __init__(self, slots: memoryview, look: Callable[[], None]) -> None:
+        self._slots = slots
+        self._look = look
+
+    def __getitem__(self, number: int) -> int:
+        return int(self._slots[number])
+
+    def __setitem__(self, number: int, entry: int) -> None:
+        self._slots[number] = entry
+        self._look()
+
+
+def columns_of(hashes: list[int]) -> KeyColumns:
+    at_ms, number = START_MS + 9_000, len(hashes)
+    return KeyColumns(hashes, range(10_000, 10_000 + number), [at_ms] * number, at_ms, at_ms)
+
+
+def test_a_search_while_entries_are_put_finds_all_that_were_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indexed = Indexed()
+    indexed.append(3)
+    indexed.follow()
+    file = indexed.index.files[-1]
+    assert isinstance(file, ActiveIndexFile)
+    found: list[list[int]] = []
+    slots = WatchedSlots(file._slots, lambda: found.append([*file.find(HASH, 0, LONG_MAX)]))
+    monkeypatch.setattr(file, "_slots", slots)
+    others = [HASH + 8 * number for number in range(5)]  # of the same slot
+    assert file.put_all(columns_of([HASH, *others])) == 6
+    assert found == [indexed.places["g-1"]] * 6
+    assert [*file.find(HASH, 0, LONG_MAX)] == [10_001, 10_000, *indexed.places["g-1"]]
+
+
+def rows_of(ids: list[int], others: list[int], last: int, records: int) -> KeyRows:
+    """Return rows of these hashes, two columns and one that is the same for all."""
+    columns = [array("i", ids), array("i", others)]
+    times = [START_MS + 9_000] * records
+    return KeyRows(columns, array("i", [last]), array("q", range(10_000, 10_000 + records)), times)
+
+
+@pytest.mark.parametrize("last", [HASH + 1, HASH + 8])
+def test_a_search_while_rows_are_put_finds_all_that_were_there(
+    last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed = Indexed()
+    indexed.append(3)
+    indexed.follow()
+    file = indexed.index.files[-1]
+    assert isinstance(file, ActiveIndexFile)
+    found: list[tuple[list[int], ...]] = []
+    lasts_before = [*file.find(last, 0, LONG_MAX)]
+
+    def look() -> None:
+        found.append(([*file.find(HASH, 0, LONG_MAX)], [*file.find(last, 0, LONG_MAX)]))
+
+    monkeypatch.setattr(file, "_slots", WatchedSlots(file._slots, look))
+    assert file.put_rows(rows_of([HASH] * 3, [HASH + 16 * n for n in range(3)], last, 3))
+    first = (indexed.places["g-1"], lasts_before)
+    *before, after = found
+    assert set(map(str, before)) == {str(first)}
+    if last == HASH + 1:  # no other's slot: there is one write for all of them
+        assert len(before) == 6
+        assert after[1] == [10_002, 10_001, 10_000, *lasts_before]
+    else:
+        assert len(before) == 8
+    added = [10_002, 10_001, 10_000, 10_000]  # the first record has it twice
+    assert [*file.find(HASH, 0, LONG_MAX)] == [*added, *indexed.places["g-1"]]
+    assert [*file.find(last, 0, LONG_MAX)] == [10_002, 10_001, 10_000, *lasts_before]
+
+
+@pytest.mark.parametrize("last", [HASH + 1, HASH + 8])
+def test_rows_leave_what_their_entries_one_by_one_leave(last: int) -> None:
+    files = []
+    rows = rows_of([HASH, 5, HASH], [1, 2, HASH], last, 3)
+    for in_rows in (True, False):
+        indexed = Indexed()
+        indexed.append(3)
+        indexed.follow()
+        file = indexed.index.files[-1]
+        assert isinstance(file, ActiveIndexFile)
+        if in_rows:
+            assert file.put_rows(rows)
+        else:
+            assert file.put_all(rows.columns()) == 9
+        file.save()
+        files.append((indexed.disk.read(file.path, 0, 1 << 20), file.header))
+    assert files[0] == files[1]
+
+
+def test_rows_that_do_not_all_fit_are_not_put() -> None:
+    indexed = Indexed()
+    indexed.append(3)
+    indexed.follow()
+    file = indexed.index.files[-1]
+    assert isinstance(file, ActiveIndexFile)
+    before, room = file.header, (file.layout.entries - file.header.count) // 3
+    number = room + 1
+    assert not file.put_rows(rows_of([1] * number, [2] * number, 3, number))
+    assert file.header == before
+    assert file.put_rows(rows_of([1] * room, [2] * room, 3, room))
+
+
+def test_rows_that_could_not_be_put_leave_all_as_it_was() -> None:
+    indexed = Indexed()
+    indexed.append(3)
+    indexed.follow()
+    file = indexed.index.files[-1]
+    assert isinstance(file, ActiveIndexFile)
+    before = file.header
+    rows = rows_of([HASH] * 3, [HASH] * 3, HASH + 1, 3)
+    no_time: Any = None
+    with pytest.raises(TypeError):
+        file.put_rows(rows._replace(times=[*rows.times[:2], no_time]))
+    assert file.header == before
+    assert [*file.find(HASH, 0, LONG_MAX)] == indexed.places["g-1"]
+    assert file.put_all(columns_of([HASH])) == 1
+    assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]
+
+
+def test_entries_that_could_not_be_put_leave_all_as_it_was() -> None:
+    indexed = Indexed()
+    indexed.append(3)
+    indexed.follow()
+    file = indexed.index.files[-1]
+    assert isinstance(file, ActiveIndexFile)
+    before = file.header
+    with pytest.raises(OverflowError):
+        file.put_all(columns_of([HASH] * 4)._replace(offsets=[1, 2, 3, 1 << 70]))
+    assert file.header == before
+    assert [*file.find(HASH, 0, LONG_MAX)] == indexed.places["g-1"]
+    assert file.put_all(columns_of([HASH])) == 1
+    assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from kourou.protocol.hashing import java_string_hash
+from kourou.store.index import index_keys
 from kourou.store.index.index_keys import KeyHashes, KeyKind, has_key, is_indexed, key_hash
 
 TEXT = st.text(
@@ -75,9 +76,10 @@ def test_properties_are_read_as_java_reads_them(properties: bytes, count: int) -
     assert len(KeyHashes().of_record(b"T", properties)) == count
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_keys, "_REMEMBERED_MAX", 100)
     hashes = KeyHashes()
-    for number in range(9_000):
+    for number in range(1_500):
         key = f"{number:012}"
         properties = encode_properties({"KEYS": key, "TAGS": key})
         topic = f"T{number}" if number % 2 else "T"
@@ -85,6 +87,7 @@ def test_what_is_remembered_is_bounded() -> None:
             java_hash(f"{topic}#{key}"),
             java_hash(f"{topic}#T#{key}"),
         ]
+    assert hashes.forgotten >= 1_500 // 100
 
 
 def test_rolled_back_records_are_not_indexed() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kourou.errors import InvalidMessageError, MalformedMessageError
 from kourou.protocol.hashing import crc32
-from kourou.protocol.message_layout import decode_message, encode_record
+from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.message_layout import encode_record
 from kourou.store.log.record_seal import (
     SEAL_BYTES,
     encode_seal,

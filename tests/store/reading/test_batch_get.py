@@ -9,7 +9,8 @@ import pytest
 from kourou.errors import DamagedRecordError, InvalidMessageError
 from kourou.model.properties import encode_properties
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_layout import RecordDraft, decode_messages
+from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.message_layout import RecordDraft
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
 from kourou.store.message_store import Appended
 from kourou.store.reading.checked_get import Asked, Found

@@ -23,12 +23,13 @@ from tests.store.rig import CONFIG, Rig
 
 
 def plan_of(rig: Rig) -> SyncPlan | None:
-    """Run the next sync and return its plan."""
+    """Run the next sync of the log and that of queue files, and return the plan of the latter."""
     rig.store.write()
-    plan = rig.store.sync_plan()
-    if plan is not None:
-        rig.store.run_sync(plan)
-        rig.store.synced(plan)
+    plan = None
+    for plan in (rig.store.sync_plan(), rig.store.queue_sync_plan()):
+        if plan is not None:
+            rig.store.run_sync(plan)
+            rig.store.synced(plan)
     return plan
 
 
@@ -140,16 +141,18 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
     rig.open()
 
 
-def test_queue_files_ride_along_with_the_logs_syncs_a_few_at_a_time() -> None:
+def test_queue_files_are_synced_a_few_at_a_time_whatever_becomes_of_the_log() -> None:
     rig = Rig(config=replace(CONFIG, queue_files_per_sync=2))
     last = [rig.put(queue_id=queue_id) for queue_id in range(5)][-1]
     rig.tick()
     synced: list[str] = []
     for expected in (2, 2, 1):
         rig.append(queue_id=9)
-        plan = plan_of(rig)
+        plan = rig.store.queue_sync_plan()
         assert plan is not None
         assert len(plan.queue_files) == expected
+        rig.store.run_sync(plan)
+        rig.store.synced(plan)
         synced += plan.queue_files
     assert synced == [f"consumequeue/T/{id_}/00000000000000000000" for id_ in range(5)]
     rig.store.flush(rig.now_ms)
@@ -213,13 +216,12 @@ def test_the_checkpoint_waits_for_the_log() -> None:
     assert rig.problems() == []
 
 
-def test_a_checkpoint_that_moved_is_synced_with_the_log(rig: Rig) -> None:
+def test_a_checkpoint_that_moved_is_synced_too(rig: Rig) -> None:
     rig.put()
     rig.put()
     rig.tick()
     rig.put()
     rig.tick()
-    rig.append()
     plan = plan_of(rig)
 
     assert plan is not None
@@ -264,3 +266,19 @@ def test_an_unchanged_checkpoint_is_not_written_again(rig: Rig) -> None:
     rig.tick()
 
     assert writes == []
+
+
+def test_many_small_messages_begin_a_round_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kourou.store.state.checkpoint._ROUND_ENTRY_BYTES", 3 * 20)
+    rig = Rig(config=replace(CONFIG, queue_sync_interval_ms=60_000))
+    for _ in range(2):
+        rig.put()
+        rig.tick()
+        assert plan_of(rig) is None
+    rig.put()
+    rig.tick()
+
+    plan = plan_of(rig)
+    assert plan is not None
+    assert plan.queue_files
+    assert rig.problems() == []

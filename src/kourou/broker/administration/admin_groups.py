@@ -29,7 +29,6 @@ from kourou.protocol.bodies_groups import (
     decode_subscription_group_list,
     encode_group_forbidden,
     encode_subscription_group,
-    encode_subscription_group_table,
 )
 from kourou.protocol.bodies_topics import decode_data_version
 from kourou.protocol.codes import ResponseCode
@@ -43,7 +42,6 @@ from kourou.protocol.headers_admin import (
 from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
-from kourou.remoting.runtime import Offload
 
 PAGE_GROUPS_MAX: Final = 2000
 """Groups in one page of an answer to 201."""
@@ -59,7 +57,6 @@ class GroupAdminHandlers:
         groups: Groups,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        offload: Offload,
         later: LaterReplies,
     ) -> None:
         """Change `groups`.
@@ -68,13 +65,11 @@ class GroupAdminHandlers:
             groups: of this broker.
             offsets: those of a deleted group go with it where that is asked.
             stats: those of a deleted group go with it.
-            offload: makes the text of all groups off the loop.
-            later: answers when a change is durable, or that text is there.
+            later: answers when a change is durable.
         """
         self._groups = groups
         self._offsets = offsets
         self._stats = stats
-        self._offload = offload
         self._later = later
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
@@ -114,7 +109,7 @@ class GroupAdminHandlers:
             )
         return response(request.command, body=encode_subscription_group(group))
 
-    def on_get_all_subscription_group_config(self, request: Request) -> None:
+    def on_get_all_subscription_group_config(self, request: Request) -> RemotingCommand:
         """Return all groups, or the page that is asked for (201), sorted by name.
 
         A page that belongs to an older version of the table begins again at 0.
@@ -123,13 +118,7 @@ class GroupAdminHandlers:
         total = GetAllSubscriptionGroupResponseHeader(len(self._groups))
         asked = (header.group_seq, header.max_group_num, header.data_version)
         names = self._page(header) if any(value is not None for value in asked) else None
-        table = self._groups.table(names)
-
-        async def serve() -> RemotingCommand:
-            body = await self._offload(encode_subscription_group_table, table)
-            return response(request.command, header=total, body=body)
-
-        self._later.answer(request, serve)
+        return response(request.command, header=total, body=self._groups.body(names))
 
     def on_update_and_get_group_forbidden(self, request: Request) -> None:
         """Forbid the group to read the topic, or allow it; answer which holds (353)."""

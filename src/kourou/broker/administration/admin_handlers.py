@@ -101,9 +101,7 @@ def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection)
     tables, clients = parts.tables, parts.clients
     calls = _calls(parts, call_client)
     return AdminHandlers(
-        groups=GroupAdminHandlers(
-            tables.groups, tables.offsets, parts.stats, parts.runtime.offload, parts.later
-        ),
+        groups=GroupAdminHandlers(tables.groups, tables.offsets, parts.stats, parts.later),
         clients=ClientAdminHandlers(parts.config, clients, tables.offsets, parts.runtime.clock),
         progress=_progress(parts),
         offsets=_offsets(parts, calls),
@@ -158,7 +156,7 @@ def _offsets(parts: Parts, calls: ClientCalls) -> OffsetAdminHandlers:
         delay_offsets=parts.delay.table,
         store=parts.store,
         calls=calls,
-        on_reset=parts.pulls.on_offset_reset,
+        on_reset=parts.held_pulls.on_offset_reset,
         offload=parts.runtime.offload,
         later=parts.later,
     )

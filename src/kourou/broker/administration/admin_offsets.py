@@ -32,7 +32,6 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies_offsets import (
     DelayOffsetTable,
-    encode_consumer_offset_table,
     encode_delay_offset_table,
     encode_reset_offsets,
 )
@@ -163,9 +162,7 @@ class OffsetAdminHandlers:
         """Serve 43: the committed offsets of all groups, as a replica takes them over."""
 
         async def serve() -> RemotingCommand:
-            table = self._offsets.table()
-            body = await self._offload(encode_consumer_offset_table, table)
-            return response(request.command, body=body)
+            return response(request.command, body=await self._offsets.body())
 
         self._later.answer(request, serve)
 

@@ -38,13 +38,11 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import QUEUE_NUMS_MAX
 from kourou.model.topic import PERM_MAX, SYSTEM_TOPICS, TopicConfig, check_topic, is_system_topic
 from kourou.protocol.bodies import (
-    TopicConfigTable,
     TopicOffset,
     TopicStatsTable,
     decode_data_version,
     decode_topic_config_list,
     encode_topic_config,
-    encode_topic_config_table,
     encode_topic_list,
     encode_topic_stats,
 )
@@ -171,18 +169,17 @@ class AdminTopicHandlers:
         A page that belongs to an older version of the table begins again at 0.
         """
         header = request.command.header(GetAllTopicConfigRequestHeader)
-        table = self._topics.table()
-        start, count = 0, len(table.topics)
+        names, total = None, len(self._topics)
         if header.max_topic_num is not None:
             start = max(0, header.topic_seq or 0)
             count = max(0, min(header.max_topic_num, _PAGE_MAX))
             if start and not self._is_current(header.data_version):
                 start = 0
-        page = dict(islice(table.topics.items(), start, start + count))
+            names = [topic.name for topic in islice(self._topics, start, start + count)]
         return response(
             request.command,
-            header=GetAllTopicConfigResponseHeader(len(table.topics)),
-            body=encode_topic_config_table(TopicConfigTable(page, table.data_version)),
+            header=GetAllTopicConfigResponseHeader(total),
+            body=self._topics.body(names),
         )
 
     def on_get_topic_stats_info(self, request: Request) -> None:

@@ -55,7 +55,7 @@ async def read_metrics(parts: Parts) -> list[Family]:
         _gauge("consumer_group_number", "Known consumer groups.", base, [({}, len(tables.groups))]),
         _gauge("processor_watermark", "Requests that wait, by what they wait for.", base,
                [({"processor": "send"}, parts.commit.pending_puts[0]),
-                ({"processor": "pull"}, parts.pulls.held_count)]),
+                ({"processor": "pull"}, len(parts.held_pulls))]),
         *await _messages_in(parts.stats, base),
         *await _messages_out(parts.stats, base),
         *_connections(parts.clients, base),

@@ -127,6 +127,33 @@ class BrokerStats:
             store.system_puts += count
         store.on_took(took_ms)
 
+    def on_plain_puts(self, records: Sequence[Appended], took_ms: int) -> None:
+        """Count sends of one normal message each: as `on_put`, for half of its price."""
+        tables, sampler = self._puts, self._sampler
+        total_bytes = 0
+        for record in records:
+            _, _, size_bytes, topic, queue_id, _, _, _ = record
+            try:
+                item = tables[topic][queue_id]
+            except KeyError:
+                item = self._new_put(topic, queue_id)
+            if not item.is_touched:
+                sampler.touch(item)
+            item.calls += 1
+            item.messages += 1
+            item.size_bytes += size_bytes
+            item.took_ms += took_ms
+            sizes = item.sizes
+            sizes[(size_bytes - 1).bit_length()] += 1
+            sizes[-1] += size_bytes
+            total_bytes += size_bytes
+            if item.is_system:
+                self.store.system_puts += 1
+        store = self.store
+        store.put_messages += len(records)
+        store.put_bytes += total_bytes
+        store.on_took(took_ms, len(records))
+
     def on_put_failed(self) -> None:
         """Count a put of which nothing was stored."""
         self.store.put_failures += 1

@@ -27,7 +27,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
 from kourou.protocol.json_records import encode_record
-from kourou.protocol.message_layout import decode_message
+from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload

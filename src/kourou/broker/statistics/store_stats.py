@@ -83,12 +83,12 @@ class StoreStats:
         """Puts and gets since the start, without system topics."""
         return self.put_messages - self.system_puts, self.get_messages - self.system_gets
 
-    def on_took(self, took_ms: int) -> None:
-        """Count a put by the time it took."""
+    def on_took(self, took_ms: int, puts: int = 1) -> None:
+        """Count a put by the time it took, or several that took the same."""
         if not 0 <= took_ms <= _TOOK_MAX_MS:  # a wall clock may step
             took_ms = 0 if took_ms < 0 else _TOOK_MAX_MS
         took = self._took
-        took[took_ms] = took.get(took_ms, 0) + 1
+        took[took_ms] = took.get(took_ms, 0) + puts
 
     def sample(self, now_ms: int) -> None:
         """Note this second's totals, on a clock that only grows."""

@@ -19,13 +19,14 @@ never tried again: the store is read-only then.
 from __future__ import annotations
 
 import errno
-import sys
+import mmap
 from array import array
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from kourou.disk import Disk
+from kourou.store.index.index_columns import KeyColumns, packed, to_or_from_disk
 from kourou.store.index.index_file import (
     HEADER,
     HEADER_BYTES,
@@ -36,14 +37,14 @@ from kourou.store.index.index_file import (
     IndexFile,
     IndexHeader,
     IndexLayout,
-    seconds_since,
 )
+from kourou.store.index.index_lanes import Remainders
+from kourou.store.index.index_rows import KeyRows, packed_rows
 from kourou.store.paths import INDEX
 
-TAIL_BYTES_MAX: Final = 256 * 1024
-"""Entries that wait in memory, before some must be written."""
+TAIL_BYTES_MAX: Final = 512 * 1024
+"""Entries that wait in memory, before some must be written, which a thread is asked to do."""
 
-_PACK_ENTRY: Final = INDEX_ENTRY.pack
 _INT: Final = "i"
 _PAGE_BITS: Final = 10
 _PAGE_SLOTS: Final = 1 << _PAGE_BITS
@@ -54,10 +55,10 @@ _PIECE_PAGES: Final = 64
 holds up nobody."""
 _SYNC_PAGES: Final = 256
 """Pages of slots that are synced together, so that a sync of the log waits for no more."""
-
-
-Keyed = tuple[list[int], int, int]
-"""The hashes of a record's keys, where it is in the log, and its store time."""
+_PAGES_NOTED: Final = 0.9
+"""Of all pages; when more have changed, the last ones are not waited for: all count as changed."""
+_NEVER: Final = 1 << 31
+_NONE_PLACED: Final[tuple[int, list[int], int]] = (_NEVER, [], _NEVER)
 
 
 class ActiveIndexFile(IndexFile):
@@ -69,7 +70,7 @@ class ActiveIndexFile(IndexFile):
         name: str,
         layout: IndexLayout,
         header: IndexHeader,
-        slots: array[int],
+        slots: memoryview,
     ) -> None:
         super().__init__(disk, name, layout, header)
         (
@@ -80,9 +81,13 @@ class ActiveIndexFile(IndexFile):
             self._used_slots,
             self._count,
         ) = header
-        self._end_seconds = seconds_since(header.begin_at_ms, header.end_at_ms)
         self._slots = slots
+        # The number of the first entry that slots name but are not there yet; for each of them the
+        # entry before it; and which of so many, the last one, slots do not name.
+        self._placed = _NONE_PLACED
+        self._remainders = Remainders(layout.slots)
         self._changed_pages: set[int] = set()
+        self._pages = (layout.slots + _HEADER_SLOTS - 1 >> _PAGE_BITS) + 1
         # The number of the first entry in memory, and those. Replaced as a whole, for readers.
         self._tail = (header.count, bytearray())
         self._saved = header
@@ -122,26 +127,25 @@ class ActiveIndexFile(IndexFile):
         Raises:
             OSError: it cannot be read.
         """
-        slots: array[int] = array(_INT)
-        file = cls(disk, name, layout, header, slots)
+        file = cls(disk, name, layout, header, _empty_slots(layout.slots))
         file._used_slots = 0
-        while len(slots) < layout.slots:
-            file._read_slots(min(_PIECE_PAGES * _PAGE_SLOTS, layout.slots - len(slots)))
+        piece = _PIECE_PAGES * _PAGE_SLOTS
+        for first in range(0, layout.slots, piece):
+            file._read_slots(first, min(piece, layout.slots - first))
         return file
 
-    def _read_slots(self, number: int) -> None:
-        """Read so many more slots, and let each lead to an entry that the header counts."""
-        first = len(self._slots)
+    def _read_slots(self, first: int, number: int) -> None:
+        """Read so many slots, and let each lead to an entry that the header counts."""
         at = HEADER_BYTES + SLOT_BYTES * first
         data = self._disk.read(self.path, at, SLOT_BYTES * number)
         piece = array(_INT, data.ljust(SLOT_BYTES * number, b"\0"))
-        _to_or_from_disk(piece)
+        to_or_from_disk(piece)
         if max(piece) >= self._count or min(piece) < 0:
             for index, value in enumerate(piece):
                 if not 0 <= value < self._count:
                     piece[index] = self._counted(value, first + index)
                     self._changed_pages.add(first + index + _HEADER_SLOTS >> _PAGE_BITS)
-        self._slots.extend(piece)
+        self._slots[first : first + number] = memoryview(piece)
         self._used_slots += number - piece.count(0)
 
     def _counted(self, number: int, slot: int) -> int:
@@ -186,7 +190,11 @@ class ActiveIndexFile(IndexFile):
         return len(self._tail[1])
 
     def slot(self, number: int) -> int:
-        return self._slots[number]
+        entry = self._slots[number]
+        first, previous, skipped = self._placed
+        while entry >= first:
+            entry = previous[entry - first - (entry - first) // skipped]
+        return entry
 
     def entry(self, number: int) -> IndexEntry:
         first, tail = self._tail
@@ -194,44 +202,119 @@ class ActiveIndexFile(IndexFile):
             return super().entry(number)
         return IndexEntry._make(INDEX_ENTRY.unpack_from(tail, (number - first) * INDEX_ENTRY_BYTES))
 
-    def put(self, hashes: list[int], physical_offset: int, store_at_ms: int) -> int:
-        """Add an entry for each hash of one record, as long as they fit; return how many did."""
-        fitting = hashes[: self.layout.entries - self._count]
-        self.put_all([(fitting, physical_offset, store_at_ms)])
-        return len(fitting)
+    def put_all(self, columns: KeyColumns) -> int:
+        """Add entries; return how many fitted."""
+        number = min(len(columns.hashes), self.layout.entries - self._count)
+        if number < len(columns.hashes):
+            columns = columns.part(0, number)
+        hashes, offsets, times, *_ = columns
+        if not number:
+            return 0
+        begin_at_ms = times[0] if self._count == 1 else self._begin_at_ms
+        hashes = array(_INT, hashes)
+        columns = columns._replace(hashes=hashes)
+        places = self._remainders.of(hashes)
+        previous: list[int] = []
+        with self._placing(places, previous):
+            self._place(range(self._count, self._count + number), places, previous, _NEVER)
+            entries = packed(columns, begin_at_ms, previous)
+            self._tail[1].extend(memoryview(entries).cast("B"))
+        self._have_put(number, begin_at_ms, offsets, times)
+        self._used_slots += previous.count(0)
+        self._note_changed(places)
+        return number
 
-    def put_all(self, keyed: Sequence[Keyed]) -> int:
-        """Add the entries of records whose entries all fit; return how many records these are."""
-        count, end, slots, slot_number = (
-            self._count, self.layout.entries, self._slots, self.layout.slots
-        )  # fmt: skip
-        tail, changed, used = self._tail[1], self._changed_pages, self._used_slots
-        end_at_ms, seconds, offset = self._end_at_ms, self._end_seconds, self._end_offset
-        done = 0
-        for hashes, physical_offset, store_at_ms in keyed:
-            if count + len(hashes) > end:
-                break
-            done += 1
-            if not hashes:
-                continue
-            if count == 1:
-                self._begin_at_ms, self._begin_offset = store_at_ms, physical_offset
-            if store_at_ms != end_at_ms or count == 1:
-                seconds = seconds_since(self._begin_at_ms, store_at_ms)
-            end_at_ms, offset = store_at_ms, physical_offset
-            for key_hash in hashes:
-                slot = key_hash % slot_number
-                previous = slots[slot]
-                # A slot leads to no entry that is not there: others read.
-                tail += _PACK_ENTRY(key_hash, physical_offset, seconds, previous)
-                slots[slot] = count
-                changed.add(slot + _HEADER_SLOTS >> _PAGE_BITS)
-                if not previous:
-                    used += 1
-                count += 1
-        self._used_slots, self._count = used, count
-        self._end_at_ms, self._end_seconds, self._end_offset = end_at_ms, seconds, offset
-        return done
+    def put_rows(self, rows: KeyRows) -> bool:
+        """Add the entries of all these records; False if they do not all fit, and none was put."""
+        hashes, last, offsets, times = rows
+        width, number = len(hashes) + 1, len(offsets)
+        first, end = self._count, self._count + width * number
+        if end > self.layout.entries:
+            return False
+        begin_at_ms = times[0] if self._count == 1 else self._begin_at_ms
+        columns = [self._remainders.of(column) for column in hashes]
+        same = self._remainders.of(last[:1])[0] if len(last) < number else -1
+        if same >= 0 and any(same in column for column in columns):
+            same, last = -1, last * number
+        if same < 0:
+            columns.append(self._remainders.of(last))
+        places = columns[0]
+        if len(columns) > 1:
+            places = [0] * (number * len(columns))
+            for at, column in enumerate(columns):
+                places[at :: len(columns)] = column
+        numbers, skipped = list(range(first, end)), _NEVER
+        if same >= 0:
+            skipped = width
+            del numbers[width - 1 :: width]
+        previous: list[int] = []
+        with self._placing(places, previous):
+            self._place(numbers, places, previous, skipped)
+            before: list[Sequence[int]]
+            before = [previous[at :: len(columns)] for at in range(len(columns))]
+            if same >= 0:
+                before.append([self._slots[same], *range(first + width - 1, end - width, width)])
+            entries = packed_rows(rows._replace(last=last), begin_at_ms, before)
+            self._tail[1].extend(memoryview(entries).cast("B"))
+        self._have_put(width * number, begin_at_ms, offsets, times)
+        self._used_slots += previous.count(0)
+        if same >= 0:  # not before: those entries are there now
+            self._used_slots += not self._slots[same]
+            self._slots[same] = end - 1
+            places.append(same)
+        self._note_changed(places)
+        return True
+
+    def _have_put(
+        self, number: int, begin_at_ms: int, offsets: Sequence[int], times: Sequence[int]
+    ) -> None:
+        """Count so many entries more."""
+        if self._count == 1:
+            self._begin_at_ms, self._begin_offset = begin_at_ms, offsets[0]
+        self._end_at_ms, self._end_offset = times[-1], offsets[-1]
+        self._count += number
+        self._placed = _NONE_PLACED
+
+    @contextmanager
+    def _placing(self, places: Sequence[int], previous: Sequence[int]) -> Iterator[None]:
+        """Let slots be as they were if what is done meanwhile fails: then nothing was put."""
+        try:
+            yield
+        except BaseException:
+            for place, entry in reversed(list(zip(places, previous, strict=False))):
+                self._slots[place] = entry
+            self._placed = _NONE_PLACED
+            raise
+
+    def _place(
+        self, numbers: Sequence[int], places: Sequence[int], previous: list[int], skipped: int
+    ) -> None:
+        """Let slots lead to the entries of these numbers, and add the one before to `previous`.
+
+        One loop, since it is run for each entry: a slot is looked up once, for a miss of the
+        processor's caches, and most are one, takes longer than all else. Others read meanwhile:
+        `slot` leads them past entries that are not there yet.
+
+        Args:
+            numbers: that follow one another, but for the last of each `skipped`.
+            places: the slot of each.
+            previous: gets the entry before each.
+            skipped: see there.
+        """
+        slots, add = self._slots, previous.append
+        self._placed = (self._count, previous, skipped)
+        for number, place in zip(numbers, places, strict=True):
+            add(slots[place])
+            slots[place] = number
+
+    def _note_changed(self, places: Sequence[int]) -> None:
+        """Remember which pages of slots are to be written; soon all, under load."""
+        changed, pages = self._changed_pages, self._pages
+        if len(changed) < pages:
+            # Those of one key, or of few, are one, or few.
+            changed.update([place + _HEADER_SLOTS >> _PAGE_BITS for place in set(places)])
+            if len(changed) > pages * _PAGES_NOTED:
+                changed.update(range(pages))
 
     def write_entries(self) -> None:
         """Write the entries that are in memory only; nobody may `put` meanwhile.
@@ -268,8 +351,10 @@ class ActiveIndexFile(IndexFile):
             some = pages[unsynced : unsynced + _SYNC_PAGES]
             for first, end in _runs(some):
                 start = max(first * _PAGE_SLOTS - _HEADER_SLOTS, 0)
-                slots = self._slots[start : end * _PAGE_SLOTS - _HEADER_SLOTS]
-                _to_or_from_disk(slots)
+                slots = array(
+                    _INT, self._slots[start : end * _PAGE_SLOTS - _HEADER_SLOTS].tobytes()
+                )
+                to_or_from_disk(slots)
                 self._disk.write(self.path, HEADER_BYTES + SLOT_BYTES * start, [slots.tobytes()])
             _sync(self._disk, self.path)
             unsynced += len(some)
@@ -289,12 +374,18 @@ def _sync(disk: Disk, path: str) -> None:
         raise OSError(errno.EIO, f"a sync failed: {error}", path) from error
 
 
-def _empty_slots(number: int) -> array[int]:
-    """Return slots that lead nowhere, made in pieces: 20 MB at once hold up all for 12 ms."""
-    slots: array[int] = array(_INT)
-    piece: array[int] = array(_INT, bytes(SLOT_BYTES * min(_PIECE_PAGES * _PAGE_SLOTS, number)))
-    while len(slots) < number:
-        slots.extend(piece[: number - len(slots)])
+def _empty_slots(number: int) -> memoryview:
+    """Return slots that lead nowhere, in large pages where the system has such.
+
+    A key's slot may be anywhere in 20 MB: that the processor has to look up where its small page
+    is takes a fifth of the time that putting an entry takes.
+    """
+    memory = mmap.mmap(-1, SLOT_BYTES * number, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    slots = memoryview(memory).cast(_INT)
+    for first in range(0, number, _PIECE_PAGES * _PAGE_SLOTS):
+        slots[first] = 0  # makes the page now, off the loop
     return slots
 
 
@@ -307,9 +398,3 @@ def _runs(pages: list[int]) -> list[tuple[int, int]]:
         else:
             runs.append((page, page + 1))
     return runs
-
-
-def _to_or_from_disk(numbers: array[int]) -> None:
-    """Turn the bytes of each number, where the machine has the other order than the files."""
-    if sys.byteorder == "little":
-        numbers.byteswap()

@@ -7,7 +7,8 @@
 in this order; a rolled back transaction's record is not indexed.
 
 The hash of `a + b` follows from that of `a`. So the hash of a topic, and of all of a key but its
-last 8 bytes, is kept: the ids of one producer share that for a minute.
+last 8 bytes, is kept: the ids of one producer share that for a minute. What those 8 add is found
+for many keys at once, by `index_lanes.py`.
 
 Source: IndexService.buildIndex, IndexFile.indexKeyHashMethod, apache/rocketmq 5.5.0.
 """
@@ -15,41 +16,33 @@ Source: IndexService.buildIndex, IndexFile.indexKeyHashMethod, apache/rocketmq 5
 from __future__ import annotations
 
 import re
-import struct
 from enum import Enum
-from itertools import chain
 from operator import mul
 from typing import Final
 
 from kourou.model.properties import KEYS, TAGS, UNIQ_KEY
 from kourou.model.sysflag import TRANSACTION_ROLLBACK
 from kourou.protocol.hashing import java_string_hash
+from kourou.store.index.index_lanes import LANE_BYTES, NO_TAIL, lane_hashes
 
 _MASK: Final = 0xFFFF_FFFF
 _SIGN: Final = 0x8000_0000
-_TAIL_BYTES: Final = 8
-_UNITS: Final = struct.Struct(">4H").unpack_from
-_ASCII: Final = 128
-_SUMS: Final = tuple(range(31 * _ASCII + 256))
-_PAIRS: Final = tuple(
-    chain.from_iterable(_SUMS[31 * first : 31 * first + 256] for first in range(_ASCII))
-)
-"""What two bytes, both ASCII, add to a hash, by them as one number; 0.4 MB with shared numbers."""
-_POWER_2: Final = 31**2
-_POWER_4: Final = 31**4
-_POWER_8: Final = 31**8 & _MASK
-_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
+_PIECE_BYTES: Final = 256
+_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_PIECE_BYTES + 1))
+_TAIL_POWER: Final = _POWERS[LANE_BYTES]
 
 _TOPICS_MAX: Final = 8192
-_HEADS_MAX: Final = 1024
-"""Topics, and beginnings of keys of each, whose hash is kept; then all of them are forgotten."""
+_REMEMBERED_MAX: Final = 32_768
+"""Topics, and beginnings of keys and tags of all of them, whose hash is kept: 7 MB. Then all are
+forgotten."""
 
 _UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
 _UNIQ_KEY, _KEYS, _TAGS = (name + b"\x01" for name in (_UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME))
 _FIND_ALL: Final = re.compile(
-    rb"(?:\A|\x02)(%b|%b|%b)\x01([^\x02]+)" % (_UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME)
+    rb"\x02(%b|%b|%b)\x01([^\x02]+)" % (_UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME)
 ).findall
-"""Names and values; of several values of a name the last one counts, and an empty one for none."""
+"""Names and values, of properties behind byte 2, which a search jumps to; an empty value is none,
+and of several of a name the last one counts."""
 
 
 class KeyKind(Enum):
@@ -100,95 +93,121 @@ def _value(properties: bytes, start: bytes) -> bytes:
     return b""
 
 
-class _TopicHashes:
-    """Hashes of one topic's keys."""
+class TopicHashes:
+    """What is known of one topic's keys.
 
-    __slots__ = ("base", "heads", "tags", "topic")
+    Attributes:
+        heads: of all of a key but its last 8 bytes: the hash of `topic#` and that, times 31 ** 8.
+            ASCII, without blanks: what stands here and is followed by no blank is one key.
+        tags: of tags: the hash of `topic#T#tags`.
+    """
+
+    __slots__ = ("base", "heads", "name", "tags")
 
     def __init__(self, topic: bytes) -> None:
-        self.topic = topic.decode(errors="replace")
-        self.base = java_string_hash(f"{self.topic}#") & _MASK
-        self.heads: dict[bytes, int] = {}  # of a key without its tail: its part of the hash
+        self.name = topic.decode(errors="replace")
+        self.base = java_string_hash(f"{self.name}#") & _MASK
+        self.heads: dict[bytes, int] = {}
         self.tags: dict[bytes, int] = {}
-
-    def of_key(self, key: bytes) -> int:
-        """Return the hash of `topic#key`."""
-        size = len(key)
-        if size < _TAIL_BYTES or not key.isascii():
-            return self._of_other(key)
-        head = key[:-_TAIL_BYTES]
-        start = self.heads.get(head)
-        if start is None:
-            start = self._add_head(head)
-        a, b, c, d = _UNITS(key, size - _TAIL_BYTES)
-        value = (
-            start + (_PAIRS[a] * _POWER_2 + _PAIRS[b]) * _POWER_4 + _PAIRS[c] * _POWER_2 + _PAIRS[d]
-        ) & _MASK
-        return value if value < _SIGN else _positive(value)
-
-    def of_tags(self, tags: bytes) -> int:
-        """Return the hash of `topic#T#tags`."""
-        value = self.tags.get(tags)
-        if value is None:
-            if len(self.tags) >= _HEADS_MAX:
-                self.tags.clear()
-            value = self.tags[tags] = self.of_key(b"T#" + tags)
-        return value
-
-    def _of_other(self, key: bytes) -> int:
-        if key.isascii():
-            value = self.base
-            for byte in key:
-                value = value * 31 + byte
-            return _positive(value & _MASK)
-        text = key.decode(errors="replace")
-        return _positive(java_string_hash(f"{self.topic}#{text}") & _MASK)
-
-    def _add_head(self, head: bytes) -> int:
-        if len(self.heads) >= _HEADS_MAX:
-            self.heads.clear()
-        value, at = self.base, 0
-        while at < len(head):
-            some = head[at : at + len(_POWERS) - 1]
-            value = value * _POWERS[len(some)]
-            value = (value + sum(map(mul, some, _POWERS[len(some) - 1 :: -1]))) & _MASK
-            at += len(some)
-        value = value * _POWER_8 & _MASK
-        self.heads[head] = value
-        return value
 
 
 class KeyHashes:
-    """Hashes keys, and remembers what those of one topic or producer share."""
+    """Hashes keys, and remembers what those of one topic or producer share.
+
+    A key's hash comes in two parts, which `lane_hashes` adds up: see there.
+
+    Attributes:
+        forgotten: how often all that was remembered was dropped.
+    """
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _TopicHashes] = {}
+        self.forgotten = 0
+        self._topics: dict[bytes, TopicHashes] = {}
+        self._remembered = 0
 
     def of_record(self, topic: bytes, properties: bytes) -> list[int]:
         """Return the hashes of all keys of a record, in the order of their entries."""
-        hashes = self._topics.get(topic)
-        if hashes is None:
-            hashes = self._add(topic)
+        starts: list[int] = []
+        tails: list[bytes] = []
+        self.add_record(self.topic(topic), properties, starts, tails)
+        return list(lane_hashes(starts, b"".join(tails)))
+
+    def topic(self, name: bytes) -> TopicHashes:
+        """Return what is known of a topic."""
+        topic = self._topics.get(name)
+        if topic is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._forget()
+            topic = self._topics[name] = TopicHashes(name)
+        return topic
+
+    def add_record(
+        self, topic: TopicHashes, properties: bytes, starts: list[int], tails: list[bytes]
+    ) -> None:
+        """Add both parts of the hashes of all keys of a record, in the order of their entries."""
         # What `_value` does for each of the three, in one call.
-        values = dict(_FIND_ALL(properties))
-        found: list[int] = []
+        values = dict(_FIND_ALL(b"\x02" + properties))
         unique_id = values.get(_UNIQ_KEY_NAME)
         if unique_id is not None:
-            found.append(hashes.of_key(unique_id))
+            self._add_key(topic, unique_id, starts, tails)
         keys = values.get(_KEYS_NAME)
         if keys is not None:
-            if b" " in keys:
-                found += [hashes.of_key(key) for key in keys.split(b" ") if key]
-            else:
-                found.append(hashes.of_key(keys))
+            for key in keys.split(b" ") if b" " in keys else (keys,):
+                if key:
+                    self._add_key(topic, key, starts, tails)
         tags = values.get(_TAGS_NAME)
         if tags is not None:
-            tags_hash = hashes.tags.get(tags)
-            found.append(hashes.of_tags(tags) if tags_hash is None else tags_hash)
-        return found
+            starts.append(self.tags_hash(topic, tags))
+            tails.append(NO_TAIL)
 
-    def _add(self, topic: bytes) -> _TopicHashes:
-        if len(self._topics) >= _TOPICS_MAX:
-            self._topics.clear()
-        hashes = self._topics[topic] = _TopicHashes(topic)
-        return hashes
+    def tags_hash(self, topic: TopicHashes, tags: bytes) -> int:
+        """Return the hash of `topic#T#tags`."""
+        value = topic.tags.get(tags)
+        if value is None:
+            self._remember()
+            text = tags.decode(errors="replace")
+            value = topic.tags[tags] = key_hash(topic.name, text, KeyKind.TAG)
+        return value
+
+    def head_start(self, topic: TopicHashes, head: bytes) -> int:
+        """Return the hash of `topic#` and what a key begins with, ASCII, times 31 ** 8."""
+        value = topic.heads.get(head)
+        if value is None:
+            value = topic.base
+            for at in range(0, len(head), _PIECE_BYTES):
+                some = head[at : at + _PIECE_BYTES]
+                value = value * _POWERS[len(some)]
+                value = (value + sum(map(mul, some, _POWERS[len(some) - 1 :: -1]))) & _MASK
+            value = value * _TAIL_POWER & _MASK
+            if b" " not in head:
+                self._remember()
+                topic.heads[head] = value
+        return value
+
+    def _add_key(
+        self, topic: TopicHashes, key: bytes, starts: list[int], tails: list[bytes]
+    ) -> None:
+        if not key.isascii():
+            starts.append(key_hash(topic.name, key.decode(errors="replace"), KeyKind.KEY))
+            tails.append(NO_TAIL)
+        elif len(key) < LANE_BYTES:
+            starts.append(short_start(topic, len(key)))
+            tails.append(key.rjust(LANE_BYTES, b"\0"))
+        else:
+            starts.append(self.head_start(topic, key[:-LANE_BYTES]))
+            tails.append(key[-LANE_BYTES:])
+
+    def _remember(self) -> None:
+        self._remembered += 1
+        if self._remembered > _REMEMBERED_MAX:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._topics.clear()
+        self._remembered = 0
+        self.forgotten += 1
+
+
+def short_start(topic: TopicHashes, size: int) -> int:
+    """Return what the topic adds to the hash of a key of so few bytes: less than a tail has."""
+    return topic.base * _POWERS[size] & _MASK

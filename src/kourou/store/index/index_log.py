@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
@@ -24,19 +25,19 @@ _UNREADABLE_BYTES: Final = 4096
 """Stepped over at once where the device fails: a page."""
 _SIZES: Final = struct.Struct(">ii").unpack_from
 _SIZES_BYTES: Final = 8
-_HEAD: Final = struct.Struct(">ii20xqi16xq20xi").unpack_from
+HEAD: Final = struct.Struct(">ii20xqi16xq20xi").unpack_from
 """Size, magic, physical offset, sys flag, store time, body size: where both hosts are IPv4."""
-_HEAD_BYTES: Final = 88
+HEAD_BYTES: Final = 88
 _MOVED_TIME: Final = struct.Struct(">q").unpack_from
 _MOVED_SIZE: Final = struct.Struct(">i").unpack_from
 _SIZE16: Final = struct.Struct(">h").unpack_from
 _V6_BYTES: Final = 12
-_V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
-_HEAD_BYTES_MAX: Final = _HEAD_BYTES + 2 * _V6_BYTES
+V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_HEAD_BYTES_MAX: Final = HEAD_BYTES + 2 * _V6_BYTES
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 _TAIL_BYTES_MAX: Final = 2 * (2 + 0x7FFF)
 """The longest topic and properties, with their sizes."""
-_TAIL_BYTES_MIN: Final = 4
+TAIL_BYTES_MIN: Final = 4
 """Sizes of topic and properties, and a topic of one byte."""
 
 
@@ -124,6 +125,18 @@ class LogCursor:
         self.position = start + at
         return found
 
+    def walk(self, until: int, take: Callable[[bytes, int, int, int], int]) -> None:
+        """Let `take` have the bytes in memory, for records that end at or below `until`.
+
+        It gets the bytes, where the next record begins in them, where they begin in the log, and
+        where to end; and returns where to go on.
+        """
+        start = self._chunk_start
+        end = min(len(self._chunk), until - start, self._log.segment_end(start) - start)
+        at = self.position - start
+        if at >= 0:
+            self.position = start + take(self._chunk, at, start, end)
+
     def back_to(self, position: int) -> None:
         """Take the record there once more: one that `take` returned last, or the next one."""
         self.position = position
@@ -141,7 +154,7 @@ class LogCursor:
 
     def _skip_damage(self, at: int, end: int, limit: int, segment_end: int) -> int:
         """Return where a record or a blank begins behind what is none, or where to read on."""
-        next_at, last = at + 1, end - _HEAD_BYTES
+        next_at, last = at + 1, end - HEAD_BYTES
         while next_at <= last:
             found = [self._chunk.find(magic, next_at + 4, end) for magic in _MAGICS]
             next_at = min((place - 4 for place in found if place >= 0), default=end)
@@ -158,7 +171,7 @@ class LogCursor:
         return next_at
 
     def _is_start(self, at: int, segment_end: int) -> bool:
-        size, magic, offset, *_ = _HEAD(self._chunk, at)
+        size, magic, offset, *_ = HEAD(self._chunk, at)
         if magic == MAGIC_BLANK:
             return bool(size == segment_end - at)
         return bool(offset == self._chunk_start + at)
@@ -177,7 +190,7 @@ def record_time(log_: CommitLog, position: int) -> int | None:
         if error.errno != errno.EIO:
             raise
         return None
-    _, magic, offset, sys_flag, store_at_ms, _ = _HEAD(data, 0)
+    _, magic, offset, sys_flag, store_at_ms, _ = HEAD(data, 0)
     if magic not in (MAGIC_V1, MAGIC_V2) or offset != position:
         return None
     at_ms = _MOVED_TIME(data, 56 + _V6_BYTES)[0] if sys_flag & BORN_HOST_V6 else store_at_ms
@@ -194,16 +207,16 @@ def _take_usual(
     passes here.
     """
     new = tuple.__new__  # LogRecord's own constructor takes twice as long
-    last = end - _HEAD_BYTES
+    last = end - HEAD_BYTES
     while at <= last and len(found) < records_max:
-        size, magic, offset, sys_flag, store_at_ms, body_size = _HEAD(chunk, at)
+        size, magic, offset, sys_flag, store_at_ms, body_size = HEAD(chunk, at)
         next_at = at + size
-        topic_at = at + _HEAD_BYTES + body_size
+        topic_at = at + HEAD_BYTES + body_size
         if (
             magic != MAGIC_V1
             or offset != chunk_start + at
-            or sys_flag & _V6_FLAGS
-            or not at < topic_at <= next_at - _TAIL_BYTES_MIN
+            or sys_flag & V6_FLAGS
+            or not at < topic_at <= next_at - TAIL_BYTES_MIN
             or next_at > end
         ):
             break
@@ -232,24 +245,24 @@ def _parse(
 
     None if the chunk ends before the record does.
     """
-    if at + _HEAD_BYTES > len(chunk):
+    if at + HEAD_BYTES > len(chunk):
         size, magic = _SIZES(chunk, at)
-        is_record = magic in (MAGIC_V1, MAGIC_V2) and _HEAD_BYTES < size <= limit - at
+        is_record = magic in (MAGIC_V1, MAGIC_V2) and HEAD_BYTES < size <= limit - at
         return None if is_record else _blank(chunk_start + at, size, magic, segment_end - at)
-    size, magic, offset, sys_flag, store_at_ms, body_size = _HEAD(chunk, at)
+    size, magic, offset, sys_flag, store_at_ms, body_size = HEAD(chunk, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return _blank(chunk_start + at, size, magic, segment_end - at)
-    if offset != chunk_start + at or not _HEAD_BYTES < size <= limit - at:
+    if offset != chunk_start + at or not HEAD_BYTES < size <= limit - at:
         return _NOTHING
     end = at + size
     if end > len(chunk):
         # Not all that a size that rotted may claim is read to find that out: up to a segment.
-        is_likely = sys_flag & _V6_FLAGS or 0 < size - _HEAD_BYTES - body_size <= _TAIL_BYTES_MAX
+        is_likely = sys_flag & V6_FLAGS or 0 < size - HEAD_BYTES - body_size <= _TAIL_BYTES_MAX
         return None if is_likely else _NOTHING
-    topic_at = at + _HEAD_BYTES + body_size
-    if sys_flag & _V6_FLAGS:
+    topic_at = at + HEAD_BYTES + body_size
+    if sys_flag & V6_FLAGS:
         store_at_ms, topic_at = _moved(chunk, at, sys_flag)
-    if not at < topic_at <= end - _TAIL_BYTES_MIN:
+    if not at < topic_at <= end - TAIL_BYTES_MIN:
         return _NOTHING
     if magic == MAGIC_V1:
         topic_size, topic_at = chunk[topic_at], topic_at + 1
@@ -282,4 +295,4 @@ def _moved(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
         return 0, 0  # it claims to be smaller than its own head
     body_size = int(_MOVED_SIZE(chunk, at + 84 + born + store)[0])
     store_at_ms = int(_MOVED_TIME(chunk, at + 56 + born)[0])
-    return store_at_ms, at + _HEAD_BYTES + born + store + body_size
+    return store_at_ms, at + HEAD_BYTES + born + store + body_size

@@ -21,6 +21,9 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.store.index.index_active import TAIL_BYTES_MAX, ActiveIndexFile
 from kourou.store.index.index_check import IndexCheck, count_last
+from kourou.store.index.index_columns import KeyColumns
+from kourou.store.index.index_fed_hashes import FedHashes
+from kourou.store.index.index_feed import SLICE_MAX, IndexFeed
 from kourou.store.index.index_file import (
     IndexFile,
     IndexHeader,
@@ -28,8 +31,10 @@ from kourou.store.index.index_file import (
     index_file_name,
     index_file_names,
 )
+from kourou.store.index.index_gather import KeyGatherer
 from kourou.store.index.index_keys import KeyHashes, is_indexed
 from kourou.store.index.index_log import LogCursor, LogRecord
+from kourou.store.index.index_rows import KeyRows
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import INDEX
 
@@ -37,8 +42,6 @@ log = logging.getLogger(__name__)
 
 CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
 """What closing still indexes: less than a second, with messages of 1 KB."""
-_RECORDS_PER_STEP: Final = 250
-"""A step takes about a millisecond."""
 
 
 class IndexStep(Enum):
@@ -58,14 +61,18 @@ class KeyIndex:
     Attributes:
         position: records that begin below are in the index.
         durable_at_ms: store time of the last record that a crash leaves in it; 0 if none is.
+        feed: takes what is known of records when they are appended, so that they are not read.
     """
 
     def __init__(self, disk: Disk, log_: CommitLog, layout: IndexLayout) -> None:
         self.durable_at_ms = 0
+        self.feed = IndexFeed()
         self._disk = disk
         self._log = log_
         self._layout = layout
         self._hashes = KeyHashes()
+        self._gatherer = KeyGatherer()
+        self._fed_hashes = FedHashes()
         # Oldest first. Only whoever follows the log replaces it; whoever expires files, on another
         # thread, moves the name of the first that counts.
         self._files: tuple[IndexFile, ...] = ()
@@ -155,8 +162,10 @@ class KeyIndex:
         """Return how much of the log below `until` is not in the index yet."""
         return max(0, until - max(self.position, self._log.min_position))
 
-    def step(self, until: int) -> IndexStep:
-        """Index some records that end at or below `until`, a record's end; waits for nothing.
+    def step(self, until: int, records_max: int = SLICE_MAX) -> IndexStep:
+        """Index so many records at most that end at or below `until`, a record's end.
+
+        Waits for nothing.
 
         Raises:
             OSError: the log cannot be read.
@@ -164,51 +173,62 @@ class KeyIndex:
         if not self._must_wait and not self.lag_bytes(until):
             return IndexStep.IDLE
         self._cursor.back_to(self._position)  # if the step before was broken off
-        if self._must_wait or not self._cursor.read(until, may_block=False):
+        columns = None if self._must_wait else self._next_columns(until, records_max)
+        if columns is None or not self._put_all(columns):
             self._must_wait = True
             return IndexStep.BLOCKED
-        records = self._cursor.take(until, _RECORDS_PER_STEP)
-        for record in records[self._put_all(records) :]:
-            if not self._put(record):
-                self._cursor.back_to(record.start)
-                self._position = record.start
-                self._must_wait = True
-                return IndexStep.BLOCKED
         # Not before: a query looks for itself at what is behind the position.
         self._position = self._cursor.position
         if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
             self._must_wait = True
         return IndexStep.MORE if self._must_wait or self.lag_bytes(until) else IndexStep.IDLE
 
-    def _put_all(self, records: list[LogRecord]) -> int:
-        """Add the entries of records while there is room; return of how many."""
-        if self._active is None or self._keys_done:
-            return 0
-        of_record = self._hashes.of_record
-        keyed = [
-            (of_record(topic, properties) if is_indexed(sys_flag) else [], start, store_at_ms)
-            for start, _, sys_flag, store_at_ms, topic, properties in records
-        ]
-        return self._active.put_all(keyed)
+    def _next_columns(self, until: int, records_max: int) -> KeyColumns | KeyRows | None:
+        """Return the entries of the next records, behind which the cursor is then.
 
-    def _put(self, record: LogRecord) -> bool:
-        """Add the record's entries; False if some of them need another file."""
+        None if the log must be read, and that might wait.
+        """
+        position = max(self._position, self._log.min_position)
+        next_fed = self.feed.next_from(position, until)
+        if next_fed == position:
+            fed = self.feed.take(position, until, records_max)
+            if fed is not None:
+                until = fed.end
+                columns = self._fed_hashes.columns(fed)
+                if columns is not None:
+                    self._cursor.back_to(until)
+                    return columns
+        elif next_fed is not None:
+            until = min(until, next_fed)
+        if not self._cursor.read(until, may_block=False):
+            return None
+        return self._gatherer.gather(self._cursor, until, records_max)
+
+    def _put_all(self, columns: KeyColumns | KeyRows) -> bool:
+        """Add entries; False if some of them need another file, the position being there then."""
+        if isinstance(columns, KeyRows):
+            active = self._active
+            if active is not None and not self._keys_done and active.put_rows(columns):
+                return True
+            columns = columns.columns()
+        offsets = columns.offsets
+        first = offsets[0] if offsets else -1
+        done, self._keys_done = self._keys_done, 0
         # What was at the position may have expired since, and this be another record.
-        done = self._keys_done if record.start == self._position else 0
-        self._keys_done = 0
-        hashes = self._hashes_of(record)
-        if done:
-            hashes = hashes[done:]
-        if not hashes:
-            return True
-        if self._active is None:
-            count = 0
+        if done and first == self._position:
+            done = min(done, offsets.count(offsets[0]))
+            columns = columns.part(done, len(offsets))
+            offsets = columns.offsets
         else:
-            count = self._active.put(hashes, record.start, record.store_at_ms)
-        if count < len(hashes):
-            self._keys_done = done + count
-            return False
-        return True
+            done = 0
+        put = 0 if self._active is None else self._active.put_all(columns)
+        if put == len(offsets):
+            return True
+        position = offsets[put]
+        is_first = position == first
+        self._keys_done = offsets[:put].count(position) + (done if is_first else 0)
+        self._position = position
+        return False
 
     def _hashes_of(self, record: LogRecord) -> list[int]:
         if not is_indexed(record.sys_flag):

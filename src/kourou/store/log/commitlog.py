@@ -19,8 +19,8 @@ from typing import NamedTuple
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError
 from kourou.store.formats import BLANK_BYTES, encode_blank
-from kourou.store.log.segment_ahead import SegmentAhead
 from kourou.store.log.segment_list import SegmentList
+from kourou.store.log.zeros_ahead import ZEROS, ZerosAhead
 from kourou.store.paths import COMMITLOG
 
 
@@ -35,10 +35,6 @@ class LogMark(NamedTuple):
 class CommitLog:
     """Appends in memory, writes what was appended in one call a segment, and reads.
 
-    Attributes:
-        ahead: what the next segment is made of, if that has begun.
-        claimed: what the newest segment that was made so is made of.
-
     Args:
         disk: where the segments are.
         segment_bytes: the size of each.
@@ -51,8 +47,7 @@ class CommitLog:
         self.appended_position = 0
         self.written_position = 0
         self.synced_position = 0
-        self.ahead: SegmentAhead | None = None
-        self.claimed: SegmentAhead | None = None
+        self._zeros = ZerosAhead(segment_bytes)
         self._durable_end = 0  # the names of segments that begin below are synced
         # Appends since the last write: (position, buffers that follow one another from there),
         # one for each segment they go to. The last one grows.
@@ -69,6 +64,7 @@ class CommitLog:
         """Go on at `position`, below which everything is durable; recovery found it."""
         self.appended_position = self.written_position = self.synced_position = position
         self._durable_end = self.segments.end
+        self._zeros.forget(position)
         self._begin_run(position)
 
     def place(self, size: int) -> int:
@@ -95,6 +91,18 @@ class CommitLog:
         self._run.append(record)
         self.appended_position = position + len(record)
 
+    def run(self) -> tuple[int, list[bytes]]:
+        """Return the buffers that records may be put into by hand, and their limit.
+
+        The first one belongs at `appended_position`; none may end behind the limit. Then call
+        `end_run`.
+        """
+        return self._segment_end - BLANK_BYTES, self._run
+
+    def end_run(self, position: int) -> None:
+        """Take the records up to `position` as appended."""
+        self.appended_position = position
+
     def mark(self) -> LogMark:
         """Return what `back_to` takes to drop the appends from here on."""
         return LogMark(self.appended_position, len(self._runs), len(self._run))
@@ -117,28 +125,21 @@ class CommitLog:
             if not buffers:
                 continue
             if position >= self.segments.end:
-                self._begin_segment(position)
+                self.segments.create(position)
             self._disk.write(self.segments.name(position), position % self._segment_bytes, buffers)
         self.written_position = self.appended_position
         self._begin_run(self.written_position)
 
-    def _begin_segment(self, position: int) -> None:
-        ahead, self.ahead = self.ahead, None
-        if ahead is not None and ahead.start == position and ahead.claim():
-            self.claimed = ahead
-            self.segments.adopt(position)
-        else:
-            self.segments.create(position)
+    def fill_ahead(self) -> None:
+        """Write some zeros behind what is written, if it is time for that.
 
-    @property
-    def needs_ahead(self) -> bool:
-        """Tell whether the last segment is half full, and none is ahead of it."""
-        return (
-            self.ahead is None
-            and self.segments.first
-            < self.segments.end
-            <= self.written_position + self._segment_bytes // 2
-        )
+        Raises:
+            OSError: some of them may be there, which does no harm.
+        """
+        start, size = self._zeros.take(self.written_position)
+        if size:
+            name = self.segments.name(start)
+            self._disk.write(name, start % self._segment_bytes, [memoryview(ZEROS)[:size]])
 
     def undo(self) -> None:
         """Take back all appends since the last write that succeeded, in memory and in the files.
@@ -151,6 +152,7 @@ class CommitLog:
         """
         self.appended_position = self.written_position
         self._begin_run(self.written_position)
+        self._zeros.forget(self.written_position)
         end_before = self.segments.end
         for name in self.segments.cut(self.written_position):
             self._disk.sync(name)
@@ -178,6 +180,7 @@ class CommitLog:
     def synced(self, position: int) -> None:
         """Note that everything below `position` is durable."""
         if position > self.synced_position:
+            self._zeros.synced(position - self.synced_position)
             self.synced_position = position
             self._durable_end = max(self._durable_end, self.segment_end(position - 1))
 
@@ -192,6 +195,12 @@ class CommitLog:
     def read_resident(self, position: int, size: int) -> bytes | None:
         """Return what `read` would, or None if that might wait for the device."""
         return self._disk.read_resident(
+            self.segments.name(position), position % self._segment_bytes, size
+        )
+
+    def view_resident(self, position: int, size: int) -> memoryview | None:
+        """Return bytes of one segment where they are in memory, not to be kept; see `Disk`."""
+        return self._disk.view_resident(
             self.segments.name(position), position % self._segment_bytes, size
         )
 

@@ -88,11 +88,6 @@ class SegmentList:
             raise
         self.end += self.file_bytes
 
-    def adopt(self, start: int) -> None:
-        """Add the next file, which is there already, of its full size and without data."""
-        assert start == self.end, f"{self.directory}: {start} leaves a gap after {self.end}"
-        self.end += self.file_bytes
-
     def cut(self, position: int) -> list[str]:
         """Remove all that lies at or behind byte `position` of the log.
 

@@ -18,13 +18,13 @@ Source: ConsumeQueueInterface.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from kourou.disk import Disk
 from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.log.segment_list import SegmentList
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import Appended, AppendedRun
 
 _SEARCH_ENTRIES = 1024
 _FEW_ENTRIES = 64
@@ -72,6 +72,15 @@ class ConsumeQueue(ABC):
     @abstractmethod
     def put(self, record: Appended) -> None:
         """Add the record's entry at `max_offset`, in memory."""
+
+    def put_all(self, records: Sequence[Appended]) -> None:
+        """Add the entries of records that follow one another, in memory."""
+        for record in records:
+            self.put(record)
+
+    def put_run(self, run: AppendedRun) -> None:
+        """Add the entries of the run's records, in memory."""
+        self.put_all(list(run.records()))
 
     @abstractmethod
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:

@@ -37,6 +37,7 @@ class ConsumeQueueTable(QueueTails):
     """Finds queues, makes them on the first message, and removes them; writes what they hold.
 
     Attributes:
+        by_key: the queues that take messages, as drafts name them: by topic and queue id.
         deleted_files: how many files deletions of topics took, see `count_files`.
         bit_map_of: makes the bit maps of extension units; they are empty until there is one.
     """
@@ -45,8 +46,7 @@ class ConsumeQueueTable(QueueTails):
         super().__init__(disk, config.queue_tail_bytes_max)
         self._config = config
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
-        # As drafts name them: one lookup an append, and no decoding.
-        self._by_key: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self.by_key: dict[tuple[bytes, int], ConsumeQueue] = {}  # no decoding an append
         self._refused: set[str] = set()  # topics on their way out, whose files may still be there
         self._batch_topics = batch_topics(disk)
         self._has_batches: Callable[[str], bool] = self._batch_topics.__contains__
@@ -95,7 +95,7 @@ class ConsumeQueueTable(QueueTails):
                 bytes, 255 for a retry topic, which is what Java's brokers store (HookUtils.java).
             StoreError: the topic is refused.
         """
-        queue = self._by_key.get((topic, queue_id))
+        queue = self.by_key.get((topic, queue_id))
         if queue is None:
             name = _topic_name(topic)
             if name in self._refused:
@@ -128,7 +128,7 @@ class ConsumeQueueTable(QueueTails):
             other = next(iter(queues.values()), None)
             is_batch = self._has_batches(topic) if other is None else isinstance(other, BatchQueue)
             queue = queues[queue_id] = self._make(topic, queue_id, is_batch=is_batch)
-            self._by_key[topic.encode(), queue_id] = queue
+            self.by_key[topic.encode(), queue_id] = queue
         return queue
 
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
@@ -205,7 +205,7 @@ class ConsumeQueueTable(QueueTails):
         """Refuse appends to the topic, until `allow`."""
         self._refused.add(topic)
         for queue_id in self._queues.get(topic, ()):
-            self._by_key.pop((topic.encode(), queue_id), None)
+            self.by_key.pop((topic.encode(), queue_id), None)
 
     def forget(self, topic: str) -> None:
         """Forget the topic's queues: nothing is read from or written to their files any more."""
@@ -237,7 +237,7 @@ class ConsumeQueueTable(QueueTails):
 
     def _forget(self, queue: ConsumeQueue) -> None:
         """Drop what is kept of the queue beside itself."""
-        self._by_key.pop((queue.topic.encode(), queue.queue_id), None)
+        self.by_key.pop((queue.topic.encode(), queue.queue_id), None)
         self._forget_tail(queue)
 
 

@@ -9,8 +9,8 @@ MultiDispatchUtils, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, final
 
 from kourou.model.properties import (
     DELAY,
@@ -23,6 +23,7 @@ from kourou.model.properties import (
 from kourou.model.sysflag import INNER_BATCH, TRANSACTION_PREPARED
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
+from kourou.store.formats import ENTRY
 
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _LEVEL_DIGITS_MAX: Final = 9
@@ -57,9 +58,60 @@ class Appended(NamedTuple):
         """The byte of the log just behind the record."""
         return self.physical_offset + self.size
 
+    def records(self) -> tuple[Appended]:
+        """Return it alone; see `AppendedRun`, also for `last`."""
+        return (self,)
 
-Arrival = Appended
-"""A record that consumers can see from now on."""
+    @property
+    def last(self) -> Appended:
+        return self
+
+
+@final
+class AppendedRun(NamedTuple):
+    """Records of a batch that the log has taken: one behind the other, in the log and in a queue.
+
+    They are written, synced and shown together, so that nothing is done for each of them: their
+    queue entries are there as they go to the queue.
+
+    Attributes:
+        physical_offset, queue_offset: of the first one.
+        size: of all together.
+        store_at_ms: the store time of all.
+        count: how many there are.
+        entries: their entries of a usual queue, which say the place, size and code of each.
+    """
+
+    physical_offset: int
+    queue_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    store_at_ms: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
+    entries: bytes
+
+    @property
+    def end(self) -> int:
+        """The byte of the log just behind the last record."""
+        return self.physical_offset + self.size
+
+    def records(self) -> Iterator[Appended]:
+        """Yield the records one by one."""
+        _, queue_offset, _, topic, queue_id, store_at_ms, _, entries = self
+        for number, (place, size, code) in enumerate(ENTRY.iter_unpack(entries), queue_offset):
+            yield Appended(place, number, size, topic, queue_id, code, store_at_ms)
+
+    @property
+    def last(self) -> Appended:
+        """The last one of the records."""
+        place, size, code = ENTRY.unpack_from(self.entries, len(self.entries) - ENTRY.size)
+        offset = self.queue_offset + self.count - 1
+        return Appended(place, offset, size, self.topic, self.queue_id, code, self.store_at_ms)
+
+
+Arrival = Appended | AppendedRun
+"""A record, or several, that consumers can see from now on."""
 
 
 def is_visible(sys_flag: int) -> bool:

@@ -9,11 +9,11 @@ Source: ConsumeQueue.java with enableConsumeQueueExt, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kourou.disk import Disk
 from kourou.store.config import StoreConfig
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import Appended, AppendedRun
 from kourou.store.queues.queue_extension import ExtensionUnit, QueueExtension, is_address
 from kourou.store.queues.simple_queue import SimpleQueue
 
@@ -47,6 +47,15 @@ class ExtendedQueue(SimpleQueue):
             if address is not None:
                 record = record._replace(tags_code=address)
         super().put(record)
+
+    def put_all(self, records: Sequence[Appended]) -> None:
+        """Add the units and entries of records that follow one another, in memory."""
+        for record in records:
+            self.put(record)
+
+    def put_run(self, run: AppendedRun) -> None:
+        """Add the units and entries of the run's records, in memory."""
+        self.put_all(list(run.records()))
 
     def tags_code(self, code: int, *, may_block: bool = True) -> int | None:
         """Return the tags code that an entry's code stands for; None if its unit is not there.

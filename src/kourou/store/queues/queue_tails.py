@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 from kourou.disk import Disk
 from kourou.store.log.damage import DamagedSpan
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import Appended, AppendedRun
 
 NEW_FILES_PER_FLUSH: Final = 8
 """Files that one flush makes: each, with its directory, takes a third of a millisecond."""
@@ -27,6 +28,7 @@ class QueueTails:
     Attributes:
         unsynced: names of queue files written since their last sync, oldest first, with the
             directories that are to be synced with each because the file is new.
+        flushed_bytes: of entries that were written to files, of all queues.
     """
 
     def __init__(self, disk: Disk, tail_bytes_max: int) -> None:
@@ -37,6 +39,7 @@ class QueueTails:
         self._round: dict[ConsumeQueue, None] = {}  # that is being flushed, a few at a time
         self._is_recovering = True
         self.unsynced: dict[str, tuple[str, ...]] = {}
+        self.flushed_bytes = 0
 
     def recovered(self) -> None:
         """Take the names of files that are there for durable from now on.
@@ -49,6 +52,21 @@ class QueueTails:
     def put(self, queue: ConsumeQueue, record: Appended) -> None:
         """Add the record's entry to the queue, in memory: about 0.4 us."""
         queue.put(record)
+        self._with_tail[queue] = None
+        if queue.tail_bytes >= self._tail_bytes_max:
+            self._with_long_tail[queue] = None
+
+    def put_all(self, queue: ConsumeQueue, records: Sequence[Appended]) -> None:
+        """Add the entries of records that follow one another to the queue, in memory."""
+        queue.put_all(records)
+        self._has_more(queue)
+
+    def put_run(self, queue: ConsumeQueue, run: AppendedRun) -> None:
+        """Add the entries of a run's records to the queue, in memory."""
+        queue.put_run(run)
+        self._has_more(queue)
+
+    def _has_more(self, queue: ConsumeQueue) -> None:
         self._with_tail[queue] = None
         if queue.tail_bytes >= self._tail_bytes_max:
             self._with_long_tail[queue] = None
@@ -111,7 +129,9 @@ class QueueTails:
         self.unsynced.clear()
 
     def _flush(self, queue: ConsumeQueue) -> None:
+        tail_bytes = queue.tail_bytes
         names, is_new = queue.flush()
+        self.flushed_bytes += tail_bytes
         self._has_no_tail(queue)
         directories: tuple[str, ...] = ()
         if is_new or self._is_recovering:

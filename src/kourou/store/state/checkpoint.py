@@ -1,11 +1,11 @@
 """The checkpoint: how far the files are known to be durable, so that recovery can start there.
 
 The log's times move with each sync of the log. Where the consume queues are durable up to moves in
-rounds: a round notes the last visible record, lets a few queue files be synced with each sync of
-the log until all that were waiting at its start are, and then moves the checkpoint to that record.
-A round begins every `queue_sync_interval_ms`, and earlier when the log has grown by 256 MiB, so
-that what recovery scans is bounded. What a round costs: one sync of each queue file written since,
-a few with each sync of the log.
+rounds: a round notes the last visible record, lets a few queue files be synced at a time, beside
+the log, until all that were waiting at its start are, and then moves the checkpoint to that record.
+A round begins every `queue_sync_interval_ms`, and earlier when the log has grown by 256 MiB or
+250,000 messages, so that what recovery scans is bounded. What a round costs: one sync of each queue
+file written since.
 
 The six numbers that Java knows begin the file. Our own copy has a checksum, how far the log is
 synced, which moves each second, and how many files the queues had when a round began: a start that
@@ -33,6 +33,7 @@ from kourou.store.formats import (
     CHECKPOINT_BYTES,
     COPY_AT,
     COPY_BYTES,
+    ENTRY_BYTES,
     Checkpoint,
     decode_checkpoint,
     decode_checkpoint_copy,
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 _ROUND_BYTES: Final = 256 * 1024 * 1024
 """Of the log: about a second of recovery, with messages of 1 KB."""
+_ROUND_ENTRY_BYTES: Final = 250_000 * ENTRY_BYTES
+"""Of the queues: the same with messages of 100 bytes, of which that log holds a million."""
 
 
 class CheckpointFile(NamedTuple):
@@ -108,7 +111,7 @@ class CheckpointKeeper:
     """Moves the checkpoint as files become durable, and writes it.
 
     Attributes:
-        value: what the next write writes.
+        value: what the next write writes, but for how far the log is synced by then.
     """
 
     def __init__(
@@ -120,28 +123,32 @@ class CheckpointKeeper:
         now_ms: int,
     ) -> None:
         self.value = value
+        self._log_at_ms, self._synced_position = value.log_at_ms, value.synced_position
         self._disk = disk
         self._config = config
         self._queues = queues
         self._written: Checkpoint | None = None
-        self._synced_offset = value.queues_offset  # or about to be, with the log
+        self._synced_offset = value.queues_offset  # or about to be
         self._must_sync = False
         self._target: Appended | None = None  # of the round that goes on
         self._files = (value.queue_files, value.deleted_files)  # when it began
         self._waiting: dict[str, tuple[str, ...]] = {}  # its files that are not in a plan yet
         self._planned: set[str] = set()  # those in a plan that has not ended
         self._round_at_ms = now_ms
+        self._flushed_bytes = queues.flushed_bytes  # when it began
 
     def begin_round(self, last_visible: Appended | None, now_ms: int) -> None:
         """Begin a round if one is due; the queues' tails must have been written just before."""
         if self._target is not None or last_visible is None:
             return
+        flushed_bytes = self._queues.flushed_bytes
         if (
             now_ms - self._round_at_ms < self._config.queue_sync_interval_ms
             and last_visible.physical_offset - self.value.queues_offset < _ROUND_BYTES
+            and flushed_bytes - self._flushed_bytes < _ROUND_ENTRY_BYTES
         ):
             return
-        self._round_at_ms = now_ms
+        self._round_at_ms, self._flushed_bytes = now_ms, flushed_bytes
         if last_visible.physical_offset > self.value.queues_offset:
             self._target = last_visible
             self._files = (count_files(self._queues), self._queues.deleted_files)
@@ -160,20 +167,19 @@ class CheckpointKeeper:
             names = (*names, CHECKPOINT)
         return names, tuple(directories)
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether files of the round are in no plan yet."""
-        return bool(self._waiting)
-
     def synced(self, plan: SyncPlan, synced_position: int) -> None:
-        """Note what the plan made durable."""
-        self._planned.difference_update(plan.queue_files)
-        self.value = self.value._replace(
-            log_at_ms=max(self.value.log_at_ms, plan.store_at_ms), synced_position=synced_position
-        )
+        """Note what the plan made durable.
+
+        Before the reply to whoever sends one message at a time: a new `value` took a fiftieth of
+        that round trip, so that is left to `write`.
+        """
+        self._log_at_ms = max(self._log_at_ms, plan.store_at_ms)
+        self._synced_position = synced_position
         target = self._target
-        is_done = not self._waiting and not self._planned
-        if target is not None and is_done and target.end <= synced_position:
+        if target is None:
+            return
+        self._planned.difference_update(plan.queue_files)
+        if not self._waiting and not self._planned and target.end <= synced_position:
             self._target = None
             self._queues_are_durable(target)
 
@@ -190,10 +196,8 @@ class CheckpointKeeper:
         """Move the checkpoint to the last record of a log that is synced with all its queues."""
         self._files = (count_files(self._queues), self._queues.deleted_files)
         self._queues_are_durable(last)
-        self.value = self.value._replace(
-            log_at_ms=max(self.value.log_at_ms, last.store_at_ms),
-            synced_position=max(self.value.synced_position, last.end),
-        )
+        self._log_at_ms = max(self._log_at_ms, last.store_at_ms)
+        self._synced_position = max(self._synced_position, last.end)
 
     def index_is_durable(self, at_ms: int) -> None:
         """Note up to which store time the key index is durable."""
@@ -211,8 +215,11 @@ class CheckpointKeeper:
     def write(self) -> None:
         """Write the checkpoint to its file if it moved; an old one that a crash leaves is safe.
 
-        It is synced with the log's next sync once a round is over.
+        It is synced with the queues' next plan once a round is over.
         """
+        self.value = self.value._replace(
+            log_at_ms=self._log_at_ms, synced_position=self._synced_position
+        )
         if self.value == self._written:
             return
         save_checkpoint(self._disk, self.value)

@@ -13,6 +13,7 @@ leaves such. Entries of records that have expired are compared with each other o
 
 from __future__ import annotations
 
+import sys
 from array import array
 from typing import Final
 
@@ -40,6 +41,7 @@ from kourou.store.tools.findings import Finding
 _FINDINGS_MAX: Final = 10
 """Of one file; more of them say the same."""
 _READ_ENTRIES: Final = 8192
+_READ_SLOTS: Final = 65_536
 
 
 def check_index(
@@ -119,12 +121,19 @@ class _Check:
             self._find(name, 32, f"{header.used_slots} used slots, not {sum(map(bool, newest))}")
 
     def _check_slots(self, name: str, header: IndexHeader, newest: array[int]) -> None:
-        file = IndexFile(self._disk, name, self._layout, header)
-        for slot, number in enumerate(newest):
-            found = file.slot(slot)
-            if found != number:
-                problem = f"slot {slot} names entry {found}, not {number}"
-                self._find(name, HEADER_BYTES + SLOT_BYTES * slot, problem)
+        path = IndexFile(self._disk, name, self._layout, header).path
+        for first in range(0, self._layout.slots, _READ_SLOTS):
+            expected = newest[first : first + _READ_SLOTS]
+            at, size = HEADER_BYTES + SLOT_BYTES * first, SLOT_BYTES * len(expected)
+            found = array("i", self._disk.read(path, at, size).ljust(size, b"\0"))
+            if sys.byteorder == "little":
+                found.byteswap()
+            if found == expected:
+                continue
+            for slot, (entry, number) in enumerate(zip(found, expected, strict=True), first):
+                if entry != number:
+                    problem = f"slot {slot} names entry {entry}, not {number}"
+                    self._find(name, HEADER_BYTES + SLOT_BYTES * slot, problem)
 
     def _problem(
         self, header: IndexHeader, number: int, key_hash: int, offset: int, seconds: int

@@ -44,7 +44,8 @@ from kourou.model.sysflag import (
     TRANSACTION_MASK,
 )
 from kourou.model.topic import is_system_topic
-from kourou.protocol.message_layout import RecordDraft, RecordHeader, decode_messages
+from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.message_layout import RecordDraft, RecordHeader
 from kourou.store.log.log_walk import LogPiece, Piece, Progress, damage_in, walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.queues.dispatch import is_visible

@@ -1,0 +1,62 @@
+"""Layouts of whole batches: all messages, or all of a column, packed or cut by one call."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from kourou.protocol.message_layout import HEAD_V4
+from kourou.store.formats import ENTRY
+from kourou.store.log.record_seal import SEAL_BYTES
+
+_KEPT_CHARS_MAX: Final = 4096
+_KEPT_COUNT_MAX: Final = 256
+"""A layout of a longer form, or of more records, is made each time: that takes as long as its use.
+"""
+_KEPT_MAX: Final = 64
+"""Layouts kept, and as many sets of them, of at most 150 KB each; those of 32 records have 16."""
+
+_HEAD: Final = "i4sIiiqq48si"
+"""A record's head, with all that the records of a batch have in common as bytes."""
+assert struct.calcsize(f">{_HEAD}") == HEAD_V4.size, "the same layout"
+_ENTRY: Final = "qiq"
+assert struct.calcsize(f">{_ENTRY}") == ENTRY.size, "the same layout"
+
+_Pack = Callable[..., bytes]
+_Cut = Callable[[bytes], tuple[Any, ...]]
+
+
+class RecordLayouts(NamedTuple):
+    """What packs and cuts the columns of so many records."""
+
+    pack_heads: _Pack
+    cut_heads: _Cut
+    cut_seals: _Cut
+    pack_entries: _Pack
+    pack_longs: _Pack
+
+
+def _record_layouts(count: int) -> RecordLayouts:
+    return RecordLayouts(
+        struct.Struct(">" + _HEAD * count).pack,
+        struct.Struct(f"{HEAD_V4.size}s" * count).unpack,
+        struct.Struct(f"{SEAL_BYTES}s" * count).unpack,
+        struct.Struct(">" + _ENTRY * count).pack,
+        struct.Struct(f">{count}q").pack,
+    )
+
+
+_kept = lru_cache(_KEPT_MAX)(struct.Struct)
+_kept_record_layouts = lru_cache(_KEPT_MAX)(_record_layouts)
+
+
+def layout(form: str) -> struct.Struct:
+    """Return the layout of that form, which is mostly known."""
+    return _kept(form) if len(form) <= _KEPT_CHARS_MAX else struct.Struct(form)
+
+
+def layouts(count: int) -> RecordLayouts:
+    """Return the layouts for so many records, which are mostly known."""
+    return _kept_record_layouts(count) if count <= _KEPT_COUNT_MAX else _record_layouts(count)

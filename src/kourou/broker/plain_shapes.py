@@ -1,0 +1,61 @@
+"""What properties mean that have neither id nor keys: mostly those of the message before.
+
+The paths of plain sends and plain batches take id and keys out of a message's properties and look
+the rest up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from kourou.model import properties as names
+
+UNIQ_KEY: Final = f"{names.UNIQ_KEY}\x01"
+UNIQ_KEY_CHARS: Final = 32
+KEYS: Final = f"{names.KEYS}\x01"
+
+SPECIAL: Final = frozenset(
+    {
+        names.UNIQ_KEY, names.KEYS,  # a second one; the first was taken out
+        names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
+        names.TRAN_MSG, names.INNER_MULTI_DISPATCH, names.LITE_TOPIC,
+        names.INNER_MULTI_QUEUE_OFFSET, names.CRC32,
+    }
+)  # fmt: skip
+"""Properties that let any message be refused, or that are not stored as they came."""
+
+_SHAPES_MAX: Final = 1024
+SHAPE_LENGTH_MAX: Final = 2048
+"""Longer texts are not kept: they would take 64 MB, and more."""
+
+TextT = TypeVar("TextT", str, bytes)
+ShapeT = TypeVar("ShapeT")
+
+
+class Shapes(dict[TextT, ShapeT | None]):
+    """Text -> its shape, None of an unusual one; found out when first asked for.
+
+    Two generations, so that what is used stays and the rest goes.
+
+    Attributes:
+        older: the generation before.
+    """
+
+    def __init__(self, find_out: Callable[[TextT], ShapeT | None]) -> None:
+        """Remember what `find_out` says."""
+        super().__init__()
+        self._find_out: Callable[[TextT], ShapeT | None] = find_out
+        self.older: dict[TextT, ShapeT | None] = {}
+
+    def __missing__(self, text: TextT) -> ShapeT | None:
+        try:
+            shape = self.older[text]
+        except KeyError:
+            shape = self._find_out(text)
+        if len(self) >= _SHAPES_MAX:
+            self.older = dict(self)
+            self.clear()
+        if len(text) <= SHAPE_LENGTH_MAX:
+            self[text] = shape
+        return shape

@@ -1,0 +1,47 @@
+"""The texts of all groups, joined of texts that are kept group by group: see `member_texts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kourou.model.group import SubscriptionGroup
+from kourou.protocol.bodies_groups import (
+    SubscriptionGroupTable,
+    encode_subscription_group_table,
+    subscription_group_to_json,
+)
+from kourou.protocol.bodies_topics import DataVersion
+from kourou.protocol.member_texts import MemberTexts
+
+_GROUPS: Final = "subscriptionGroupTable"
+
+Forbidden = Mapping[str, Mapping[str, int]]
+"""See `SubscriptionGroupTable`."""
+
+
+class GroupTableText:
+    """The file and the body: the same bytes as `encode_subscription_group_table` gives."""
+
+    def __init__(self) -> None:
+        self._members = MemberTexts()
+
+    def put(self, group: SubscriptionGroup) -> None:
+        """Add or replace a group."""
+        self._members.put(group.group_name, subscription_group_to_json(group))
+
+    def remove(self, name: str) -> None:
+        """Remove a group; ignore one that is not there."""
+        self._members.remove(name)
+
+    def encode(self, version: DataVersion, forbidden: Forbidden) -> bytes:
+        """Return the text of the file."""
+        none = SubscriptionGroupTable({}, version, forbidden)
+        return self._members.pretty(encode_subscription_group_table(none, pretty=True), _GROUPS)
+
+    def encode_body(
+        self, version: DataVersion, forbidden: Forbidden, names: Iterable[str] | None = None
+    ) -> bytes:
+        """Return the body of all groups, or of those of `names`."""
+        none = SubscriptionGroupTable({}, version, forbidden)
+        return self._members.compact(encode_subscription_group_table(none), _GROUPS, names)

@@ -1,0 +1,86 @@
+"""Tables of topics as brokers of today write them, read in a fifth of the usual time.
+
+Member by member, 5,000 topics take 60 ms, in which the name server serves nobody else. What is
+written in any other way is not read here; `bodies_topics` reads whatever Java does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from kourou.model.topic import TopicConfig
+
+_T = TypeVar("_T")
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    counter: _Long
+    state_version: _Long
+    timestamp: _Long
+
+
+class _Topic(msgspec.Struct, rename="camel", gc=False):
+    """With the attributes of a TopicConfig, which is made of it without a line of Python."""
+
+    attributes: dict[str, str]
+    order: bool
+    perm: _Long
+    read_queue_nums: _Long
+    topic_filter_type: str
+    name: str = msgspec.field(name="topicName")
+    topic_sys_flag: _Long = msgspec.field()
+    write_queue_nums: _Long = msgspec.field()
+
+
+class PlainTable(msgspec.Struct, rename="camel"):
+    """A broker's topics and their version."""
+
+    data_version: _Version
+    topic_config_table: dict[str, _Topic]
+
+    def topics(self) -> dict[str, TopicConfig]:
+        """Return the topics by name."""
+        table = self.topic_config_table
+        return msgspec.convert(table, dict[str, TopicConfig], from_attributes=True)
+
+
+class PlainRegistration(msgspec.Struct, rename="camel"):
+    """The body of REGISTER_BROKER (103)."""
+
+    filter_server_list: list[str]
+    topic_config_serialize_wrapper: PlainTable
+
+
+_decode_table: Final = msgspec.json.Decoder(PlainTable).decode
+_decode_registration: Final = msgspec.json.Decoder(PlainRegistration).decode
+
+
+def plain_table(data: bytes) -> PlainTable | None:
+    """Return the table of a body or of config/topics.json; None if it is not written so."""
+    table = _decoded(_decode_table, data)
+    return table if table is not None and _is_plain(table) else None
+
+
+def plain_registration(data: bytes) -> PlainRegistration | None:
+    """Return the registration of a body; None if it is not written so."""
+    body = _decoded(_decode_registration, data)
+    is_plain = body is not None and _is_plain(body.topic_config_serialize_wrapper)
+    return body if is_plain else None
+
+
+def _decoded(decode: Callable[[bytes], _T], data: bytes) -> _T | None:
+    if b"$ref" in bytes(data):
+        return None
+    try:
+        return decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _is_plain(table: PlainTable) -> bool:
+    """Tell whether all keys are the names of their topics."""
+    return all(name and name == topic.name for name, topic in table.topic_config_table.items())

@@ -1,0 +1,102 @@
+"""What the index gets of records that all have the same kinds of keys: a row of entries for each.
+
+    | id | key | tags |   of the first record, then of the second, and so on
+
+Columns of rows are packed in a third of the time of columns of entries: of a row most is as in the
+one before, its place in the log and its time once for all entries. And where all have the same
+tags, the entries of those lead on to one another, so that nothing is looked up for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kourou.store.index.index_columns import KeyColumns, to_or_from_disk
+from kourou.store.index.index_file import INDEX_ENTRY_BYTES, seconds_since
+
+_INT: Final = "i"
+_ENTRY_INTS: Final = INDEX_ENTRY_BYTES // 4
+_HASH, _PLACE_HIGH, _PLACE_LOW, _SECONDS, _PREVIOUS = range(_ENTRY_INTS)
+_LOW_FIRST: Final = sys.byteorder == "little"
+
+
+class KeyRows(NamedTuple):
+    """The entries of some records.
+
+    Attributes:
+        hashes: a column for each of a row's entries but the last: the hash of each record's key.
+        last: the hash of the last entry of each row; a column, or one for all.
+        offsets: where each record is.
+        times: its store time; none is before the one before it.
+    """
+
+    hashes: Sequence[array[int]]
+    last: array[int]
+    offsets: array[int]
+    times: Sequence[int]
+
+    def columns(self) -> KeyColumns:
+        """Return the same entry by entry."""
+        number = len(self.offsets)
+        last = self.last if len(self.last) == number else self.last * number
+        columns = (*self.hashes, last)
+        width = len(columns)
+        hashes = interleaved(columns)
+        offsets = interleaved((self.offsets,) * width)
+        times = interleaved((array("q", self.times),) * width)
+        return KeyColumns(hashes, offsets, times, self.times[0], self.times[-1])
+
+
+def interleaved(columns: Sequence[array[int]]) -> array[int]:
+    """Return the first of each column, then the second of each, and so on."""
+    if len(columns) == 1:
+        return columns[0]
+    found = columns[0] * len(columns)
+    for at, column in enumerate(columns):
+        found[at :: len(columns)] = column
+    return found
+
+
+def packed_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int]]) -> array[int]:
+    """Return the entries as the file holds them.
+
+    Args:
+        rows: the entries.
+        begin_at_ms: store time of the file's first entry.
+        previous: a column for each of a row's entries: the number of the entry before it.
+    """
+    hashes, last, offsets, times = rows
+    number = len(offsets)
+    columns = (*hashes, last)
+    seconds = [seconds_since(begin_at_ms, times[0])]
+    if seconds[0] != seconds_since(begin_at_ms, times[-1]):
+        known = {at_ms: seconds_since(begin_at_ms, at_ms) for at_ms in set(times)}
+        seconds = [known[at_ms] for at_ms in times]
+    high, low = _halves(offsets)
+    row = array(_INT, bytes(INDEX_ENTRY_BYTES * len(columns)))
+    row[_SECONDS::_ENTRY_INTS] = array(_INT, seconds[:1]) * len(columns)
+    row[_PLACE_HIGH::_ENTRY_INTS] = high[:1] * len(columns)
+    row[_ENTRY_INTS * len(hashes)] = last[0]
+    found = row * number
+    step = len(row)
+    for at, (column, before) in enumerate(zip(columns, previous, strict=True)):
+        first = at * _ENTRY_INTS
+        if len(column) == number:
+            found[first + _HASH :: step] = column
+        if high[0] != high[-1]:
+            found[first + _PLACE_HIGH :: step] = high
+        found[first + _PLACE_LOW :: step] = low
+        if len(seconds) == number:
+            found[first + _SECONDS :: step] = array(_INT, seconds)
+        found[first + _PREVIOUS :: step] = array(_INT, before)
+    to_or_from_disk(found)
+    return found
+
+
+def _halves(offsets: array[int]) -> tuple[array[int], array[int]]:
+    """Return the upper and the lower 32 bits of each."""
+    halves = array(_INT, offsets.tobytes())
+    return (halves[1::2], halves[::2]) if _LOW_FIRST else (halves[::2], halves[1::2])

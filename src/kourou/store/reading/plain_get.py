@@ -1,0 +1,165 @@
+"""The read that is asked for most: some messages of a queue, all wanted, in memory.
+
+It decides as `get_plan.plan_get` does, but on all entries together: about 4 us for 32 of them,
+where entry by entry they take 8. What may have left the memory since this process wrote it, or was
+there before it, is compared as by the ordinary read, at 2 us a record, unless that was done not
+long ago. Where anything else comes up than that all of them are handed out, it answers nothing, and
+the ordinary read says what is the case (`checked_get.get_resident`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from kourou.store.config import BELIEVED_BYTES
+from kourou.store.formats import ENTRY_BYTES
+from kourou.store.log.commitlog import CommitLog
+from kourou.store.log.record_check import RecordCheck, Wanted
+from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.simple_queue import SimpleQueue
+from kourou.store.reading.compared import Compared
+from kourou.store.reading.entry_blocks import EntryBlocks
+from kourou.store.reading.get_plan import get_bytes_max
+from kourou.store.reading.sealed_run import Run, SealedRunCheck
+
+_COUNT_MAX: Final = 64
+_SPAN_MAX: Final = 1 << 20
+"""Bytes of the log from the first record to the last; records that lie further apart would have to
+be looked for page by page."""
+
+
+class PlainFound(NamedTuple):
+    """What such a read hands out.
+
+    Attributes:
+        next_offset: behind the last message.
+        min_offset: of the queue.
+        max_offset: of the queue.
+        records: the bytes of the messages, in the page cache: to be copied at once, not kept.
+        size: of all together.
+    """
+
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview]
+    size: int
+
+
+@lru_cache(_COUNT_MAX)
+def _entries(count: int) -> struct.Struct:
+    """Return the layout of so many queue entries: position and size of each, without its code."""
+    return struct.Struct(">" + "qi8x" * count)
+
+
+@lru_cache(_COUNT_MAX)
+def _codes(count: int) -> struct.Struct:
+    """Return the layout of the codes alone."""
+    return struct.Struct(">" + "12xq" * count)
+
+
+class PlainGet:
+    """Such reads of one store, on its own thread: it keeps some of what it read and compared.
+
+    All of the log must count as in memory (`StoreConfig.resident_bytes` is 0).
+
+    Args:
+        log: of the store.
+        delay_levels_ms: see `RecordCheck`.
+        believed_bytes: see `QueueReading`.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        delay_levels_ms: Sequence[int],
+        *,
+        believed_bytes: int = BELIEVED_BYTES,
+    ) -> None:
+        self._log = log
+        self._delay_levels_ms = delay_levels_ms
+        self._believed_bytes = believed_bytes
+        self._blocks = EntryBlocks()
+        self._compared = Compared(believed_bytes)
+        self._check = SealedRunCheck()
+
+    def get(
+        self, queue: ConsumeQueue | None, offset: int, max_messages: int, max_bytes: int
+    ) -> PlainFound | None:
+        """Return what a reader gets who wants all messages; None if that is not so plain."""
+        if type(queue) is not SimpleQueue:
+            return None
+        low, high = queue.min_offset, queue.max_offset  # entries were made in the log's order
+        per_file = queue.segments.file_bytes // ENTRY_BYTES
+        count = min(max_messages, high - offset, per_file - offset % per_file)
+        if not 0 < count <= _COUNT_MAX or offset < low:
+            return None
+        try:
+            block = self._blocks.read(queue, offset, count)
+            found = None if block is None else self._read(queue, offset, count, block, max_bytes)
+        except OSError:  # the ordinary read meets it too, and tells
+            found = None
+        if found is None:
+            self._blocks.forget(queue)  # an entry that rotted is going to be written again
+            return None
+        return PlainFound(offset + count, low, high, *found)
+
+    def _read(
+        self,
+        queue: SimpleQueue,
+        offset: int,
+        count: int,
+        block: tuple[bytes, int],
+        max_bytes: int,
+    ) -> tuple[list[memoryview], int] | None:
+        """Return the records of the entries at a byte of a block, and their size together."""
+        fields = _entries(count).unpack_from(*block)
+        positions, sizes = fields[::2], fields[1::2]
+        size = sum(sizes)
+        if size > get_bytes_max(max_bytes):
+            return None
+        records = _records(self._log, positions, sizes, size)
+        if records is None:
+            return None
+        written, end = self._log.written_position, offset + count
+        if offset >= queue.unchecked_below and positions[0] >= written - self._believed_bytes:
+            return records, size
+        if not self._compared.holds(queue, offset, end, written):
+            body = b"".join(records)
+            codes = _codes(count).unpack_from(*block)
+            run = Run(tuple(range(offset, end)), positions, sizes, codes)
+            if not self._are_true(queue, run, body):
+                return None
+            self._compared.add(queue, offset, end, written, size)
+            records = [memoryview(body)]  # what was compared, whatever becomes of the page
+        return records, size
+
+    def _are_true(self, queue: SimpleQueue, run: Run, body: bytes) -> bool:
+        """Tell whether each record is the one that its entry stands for."""
+        topic, queue_id = queue.topic, queue.queue_id
+        if self._check.is_certain(topic, queue_id, run, body):
+            return True
+        check = RecordCheck(topic, queue_id, self._delay_levels_ms)
+        return check.first_wrong(body, list(map(Wanted, *run))) is None
+
+
+def _records(
+    log: CommitLog, positions: tuple[int, ...], sizes: tuple[int, ...], size: int
+) -> list[memoryview] | None:
+    """Return records of the log, of `size` together; None if they are not near and in memory."""
+    first = positions[0]
+    span = positions[-1] + sizes[-1] - first
+    end = min(log.written_position, log.segment_end(first))
+    if first < log.min_position or not size <= span <= _SPAN_MAX or first + span > end:
+        return None
+    view = log.view_resident(first, span)
+    if view is None:
+        return None
+    if size == span:  # of one queue alone: they lie one behind the other
+        return [view]
+    return [
+        view[at - first : at - first + length] for at, length in zip(positions, sizes, strict=True)
+    ]

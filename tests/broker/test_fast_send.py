@@ -1,0 +1,384 @@
+"""The path of plain sends leaves what the ordinary one leaves: files, answers, counts."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import FlushDiskType
+from kourou.broker.statistics.stats_samples import Window
+from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import encode_frame
+from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.remoting.limits import ConnectionLimits
+from kourou.store.config import StoreConfig
+from kourou.store.tools.check import check_store
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.lone_connection import LoneConnection
+from kourou.testing.loop import run_virtual
+from kourou.testing.send_rig import SendRig, message
+from tests.golden_exchanges import exchanges
+
+ALL_BYTES = ConnectionLimits().unanswered_bytes_max
+ALL_REQUESTS = ConnectionLimits().unanswered_requests_max
+_UNIQUE_IDS = ("0A00000100010000000018B4AAC20001", "0A0000010001000000001", "0A é", "", "A" * 32)
+_NAMES = (
+    "TAGS", "KEYS", "WAIT", "DELAY", "TRAN_MSG", "INNER_NUM", "INNER_MULTI_DISPATCH",
+    "__LITE_TOPIC", "_SYS_MSG_PRIORITY_", "__SHARDINGKEY", "MSG_REGION", "TRACE_ON", "CLUSTER",
+    "__CRC32#", "POP_CK", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY", "MYKEYS", "user", "é",
+    "", "INNER_MULTI_QUEUE_OFFSET",
+)  # fmt: skip
+_VALUES = ("true", "false", "1", "TagA", "k1 k2", "", "é", "a\x01b", "a" * 300, '"quoted\\"', "%d")
+
+
+class Outcome:
+    """What a broker that got some bytes leaves.
+
+    Attributes:
+        files: of its store once it was stopped; those of the index, named by times, by number.
+        answers: what it wrote, read by read.
+        stats: what it counted.
+    """
+
+    def __init__(self, disk: SimDisk, connection: LoneConnection, parts: BrokerParts) -> None:
+        self.answers = b"".join(connection.transport.writes)
+        self.ending = connection.transport.ending
+        parts.stats.sample(10_000)
+        self.stats: list[object] = [
+            parts.stats.values(name, key, Window.MINUTE)
+            for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
+            for key in ("T", "Long")
+        ] + [parts.stats.sizes, parts.stats.store.put_failures]
+        unanswered = connection.connection.unanswered
+        self.is_all_answered = unanswered.has_room(ALL_BYTES, ALL_REQUESTS)
+        self.pending = len(parts.commit._pending), parts.commit.pending_bytes
+        self._disk = disk
+
+    def files(self) -> dict[str, bytes]:
+        """Return name -> bytes of log and queues."""
+        found = {
+            f"index/{number}": self._disk.read(f"index/{name}", 0, 1 << 30)
+            for number, name in enumerate(sorted(self._disk.list("index")))
+        }
+        waiting = ["commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue"]
+        while waiting:
+            name = waiting.pop()
+            try:
+                found[name] = self._disk.read(name, 0, 1 << 30)
+            except IsADirectoryError:
+                waiting += [f"{name}/{inner}" for inner in self._disk.list(name)]
+            except FileNotFoundError:
+                pass
+        return found
+
+
+def outcome(chunks: list[bytes], *, is_fast: bool, seed: int, **options: Any) -> Outcome:
+    """Let a broker get the chunks in one read each, some of them in one turn of its loop."""
+    disk = SimDisk(seed)
+    found: list[Outcome] = []
+
+    async def main() -> None:
+        rng = Random(seed)
+        parts = BrokerParts(disk, seed=seed, config=small_config(**options))
+        rig = SendRig(parts)
+        parts.topics.put(TopicConfig("Long", 8, 8))
+        parts.topics.put(TopicConfig("Batched", 2, 2, attributes={"queue.type": "BatchCQ"}))
+        parts.topics.put(TopicConfig("L" * 127, 2, 2))
+        await parts.topics.persist()
+        connection = rig.connect(is_fast=is_fast)
+        for chunk in chunks:
+            if connection.transport.ending:
+                break
+            connection.receive_bytes(chunk)
+            if rng.random() < 0.7:
+                await asyncio.sleep(rng.choice((0, 0, 0.001, 0.01)))
+        await asyncio.sleep(30)
+        found.append(Outcome(disk, connection, parts))
+        parts.flusher.release()
+        await parts.stop()
+
+    run_virtual(main())
+    return found[0]
+
+
+def assert_same(chunks: list[bytes], *, seed: int = 0, **options: Any) -> Outcome:
+    fast = outcome(chunks, is_fast=True, seed=seed, **options)
+    slow = outcome(chunks, is_fast=False, seed=seed, **options)
+    assert fast.answers == slow.answers
+    assert fast.files() == slow.files()
+    assert fast.ending == slow.ending
+    assert fast.stats == slow.stats
+    assert fast.is_all_answered == slow.is_all_answered
+    assert fast.is_all_answered or fast.ending
+    assert fast.pending == slow.pending == (0, 0)
+    return fast
+
+
+def random_command(rng: Random) -> RemotingCommand:
+    """Return a send: plain in most cases, with something unusual in some."""
+    properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true", "TAGS": "TagA"}
+    if rng.random() < 0.5:
+        properties["KEYS"] = f"k{rng.getrandbits(20)}"
+    if rng.random() < 0.2:
+        properties["UNIQ_KEY"] = rng.choice(_UNIQUE_IDS)
+    if rng.random() < 0.2:
+        del properties["UNIQ_KEY"]
+    while rng.random() < 0.3:
+        properties[rng.choice(_NAMES)] = rng.choice(_VALUES)
+    order = list(properties.items())
+    rng.shuffle(order)
+    text = encode_properties(dict(order)).decode()
+    if rng.random() < 0.1:
+        text = rng.choice(
+            (text[:-1], text + text, text + "x", "\x02" + text, "", text + "a\x01\x02")
+        )
+    header: dict[str, Any] = {
+        "topic": rng.choice(("T", "T", "Long", "Batched", "L" * 127, "New", "%RETRY%g", "TBW102")
+                            if rng.random() < 0.3 else ("T",)),
+        "queue_id": rng.choice((0, 1, 2, 3, 4, 7, 8, -1)) if rng.random() < 0.3 else 1,
+        "sys_flag": rng.choice((0, 1, 2, 4, 8, 0x10, 0x301, 0x80)) if rng.random() < 0.2 else 0,
+        "flag": rng.choice((0, 7, -1)) if rng.random() < 0.1 else 0,
+        "born_timestamp": rng.choice((0, -1, 1_700_000_000_123)),
+        "reconsume_times": rng.choice((0, 0, 0, 3)),
+        "unit_mode": rng.random() < 0.05,
+        "max_reconsume_times": rng.choice((None, None, None, 5)),
+        "default_topic_queue_nums": rng.choice((4, 8, 16)),
+    }  # fmt: skip
+    body = rng.randbytes(rng.choice((0, 1, 100, 1024, 4000)))
+    if rng.random() < 0.05:
+        items = [BatchItem(0, b"b%d" % i, text.encode()) for i in range(rng.randrange(4))]
+        return message(
+            encode_batch(items), text, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, **header
+        )
+    code = rng.choice((10, 310)) if rng.random() < 0.1 else 310
+    return message(body, text, code=code, oneway=rng.random() < 0.05, **header)
+
+
+def random_frame(rng: Random) -> bytes:
+    """Return the frame of a random send, in some cases with its bytes changed."""
+    command = random_command(rng)
+    command.opaque = rng.choice((rng.getrandbits(31), 0, -1, -(1 << 31)))
+    frame = bytearray(encode_frame(command))
+    if rng.random() < 0.15:
+        words = ((b'"310"', b"310"), (b'"flag":0', b'"flag":2'), (b'"a":', b'"zz":'),
+                 (b'"j":"0"', b'"j":0'), (b'"k":"false"', b'"k":"FALSE"'),
+                 (b'"code":310,', b'"code": 310,'), (b'"e":"1"', b'"e":"01"'),
+                 (b'"e":"1"', b'"e":"+1"'), (b'"h":"0"', b'"h":null'),
+                 (b'"language":"PYTHON"', b'"language":"JAVA"'))  # fmt: skip
+        old, new = rng.choice(words)
+        changed = bytes(frame[8:]).replace(old, new, 1)
+        grown = len(changed) - (len(frame) - 8)
+        header_size = int.from_bytes(frame[4:8], "big") + grown
+        frame[:] = (len(changed) + 4).to_bytes(4, "big") + header_size.to_bytes(4, "big") + changed
+    elif rng.random() < 0.05:
+        frame[rng.randrange(8, len(frame))] ^= 1 << rng.randrange(8)
+    return bytes(frame)
+
+
+def cut(rng: Random, frames: list[bytes]) -> list[bytes]:
+    """Return the frames as reads: some of several frames, some of parts."""
+    chunks, stream = [], b"".join(frames)
+    while stream:
+        size = rng.choice((len(frames[0]), rng.randrange(1, 9000), 20_000))
+        chunks.append(stream[:size])
+        stream = stream[size:]
+    return chunks
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+@pytest.mark.parametrize("seed", range(30))
+def test_random_sends_leave_the_same_by_either_path(seed: int, flush: FlushDiskType) -> None:
+    rng = Random(seed)
+    chunks = cut(rng, [random_frame(rng) for _ in range(60)])
+    assert_same(chunks, seed=seed, flush_disk_type=flush)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(exchanges()) if name.startswith("310_")])
+def test_recorded_sends_leave_the_same_by_either_path(name: str) -> None:
+    frame = exchanges()[name].request.frame
+    assert_same([frame, frame + frame])
+
+
+def plain_frames(count: int, body: bytes = b"b" * 100) -> list[bytes]:
+    frames = []
+    for number in range(count):
+        text = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+        command = message(body, text, queue_id=number % 4)
+        command.opaque = 1000 + number
+        frames.append(encode_frame(command))
+    return frames
+
+
+def test_plain_sends_take_the_path() -> None:
+    taken: list[int] = []
+
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(), config=small_config())
+        rig = SendRig(parts)
+        await parts.topics.persist()
+        lone = rig.connect(is_fast=True)
+        lone.receive_bytes(b"".join(plain_frames(4)))  # makes the queues, by the ordinary way
+        connection = lone.connection
+        frames = bytearray(b"".join([*plain_frames(5), plain_frames(1)[0][:50]]))
+        taken.append(rig.fast_path(connection, frames, 0, len(frames)) - len(frames) + 50)
+        await asyncio.sleep(1)
+        await parts.stop()
+
+    run_virtual(main())
+    assert taken == [0]
+
+
+def test_messages_without_an_id_get_one_by_the_path() -> None:
+    bare = [
+        encode_frame(message(b"b" * 5_000, text, queue_id=number % 4))
+        for number, text in enumerate(["", "TAGS\x01a\x02", "KEYS\x01k\x02a\x01b\x02"] * 10)
+    ]
+    longest = "a\x01" + "x" * (PROPERTIES_SIZE_MAX - 400)
+    almost = [
+        encode_frame(message(b"b", f"{longest}{'x' * size}\x02")) for size in range(150, 310, 10)
+    ]  # some would be too long with an id only
+    store = StoreConfig(commitlog_segment_bytes=1 << 17, consumequeue_file_bytes=20 * 100)
+    fast = assert_same(
+        [b"".join(plain_frames(4)), b"".join(bare), *almost],
+        store=store, max_message_size_bytes=1 << 15,
+    )  # fmt: skip
+    stored = re.findall(rb'"transactionId":"([0-9A-F]{32})"', fast.answers)
+    assert 34 < len(set(stored)) == len(stored) < 50
+
+
+def test_all_that_one_read_brings_is_answered_in_one_write() -> None:
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(), config=small_config())
+        rig = SendRig(parts)
+        await parts.topics.persist()
+        lone = rig.connect(is_fast=True)
+        lone.receive_bytes(b"".join(plain_frames(64)))
+        assert not lone.transport.writes, "nothing is acknowledged before it is synced"
+        await asyncio.sleep(1)
+        assert len(lone.transport.writes) == 1
+        assert [answer.opaque for answer in lone.sent()] == list(range(1000, 1064))
+        await parts.stop()
+
+    run_virtual(main())
+
+
+def test_the_log_rolls_to_its_next_segment_on_the_way() -> None:
+    frames = plain_frames(150, b"b" * 1000)
+    store = StoreConfig(commitlog_segment_bytes=1 << 16, consumequeue_file_bytes=20 * 100)
+    fast = assert_same(cut(Random(1), frames), store=store, max_message_size_bytes=1 << 15)
+    assert len([name for name in fast.files() if name.startswith("commitlog/")]) > 2
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"pending_requests_max": 10},
+        {"pending_bytes_max": 5_000, "pending_connection_bytes_max": 5_000},
+        {"pending_connection_bytes_max": 3_000},
+    ],
+)
+def test_what_exceeds_a_limit_is_refused_as_by_the_other_path(limits: dict[str, int]) -> None:
+    options = {"max_message_size_bytes": 1_000} | limits
+    fast = assert_same([b"".join(plain_frames(64))], **options)
+    assert b"[OVERLOAD]" in fast.answers
+
+
+Failing = Callable[[SendRig, LoneConnection], Awaitable[None]]
+
+
+def run_both(test: Failing, **options: Any) -> list[list[RemotingCommand]]:
+    """Run the test with and without the path, and return the answers of each."""
+    answers = []
+
+    async def main(*, is_fast: bool) -> None:
+        parts = BrokerParts(SimDisk(), config=small_config(**options))
+        rig = SendRig(parts)
+        await parts.topics.persist()
+        lone = rig.connect(is_fast=is_fast)
+        await test(rig, lone)
+        answers.append(lone.sent())
+        parts.flusher.release()
+        parts.abandon()
+
+    for is_fast in (True, False):
+        run_virtual(main(is_fast=is_fast))
+    return answers
+
+
+def test_a_failed_write_refuses_what_it_held() -> None:
+    async def test(rig: SendRig, lone: LoneConnection) -> None:
+        rig.parts.disk.fail_after(0, OSError(errno.EIO, "broken"), operations=("write",))
+        lone.receive_bytes(b"".join(plain_frames(3)))
+        await asyncio.sleep(1)
+
+    fast, slow = run_both(test)
+    assert fast == slow
+    assert [answer.code for answer in fast] == [14, 14, 14]
+
+
+def indexed_frames(rng: Random, count: int) -> list[bytes]:
+    """Return plain sends to one queue whose keys and tags differ."""
+    frames = []
+    for number in range(count):
+        properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true"}
+        for name, values in (("KEYS", ("order-7", "k" * 20, "two keys")), ("TAGS", ("A", "B é"))):
+            if rng.random() < 0.9:
+                properties[name] = values[rng.random() > 0.97]
+        order = list(properties.items())
+        rng.shuffle(order)
+        command = message(b"x", encode_properties(dict(order)).decode(), queue_id=number % 2)
+        frames.append(encode_frame(command))
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_index_gets_of_plain_sends_what_it_reads_in_the_log(seed: int) -> None:
+    rng = Random(seed)
+    fast = assert_same(cut(rng, indexed_frames(rng, 300)), seed=seed)
+    assert fast.files()["index/0"]
+
+
+def test_what_a_full_disk_took_back_is_in_no_index() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        parts = BrokerParts(disk, config=small_config())
+        rig = SendRig(parts)
+        await parts.topics.persist()
+        lone = rig.connect(is_fast=True)
+        lone.receive_bytes(b"".join(indexed_frames(Random(1), 40)))
+        await asyncio.sleep(1)
+        disk.fail_after(0, OSError(errno.ENOSPC, "full"), operations=("write",))
+        lone.receive_bytes(b"".join(indexed_frames(Random(2), 40)))
+        await asyncio.sleep(1)
+        parts.store.flush(parts.clock.now_ms())
+        await rig.send(properties=encode_properties({"KEYS": "between " * 20}).decode())
+        lone.receive_bytes(b"".join(indexed_frames(Random(3), 40)))
+        await asyncio.sleep(1)
+        assert [answer.code for answer in lone.sent()] == [0] * 40 + [14] * 40 + [0] * 40
+        await parts.stop()
+
+    run_virtual(main())
+    assert check_store(disk).findings == []
+
+
+def test_a_sync_that_does_not_end_in_time_is_told() -> None:
+    async def test(rig: SendRig, lone: LoneConnection) -> None:
+        rig.parts.flusher.stall()
+        lone.receive_bytes(b"".join(plain_frames(3)))
+        await asyncio.sleep(20)
+
+    fast, slow = run_both(test)
+    assert fast == slow
+    assert [answer.code for answer in fast] == [10, 10, 10]
+    assert {answer.ext_fields["KOUROU_DURABILITY"] for answer in fast} == {"MEMORY"}

@@ -1,0 +1,38 @@
+"""What the garbage collector does in a server: little at a time, and garbage is found still."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+_PROGRAM = """
+import gc, json
+from kourou.cli.process import keep_collections_short
+
+keep_collections_short()
+
+def counts():
+    return [(one["collections"], one["collected"]) for one in gc.get_stats()]
+
+before = counts()
+stays = [[] for _ in range(100_000)]
+between = counts()
+for _ in range(20_000):
+    cycle = []
+    cycle.append(cycle)
+print(json.dumps([before, between, counts()]))
+"""
+
+
+def test_objects_that_come_and_stay_are_looked_at_while_they_are_young_only() -> None:
+    # In an interpreter of its own: what the collector does depends on all that one holds.
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, timeout=30
+    )
+    before, between, after = json.loads(done.stdout)
+    young, old = 1, 2
+    assert between[old] == before[old]
+    assert between[young][0] > before[young][0]
+    found = sum(count for _, count in after) - sum(count for _, count in between)
+    assert found > 10_000

@@ -1,0 +1,76 @@
+"""What is read of a consumerOffset.json in one go is what is read of it member by member."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kourou.protocol.bodies import DataVersion
+from kourou.protocol.bodies_offsets import (
+    ConsumerOffsetTable,
+    decode_consumer_offset_table,
+    encode_consumer_offset_table,
+)
+from kourou.protocol.plain_offsets import plain_offsets
+
+VERSION = DataVersion(7, 0, 1_795_228_489_975)
+GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "consumerOffset.json"
+NAMES = st.text("aB_%|-0", min_size=1, max_size=4)
+TABLES = st.dictionaries(
+    st.builds("{}@{}".format, NAMES, NAMES),
+    st.dictionaries(st.integers(0, 12), st.integers(-1, 2**63 - 1), max_size=9),
+    max_size=8,
+)
+TEXT = (
+    b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":2},'
+    b'"offsetTable":{"T@g":{0:5}},"pullOffsetTable":{}}'
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TABLES, TABLES, st.booleans())
+def test_it_is_the_same(
+    committed: dict[str, dict[int, int]], pulled: dict[str, dict[int, int]], pretty: bool
+) -> None:
+    table = ConsumerOffsetTable(committed, VERSION, {"g": ["T", "U-1"]}, pulled)
+    text = encode_consumer_offset_table(table, pretty=pretty)
+
+    plain = plain_offsets(text)
+
+    assert plain is not None
+    assert (plain.offset_table, plain.pull_offset_table) == (committed, pulled)
+    assert plain.data_version.timestamp == VERSION.timestamp
+
+
+def test_javas_file_is_read_so() -> None:
+    text = GOLDEN.read_bytes()
+    table = decode_consumer_offset_table(text)
+
+    plain = plain_offsets(text)
+
+    assert plain is not None
+    assert plain.offset_table == table.offsets
+    assert plain.pull_offset_table == table.pulled
+
+
+@pytest.mark.parametrize(
+    ("usual", "unusual"),
+    [
+        (b"T@g", b"T,{1:@g"),
+        (b"T@g", b'T\\"{1:@g'),
+        (b"{0:5}", b"{-1:5}"),
+        (b"{0:5}", b'{0:"5"}'),
+        (b"{0:5}", b"{0:9223372036854775808}"),
+        (b"{0:5}", b"null"),
+        (b'"counter":1,', b""),
+        (b"{}}", b"{}"),
+    ],
+)
+def test_what_is_written_otherwise_is_left_to_the_other_reader(
+    usual: bytes, unusual: bytes
+) -> None:
+    assert plain_offsets(TEXT) is not None
+    assert plain_offsets(TEXT.replace(usual, unusual)) is None

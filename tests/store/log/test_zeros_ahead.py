@@ -1,0 +1,172 @@
+"""Zeros go ahead of the log's records, never over one, and no failure of theirs harms any."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from kourou.errors import StoreError
+from kourou.store.log.zeros_ahead import SMALL_BYTES, ZEROS, ZerosAhead
+from kourou.store.paths import COMMITLOG
+from kourou.testing.disk import SimDisk
+from tests.store.rig import CONFIG, Rig
+
+SEGMENT_BYTES = 64 * 1024
+FIRST = f"{COMMITLOG}/{0:020d}"
+BODY = bytes(range(256)) * 20
+
+
+def new_rig(disk: SimDisk | None = None) -> Rig:
+    config = replace(CONFIG, commitlog_segment_bytes=SEGMENT_BYTES)
+    return Rig(disk or SimDisk(), config)
+
+
+def put(rig: Rig, count: int = 1) -> None:
+    """Store messages as a broker in sync mode does, but for the order of its calls' callers."""
+    for _ in range(count):
+        rig.append(BODY)
+        rig.store.write()
+        rig.store.fill_ahead()
+        plan = rig.store.sync_plan()
+        assert plan is not None
+        rig.store.run_sync(plan)
+        rig.store.synced(plan)
+        rig.store.dispatch(rig.store.synced_position)
+
+
+def check(rig: Rig, count: int) -> None:
+    assert rig.bodies() == [BODY] * count
+    assert rig.problems() == []
+
+
+def test_zeros_keep_ahead_of_what_is_written_within_its_segment() -> None:
+    random = Random(6)
+    step = 2 * len(ZEROS) + 4096
+    zeros, written, zeros_end = ZerosAhead(step), 0, 0
+    for _ in range(2_000):
+        written += random.randrange(1, 40_000)
+        segment_end = (written - 1) // step * step + step
+        start, size = zeros.take(written)
+        if size:
+            assert start == max(written, zeros_end)
+            assert size <= len(ZEROS)
+            zeros_end = start + size
+        assert zeros_end <= segment_end
+        assert zeros_end >= min(written + len(ZEROS) // 2, segment_end)
+
+
+def test_large_syncs_get_none_until_they_are_small_again() -> None:
+    zeros = ZerosAhead(1 << 30)
+    zeros.synced(SMALL_BYTES + 1)
+    assert zeros.take(1000) == (1000, 0)
+    zeros.synced(SMALL_BYTES)
+    assert zeros.take(1000) == (1000, len(ZEROS))
+    assert zeros.take(1000) == (1000, 0)
+
+
+def test_a_log_of_several_segments_is_whole_with_zeros_ahead() -> None:
+    rig = new_rig()
+    put(rig)
+    assert rig.disk.next_data(FIRST, 32_768) == 32_768
+    put(rig, 29)
+    assert len(rig.disk.list(COMMITLOG)) == 3
+    check(rig, 30)
+    rig.reopen()
+    check(rig, 30)
+
+
+def test_without_them_there_is_a_hole() -> None:
+    rig = new_rig()
+    rig.put(BODY)
+    assert rig.disk.next_data(FIRST, 32_768) == SEGMENT_BYTES
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+def test_a_crash_at_any_step_loses_nothing(*, is_power_lost: bool) -> None:
+    for seed in range(60):
+        rig = new_rig(SimDisk(seed))
+        put(rig, 10 + seed % 4)
+        stop_at = rig.disk.operations + seed % 9
+
+        def stop(_: str, name: str, rig: Rig = rig, stop_at: int = stop_at) -> None:
+            if rig.disk.operations > stop_at:
+                raise StoppedError(name)
+
+        rig.disk.on_operation = stop
+        try:
+            put(rig, 4)
+        except StoppedError:
+            pass
+        rig.disk.on_operation = None
+        (rig.crash if is_power_lost else rig.kill)()
+        assert len(rig.bodies()) >= 10 + seed % 4
+        before = len(rig.bodies())
+        put(rig, 15)
+        check(rig, before + 15)
+
+
+class StoppedError(Exception):
+    """The process ends here."""
+
+
+def test_a_disk_without_room_for_zeros_takes_messages() -> None:
+    rig = new_rig()
+    refused = []
+
+    def refuse_zeros(operation: str, name: str) -> None:
+        if operation == "write" and name == FIRST and rig.store.written_position > 0:
+            refused.append(name)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    rig.append(BODY)
+    rig.store.write()
+    rig.disk.on_operation = refuse_zeros
+    rig.store.fill_ahead()
+    rig.disk.on_operation = None
+    assert refused == [FIRST]
+    assert rig.store.read_only_reason is None
+    put(rig)
+    check(rig, 2)
+
+
+def test_a_device_that_fails_at_zeros_makes_the_store_read_only() -> None:
+    rig = new_rig()
+    rig.append(BODY)
+    rig.store.write()
+    rig.disk.fail_after(0, OSError(errno.EIO, "gone"), ("write",))
+    rig.store.fill_ahead()
+    assert "gone" in (rig.store.read_only_reason or "")
+    operations = rig.disk.operations
+    rig.store.fill_ahead()
+    assert rig.disk.operations == operations
+
+
+def test_a_write_that_was_taken_back_gets_zeros_again() -> None:
+    rig = new_rig()
+    put(rig)
+    rig.append(BODY)
+    rig.disk.fail_after(0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ("write",))
+    with pytest.raises(StoreError):
+        rig.store.write()
+    assert rig.disk.next_data(FIRST, 32_768) == SEGMENT_BYTES
+    rig.disk.free = 1 << 40
+    rig.store.flush(rig.now_ms)
+    put(rig, 3)
+    assert rig.disk.next_data(FIRST, 32_768) == 32_768
+    check(rig, 4)
+
+
+def test_a_segment_of_zeros_behind_the_end_is_cut_off() -> None:
+    rig = new_rig()
+    put(rig)
+    ahead = f"{COMMITLOG}/{SEGMENT_BYTES:020d}"
+    rig.disk.truncate(ahead, SEGMENT_BYTES)
+    rig.disk.write(ahead, 0, [bytes(8192)])
+    rig.kill()
+    assert rig.disk.list(COMMITLOG) == [f"{0:020d}"]
+    put(rig, 14)
+    check(rig, 15)

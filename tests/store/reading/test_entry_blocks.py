@@ -1,0 +1,131 @@
+"""Entries are what the queue's files hold, whether they were read for this reader or before."""
+
+from __future__ import annotations
+
+import random
+
+from kourou.store.formats import ENTRY, ENTRY_BYTES
+from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.simple_queue import SimpleQueue
+from kourou.store.reading.entry_blocks import EntryBlocks
+from kourou.testing.disk import SimDisk
+
+LONG_FILE_BYTES = 400 * ENTRY_BYTES
+
+
+class CountingDisk(SimDisk):
+    """Counts what is read of queue files; nothing of them is in memory while it is cold."""
+
+    reads = 0
+    is_cold = False
+    cold_from = 1 << 40
+
+    def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
+        if name.startswith("consumequeue"):
+            self.reads += 1
+            if self.is_cold or offset + size > self.cold_from:
+                return None
+        return super().read_resident(name, offset, size)
+
+
+def appended(number: int) -> Appended:
+    return Appended(
+        physical_offset=number * 100, queue_offset=number, size=100, topic="T", queue_id=0,
+        tags_code=0, store_at_ms=0,
+    )  # fmt: skip
+
+
+def filled(count: int, *, flushed: int | None = None) -> tuple[SimpleQueue, CountingDisk]:
+    """Return a queue of so many entries, the first of them flushed to its files."""
+    disk = CountingDisk()
+    queue = SimpleQueue(disk, "T", 0, LONG_FILE_BYTES)
+    flushed = count if flushed is None else flushed
+    for number in range(count):
+        if number == flushed:
+            queue.flush()
+        queue.put(appended(number))
+    if flushed == count:
+        queue.flush()
+    return queue, disk
+
+
+def read(blocks: EntryBlocks, queue: SimpleQueue, offset: int, count: int) -> list[int] | None:
+    """Return the offsets of the entries that are found."""
+    found = blocks.read(queue, offset, count)
+    if found is None:
+        return None
+    data, at = found
+    fields = ENTRY.iter_unpack(data[at : at + count * ENTRY_BYTES])
+    return [position // 100 for position, _, _ in fields]
+
+
+def test_a_queue_that_is_read_from_begin_to_end_takes_few_calls() -> None:
+    queue, disk = filled(400)
+    blocks = EntryBlocks()
+    for offset in range(0, 400, 25):
+        assert read(blocks, queue, offset, 25) == list(range(offset, offset + 25))
+    assert disk.reads == 2
+
+
+def test_reads_at_any_place_find_what_is_there() -> None:
+    dice = random.Random(1)
+    queue, _ = filled(1000, flushed=930)
+    blocks = EntryBlocks()
+    for _ in range(500):
+        offset = dice.randrange(999)
+        count = min(dice.choice((1, 3, 32)), 1000 - offset, 400 - offset % 400)
+        assert read(blocks, queue, offset, count) == list(range(offset, offset + count))
+
+
+def test_entries_that_come_are_found_behind_those_that_were_read() -> None:
+    queue, disk = filled(10)
+    blocks = EntryBlocks()
+    assert read(blocks, queue, 0, 10) == list(range(10))
+    for number in range(10, 20):
+        queue.put(appended(number))
+    assert read(blocks, queue, 5, 10) == list(range(5, 15))
+    queue.flush()
+    assert read(blocks, queue, 5, 15) == list(range(5, 20))
+    assert disk.reads == 3
+
+
+def test_what_is_forgotten_is_read_anew() -> None:
+    queue, disk = filled(20)
+    blocks = EntryBlocks()
+    disk.write(queue.segments.name(0), 3 * ENTRY_BYTES, [bytes(ENTRY_BYTES)])
+    assert read(blocks, queue, 3, 1) == [0]
+    disk.write(queue.segments.name(0), 3 * ENTRY_BYTES, [ENTRY.pack(300, 100, 0)])
+    blocks.forget(queue)
+    assert read(blocks, queue, 3, 1) == [3]
+
+
+def test_what_is_not_in_memory_is_not_waited_for() -> None:
+    queue, disk = filled(100)
+    disk.is_cold = True
+    assert read(EntryBlocks(), queue, 0, 10) is None
+    disk.is_cold, disk.cold_from = False, 20 * ENTRY_BYTES
+    blocks = EntryBlocks()
+    assert read(blocks, queue, 0, 20) == list(range(20)), "though those behind are not"
+    assert read(blocks, queue, 0, 21) is None
+
+
+def test_a_file_that_was_cut_short_is_not_taken_for_whole() -> None:
+    queue, disk = filled(100)
+    disk.truncate(queue.segments.name(0), 10 * ENTRY_BYTES + 7)
+    blocks = EntryBlocks()
+    assert read(blocks, queue, 0, 10) == list(range(10))
+    assert read(blocks, queue, 5, 6) is None
+
+
+def test_blocks_of_so_many_queues_are_kept() -> None:
+    disk = CountingDisk()
+    queues = [SimpleQueue(disk, "T", number, LONG_FILE_BYTES) for number in range(513)]
+    blocks = EntryBlocks()
+    for queue in queues:
+        queue.put(appended(0))
+        queue.flush()
+        assert read(blocks, queue, 0, 1) == [0]
+    for queue, reads in ((queues[-1], 0), (queues[1], 0), (queues[0], 1), (queues[2], 1)):
+        before = disk.reads
+        assert read(blocks, queue, 0, 1) == [0]
+        assert disk.reads - before == reads
