@@ -46,7 +46,8 @@ def write_until(stop: threading.Event, store: MessageStore, written: threading.E
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
-    opened = MessageStore.open(OsDisk(tmp_path), SMALL, NOW_MS, pid=1)
+    disk = OsDisk(tmp_path)
+    opened = MessageStore.open(disk, SMALL, NOW_MS, pid=1)
     stop, written = threading.Event(), threading.Event()
     writer = threading.Thread(target=write_until, args=(stop, opened, written))
     writer.start()
@@ -56,6 +57,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
     stop.set()
     writer.join()
     opened.close(NOW_MS)
+    disk.close()
 
 
 def test_a_live_check_finds_nothing(command: Command, store: Path) -> None:

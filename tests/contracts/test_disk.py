@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,12 @@ from kourou.testing.disk import SimDisk
 
 
 @pytest.fixture(params=["os", "sim"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    return OsDisk(tmp_path) if request.param == "os" else SimDisk()
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    if request.param == "os":
+        with closing(OsDisk(tmp_path)) as real:
+            yield real
+    else:
+        yield SimDisk()
 
 
 def contents(disk: Disk, name: str) -> bytes:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -298,7 +299,10 @@ def _check_reachable(broker: TransportConfig, namesrv: TransportConfig) -> None:
 
 def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
     """Return the config with the file sizes of the store that is there; it keeps them for life."""
-    sizes = sizes_made_with(OsDisk(path)) if path.is_dir() else {}
+    sizes: dict[str, int] = {}
+    if path.is_dir():
+        with closing(OsDisk(path)) as disk:
+            sizes = sizes_made_with(disk)
     for name, size in sizes.items():
         if (asked := getattr(config.store, name)) != size:
             log.info("store.size_kept name=%s made_with=%d asked=%d", name, size, asked)
