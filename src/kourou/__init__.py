@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kourou.client.consuming.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.consuming.pull_consumer import PullConsumer
     from kourou.client.consuming.push_consumer import PushConsumer
+    from kourou.client.consuming.redelivery import DeadLetter, RetryLater
     from kourou.client.consuming.seen_store import SeenInMemory, SeenInSqlite
     from kourou.client.health import ConsumerHealth, ProducerHealth
     from kourou.client.pull_result import PullResult, PullStatus
@@ -54,6 +55,7 @@ __all__ = [
     "ConsumeHook",
     "ConsumeOutcome",
     "ConsumerHealth",
+    "DeadLetter",
     "Durability",
     "GroupDescription",
     "Idempotent",
@@ -72,6 +74,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerConfig",
+    "RetryLater",
     "SeenInMemory",
     "SeenInSqlite",
     "SendAttempt",
@@ -101,6 +104,7 @@ _HOMES: Final = MappingProxyType(
         "ConsumeHook": "kourou.client.consuming.consume_hooks",
         "ConsumeOutcome": "kourou.client.consuming.consume_hooks",
         "ConsumerHealth": "kourou.client.health",
+        "DeadLetter": "kourou.client.consuming.redelivery",
         "Durability": "kourou.client.send_receipt",
         "GroupDescription": "kourou.client.administration.admin",
         "Idempotent": "kourou.client.consuming.idempotent",
@@ -119,6 +123,7 @@ _HOMES: Final = MappingProxyType(
         "PullStatus": "kourou.client.pull_result",
         "PushConsumer": "kourou.client.consuming.push_consumer",
         "PushConsumerConfig": "kourou.client.consuming.consumer_config",
+        "RetryLater": "kourou.client.consuming.redelivery",
         "SeenInMemory": "kourou.client.consuming.seen_store",
         "SeenInSqlite": "kourou.client.consuming.seen_store",
         "SendAttempt": "kourou.client.sending.send_hooks",

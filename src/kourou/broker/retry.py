@@ -11,7 +11,8 @@ The checks come in Java's order, each with Java's code:
 The message is stored anew for the group's retry topic, with one more in reconsume_times, and waits
 at a delay level: the one asked for, or 3 + reconsume_times, so that each try waits longer. With a
 negative level, or when it was given back as often as the group allows, it goes to the group's
-dead-letter topic, from where nobody takes it but by hand.
+dead-letter topic, from where nobody takes it but by hand. Our clients say why they gave it back,
+which a dead letter keeps as the property KOUROU_DLQ_REASON.
 
 The answer comes when the message is as safe as one that is sent; Java does not wait for the disk.
 
@@ -43,11 +44,15 @@ from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
 from kourou.model.host import Host
 from kourou.model.message import MessageExt
-from kourou.model.properties import encode_properties
+from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.headers_send import (
+    REASON_CHARS_MAX,
+    REASON_FIELD,
+    ConsumerSendMsgBackRequestHeader,
+)
 from kourou.protocol.message_decoding import decode_message
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
@@ -154,7 +159,8 @@ class SendBackHandler:
             # Else a crash could leave a dead letter in a topic that nobody can read.
             await self._topics.persist()
         now_ms = self._clock.now_ms()
-        draft = self._draft(message, topic, level, request)
+        reason = _reason_of(command) if is_dead else ""
+        draft = self._draft(message, topic, level, request, reason)
         result = await self._commit.put_and_wait([draft], now_ms)
         self._count(result, group.group_name, message, now_ms, is_dead=is_dead)
         if result.status is PutStatus.OK:
@@ -204,10 +210,11 @@ class SendBackHandler:
         )
 
     def _draft(
-        self, message: MessageExt, topic: TopicConfig, level: int, request: Request
+        self, message: MessageExt, topic: TopicConfig, level: int, request: Request, reason: str
     ) -> RecordDraft:
         """Return the message as it is stored anew: the same content, for another queue."""
         properties = dict(message.properties)
+        properties.pop(names.DLQ_REASON, None)  # of an earlier death, if it was redriven
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         properties[names.DELAY] = str(level)
@@ -218,6 +225,11 @@ class SendBackHandler:
             properties,
             len(self._config.now.delay_levels_ms),
         )
+        text = encode_properties(properties)
+        if reason:
+            told = encode_properties({names.DLQ_REASON: reason})
+            if len(text) + len(told) <= PROPERTIES_SIZE_MAX:
+                text += told
         return RecordDraft(
             topic=placement.topic.encode(),
             queue_id=placement.queue_id,
@@ -229,7 +241,7 @@ class SendBackHandler:
             reconsume_times=message.reconsume_times + 1,
             prepared_transaction_offset=0,
             body=message.body,
-            properties=encode_properties(properties),
+            properties=text,
         )
 
 
@@ -241,3 +253,9 @@ def _tries_max(
     if told is not None and command.version >= VERSION_MAX_RECONSUME_TIMES:
         return told
     return group.retry_max_times
+
+
+def _reason_of(command: RemotingCommand) -> str:
+    """Return why the delivery failed, as far as the client says and a property can hold."""
+    told = command.ext_fields.get(REASON_FIELD, "")[:REASON_CHARS_MAX]
+    return "".join(character if character.isprintable() else " " for character in told)

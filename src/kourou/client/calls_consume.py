@@ -38,7 +38,7 @@ from kourou.protocol.headers_consume import (
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.headers_send import REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
 
@@ -255,6 +255,7 @@ async def send_back(
     delay_level: int,
     max_reconsume_times: int | None,
     timeout_s: float,
+    reason: str | None = None,
 ) -> None:
     """Give a failed message back: the broker stores it again, for a later delivery.
 
@@ -269,6 +270,7 @@ async def send_back(
         max_reconsume_times: after so many deliveries again it becomes a dead letter; None: after
             as many as the broker has for the group.
         timeout_s: for the answer; after a timeout it may be stored.
+        reason: why it failed, in one line; brokers of ours keep it with a dead letter.
     """
     header = ConsumerSendMsgBackRequestHeader(
         message.physical_offset,
@@ -280,6 +282,8 @@ async def send_back(
         broker_name=message.broker_name or None,
     )
     command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    if reason is not None:
+        command.ext_fields[REASON_FIELD] = reason
     raise_for_response(await pool.request(address, command, timeout_s))
 
 

@@ -76,6 +76,8 @@ CRC32: Final = "__CRC32#"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 LITE_TOPIC: Final = "__LITE_TOPIC"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+DLQ_REASON: Final = "KOUROU_DLQ_REASON"
+"""Ours, of a dead letter: why its last delivery failed, in one line."""
 
 RESERVED: Final = frozenset(
     {

@@ -20,6 +20,13 @@ DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
 """Field of a send's answer, not one of RocketMQ's, by which our brokers tell our clients what the
 message survives: DISK, a power cut, or MEMORY, the death of the broker's process."""
 
+REASON_FIELD: Final = "KOUROU_DLQ_REASON"
+"""Field of a send back, not one of RocketMQ's: why the delivery failed, in one line. Our brokers
+keep it as the property of that name of a dead letter; Java's ignore it."""
+
+REASON_CHARS_MAX: Final = 300
+"""Longest reason that is kept, in characters."""
+
 
 @dataclass(slots=True, kw_only=True)
 class RpcHeader:

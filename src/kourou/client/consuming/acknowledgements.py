@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from kourou.client import calls_consume
@@ -15,6 +16,7 @@ from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import Delivery
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.process_queue import ProcessQueue
+from kourou.client.consuming.redelivery import DEFAULT, Redelivery, level_not_shorter
 from kourou.client.consuming.retry_send import send_to_retry_topic
 from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError
@@ -22,14 +24,10 @@ from kourou.model.message import MessageExt
 
 log = logging.getLogger(__name__)
 
-MAX_RECONSUME_TIMES: Final = 16
-"""Deliveries again of a copy in the retry topic, unless the config says another number: what
-brokers have for a group by default."""
-
 _OVERDUE_MAX: Final = 16
 """Messages of one queue given back in one look, as in Java: the rest waits for the next."""
 
-_OVERDUE_DELAY_LEVEL: Final = 3
+_OVERDUE: Final = Redelivery(level=3, reason="the listener took longer than consume_timeout_ms")
 """10 seconds: the delay of a message whose listener takes too long."""
 
 
@@ -72,14 +70,29 @@ class Acknowledgements:
             if offset is not None:
                 self._offsets.update(process_queue.queue, offset)
 
-    async def give_back(self, delivery: Delivery, delay_level: int = 0) -> bool:
+    async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
         """Have a broker deliver the message again later; return whether one took it.
 
-        Its own broker is asked to, else a copy is sent to the group's retry topic. A message that
-        is no longer this member's is left alone, and counts as taken.
+        Its own broker is asked to, else a copy is sent to the group's retry topic. A delay that is
+        no level is asked for by such a copy, too; a broker without timers refuses that, and takes
+        the next level. A message that is no longer this member's is left alone, and counts as
+        taken.
         """
         if not delivery.is_wanted:
             return True
+        message = delivery.message
+        if how.delay_ms is not None:
+            if await self._send_copy(message, how):
+                self.acknowledge(delivery)
+                return True
+            how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
+        if not (await self._send_back(delivery, how) or await self._send_copy(message, how)):
+            return False
+        self.acknowledge(delivery)
+        return True
+
+    async def _send_back(self, delivery: Delivery, how: Redelivery) -> bool:
+        """Ask the message's broker to deliver it again; return whether it will."""
         message = delivery.message
         instance, config = self._instance, self._config
         timeout_s = config.send_back_timeout_ms / 1000
@@ -91,33 +104,34 @@ class Acknowledgements:
                 address,
                 self._group,
                 message,
-                delay_level=delay_level,
+                delay_level=how.level,
                 max_reconsume_times=config.max_reconsume_times,
                 timeout_s=timeout_s,
+                reason=how.reason,
             )
         except KourouError as error:
             if error.refresh_route:
                 instance.routes.refresh_soon(queue.topic)
             log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, error)
-            if not await self._send_copy(message):
-                return False
-        self.acknowledge(delivery)
+            return False
         return True
 
-    async def _send_copy(self, message: MessageExt) -> bool:
+    async def _send_copy(self, message: MessageExt, how: Redelivery) -> bool:
         """Send the message to the retry topic; return whether a broker stored it."""
         config = self._config
-        limit = config.max_reconsume_times
         try:
             await send_to_retry_topic(
                 self._instance,
                 self._group,
                 message,
-                max_reconsume_times=MAX_RECONSUME_TIMES if limit is None else limit,
+                max_reconsume_times=config.max_reconsume_times,
                 timeout_s=config.send_back_timeout_ms / 1000,
+                how=how,
             )
         except KourouError as error:
-            log.warning("message.not_sent_again msg_id=%s reason=%s", message.msg_id, error)
+            # Of a delay the level that follows heals this, and a broker without timers is no fault.
+            level = logging.WARNING if how.delay_ms is None else logging.DEBUG
+            log.log(level, "message.not_sent_again msg_id=%s reason=%s", message.msg_id, error)
             return False
         return True
 
@@ -125,9 +139,9 @@ class Acknowledgements:
 class BroadcastAcknowledgements(Acknowledgements):
     """What ends a delivery in a group whose members each get all messages: done, well or badly."""
 
-    async def give_back(self, delivery: Delivery, delay_level: int = 0) -> bool:
+    async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
         """Drop the message: there is no broker that would deliver it to this member again."""
-        del delay_level
+        del how
         if delivery.is_wanted:
             log.warning("message.dropped msg_id=%s reason=broadcasting", delivery.message.msg_id)
             self.acknowledge(delivery)
@@ -147,4 +161,4 @@ async def give_back_overdue(
         for message in process_queue.overdue(started_before_ms, _OVERDUE_MAX):
             log.warning("message.overdue topic=%s msg_id=%s", message.topic, message.msg_id)
             delivery = Delivery(process_queue, message)
-            await acknowledgements.give_back(delivery, _OVERDUE_DELAY_LEVEL)
+            await acknowledgements.give_back(delivery, _OVERDUE)

@@ -2,7 +2,8 @@
 
     the listener    then
     returns         the message is done
-    raises          it is given back to its broker, which delivers it again later
+    raises          it is given back to its broker, which delivers it again later, or when and
+                    if at all `redelivery` says;
                     and after `max_reconsume_times` puts it into the dead-letter topic;
                     if the broker does not take it, a copy goes to the retry topic on another;
                     if none takes it, it is delivered again from memory
@@ -33,6 +34,7 @@ from kourou.client.consuming.listener_runs import (
     ListenerRuns,
     Unfinished,
 )
+from kourou.client.consuming.redelivery import Redelivery, is_instruction, redelivery_of
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
@@ -152,6 +154,9 @@ class ListenerCall:
                 raise error
             # The listener's own, of something that it awaited: a failure like any other.
             log.warning("listener.cancelled msg_id=%s", message.msg_id)
+            return error
+        if is_instruction(error):
+            log.debug("listener.gave_back msg_id=%s how=%r", message.msg_id, error)
             return error
         log.error(
             "listener.failed topic=%s msg_id=%s reconsume_times=%d",
@@ -300,22 +305,37 @@ class ConcurrentConsumption:
 
     async def _end(self, delivery: Delivery, error: BaseException | None) -> None:
         """Acknowledge what the listener returned from, and give back what it failed with."""
-        if error is None:
+        how = None if error is None else redelivery_of(error, delivery.message)
+        if how is None:
             self._acknowledgements.acknowledge(delivery)
-        elif not await self._acknowledgements.give_back(delivery):
-            self._deliver_later(delivery)
+        elif not await self._acknowledgements.give_back(delivery, how):
+            self._deliver_later(delivery, how)
 
-    def _deliver_later(self, delivery: Delivery) -> None:
-        """Deliver the message again from memory, after a while; till then it stays held."""
+    def _deliver_later(self, delivery: Delivery, how: Redelivery) -> None:
+        """Deliver the message again from memory, after a while; till then it stays held.
+
+        Not before the time that its listener asked for: such a message is given back when a broker
+        takes it.
+        """
         process_queue, message = delivery.process_queue, delivery.message
-        message.reconsume_times += 1
         process_queue.postpone(message)
+        delay_s = self._config.local_retry_delay_ms / 1000
 
         async def deliver() -> None:
-            await asyncio.sleep(self._config.local_retry_delay_ms / 1000)
+            await asyncio.sleep(delay_s)
             self._ready.put(process_queue, (message,))
 
-        self._tasks.start(deliver, "local retry")
+        async def give_back() -> None:
+            while True:
+                await asyncio.sleep(delay_s)
+                if await self._acknowledgements.give_back(delivery, how):
+                    return
+
+        if how.is_asked_for:
+            self._tasks.start(give_back, "give back again")
+        else:
+            message.reconsume_times += 1
+            self._tasks.start(deliver, "local retry")
 
 
 def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:

@@ -1,4 +1,4 @@
-"""Sends a failed message to the retry topic, when its broker does not take it back.
+"""Sends a failed message to the retry topic: its broker does not take it back, or takes no times.
 
 Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.client.calls_send import Outgoing, send_command, send_message
+from kourou.client.consuming.redelivery import DEFAULT, Redelivery
 from kourou.client.instance import ClientInstance
 from kourou.errors import NoRouteError
 from kourou.model import properties as names
@@ -22,19 +23,39 @@ _FIRST_DELAY_LEVEL: Final = 3
 
 _DEFAULT_QUEUE_NUMS: Final = 1
 
+_OUTDATED: Final = (
+    names.TRAN_MSG,
+    names.DELAY,
+    names.DLQ_REASON,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELIVER_MS,
+)
+"""Properties of the delivery before, which say nothing about the next."""
+
 
 async def send_to_retry_topic(
     instance: ClientInstance,
     group: str,
     message: MessageExt,
     *,
-    max_reconsume_times: int,
+    max_reconsume_times: int | None,
     timeout_s: float,
+    how: Redelivery = DEFAULT,
 ) -> None:
     """Store a copy of the message for a later delivery to the group, on any broker that can.
 
     A broker other than that of the message is taken where there is one. The copy counts one more
-    delivery; beyond `max_reconsume_times` the broker makes it a dead letter.
+    delivery; beyond `max_reconsume_times` the broker makes it a dead letter. A message that is to
+    be one at once counts more than that.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        message: as pulled.
+        max_reconsume_times: None: what the broker has for the group.
+        timeout_s: for each of two requests.
+        how: when it is to come again.
 
     Raises:
         TransportError: no answer came; it may be stored.
@@ -49,10 +70,20 @@ async def send_to_retry_topic(
     queue: MessageQueue = instance.runtime.random.choice(others or queues)
     reconsume_times = message.reconsume_times + 1
     properties = dict(message.properties)
-    properties.pop(names.TRAN_MSG, None)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
     properties[names.RETRY_TOPIC] = message.topic
-    properties[names.DELAY] = str(_FIRST_DELAY_LEVEL + message.reconsume_times)
+    for name in _OUTDATED:
+        properties.pop(name, None)
+    if how.level < 0:
+        max_reconsume_times = message.reconsume_times
+    if how.delay_ms is not None:
+        properties[names.TIMER_DELAY_MS] = str(how.delay_ms)
+    else:
+        level = how.level if how.level > 0 else _FIRST_DELAY_LEVEL + message.reconsume_times
+        properties[names.DELAY] = str(level)
+    may_die = max_reconsume_times is None or reconsume_times > max_reconsume_times
+    if how.reason is not None and may_die:
+        properties[names.DLQ_REASON] = how.reason
     outgoing = Outgoing(
         topic, (message.msg_id,), message.body, encode_properties(properties).decode(), message.flag
     )
