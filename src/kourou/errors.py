@@ -61,6 +61,10 @@ class FilterSyntaxError(UsageError, ValueError):
         self.position = position
 
 
+class FilterEvaluationError(UsageError, ValueError):
+    """A filter expression has no result for a message, which so does not match."""
+
+
 class ListenFailedError(UsageError):
     """A server could not open its port.
 

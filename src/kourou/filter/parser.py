@@ -1,0 +1,340 @@
+"""From the text of a property expression to its tree.
+
+    or          and (OR and)*
+    and         equality (AND equality)*
+    equality    comparison (= comparison | <> comparison | IS [NOT] NULL)*
+    comparison  operand (< <= > >= operand | [NOT] BETWEEN operand AND operand
+                         | [NOT] IN (texts) | [NOT] CONTAINS, STARTSWITH, ENDSWITH text)*
+    operand     (+ | - | NOT)* (literal | name | ( or ))
+
+What follows a complete expression is left unread, as in Java: `b LIKE 'x'` is `b`.
+
+Source: SelectorParser.jj, ComparisonExpression.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from kourou.errors import FilterEvaluationError, FilterSyntaxError
+from kourou.filter.java_numbers import INT_MAX, LONG_MAX, compare
+from kourou.filter.lexer import Lexer, Token, TokenKind
+from kourou.filter.tree import (
+    And,
+    Cast,
+    Constant,
+    Equal,
+    In,
+    Kind,
+    Negate,
+    Node,
+    Not,
+    Or,
+    Ordered,
+    Property,
+    Search,
+    is_boolean,
+)
+
+LENGTH_MAX: Final = 64 * 1024
+"""Characters of an expression; a broker keeps it for as long as somebody subscribes by it."""
+DEPTH_MAX: Final = 64
+"""Operators and parentheses within each other. Chains of AND or OR are one, however long."""
+
+_ORDERS: Final = frozenset({"<", "<=", ">", ">="})
+_SEARCHES: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
+_DIGITS_MAX: Final = 19
+_CONSTANTS: Final = {
+    "TRUE": Constant(Kind.BOOLEAN, True),
+    "FALSE": Constant(Kind.BOOLEAN, False),
+    "NULL": Constant(Kind.NULL, None),
+}
+
+
+class Parsed(NamedTuple):
+    """An expression.
+
+    Attributes:
+        ignored_at: index of the text behind the expression that means nothing; None if there is
+            none.
+    """
+
+    tree: Node
+    ignored_at: int | None
+
+
+def parse(text: str) -> Parsed:
+    """Return what the text says.
+
+    Raises:
+        FilterSyntaxError: it says nothing that RocketMQ understands, or is longer or deeper than
+            `LENGTH_MAX` and `DEPTH_MAX`.
+    """
+    if len(text) > LENGTH_MAX:
+        raise FilterSyntaxError(
+            f"an expression of {len(text)} characters, at most {LENGTH_MAX} are taken: split the "
+            "group",
+            LENGTH_MAX,
+        )
+    parser = _Parser(text)
+    tree = parser.expression()
+    behind = parser.lexer.peek()
+    return Parsed(tree, None if behind.kind is TokenKind.END else behind.position)
+
+
+class _Parser:
+    """Reads one text, from the left to the right."""
+
+    def __init__(self, text: str) -> None:
+        self.lexer = Lexer(text)
+        self._open = 0  # parentheses
+        self._depths: dict[int, int] = {}  # of nodes by id; those of operands are 1
+
+    def expression(self) -> Node:
+        begin = self.lexer.peek().position
+        return self._boolean(self._or(), begin)
+
+    def _or(self) -> Node:
+        return self._chain("OR")
+
+    def _and(self) -> Node:
+        return self._chain("AND")
+
+    def _chain(self, word: str) -> Node:
+        """Read what stands between ANDs or ORs: one operator, so that a long chain is not deep."""
+        part = self._and if word == "OR" else self._equality
+        begin = self.lexer.peek().position
+        first = part()
+        if not self._is_word(word):
+            return first
+        parts = [self._boolean(first, begin)]
+        while self._is_word(word):
+            self.lexer.take()
+            begin = self.lexer.peek().position
+            parts.append(self._boolean(part(), begin))
+        node = Or(tuple(parts)) if word == "OR" else And(tuple(parts))
+        return self._made(node, begin, *parts)
+
+    def _equality(self) -> Node:
+        left = self._comparison()
+        while True:
+            token = self.lexer.peek()
+            if token.kind is TokenKind.SIGN and token.text in ("=", "<>"):
+                self.lexer.take()
+                left = self._equal(left, self._comparison(), token.position)
+                if token.text == "<>":
+                    left = self._made(Not(left), token.position, left)
+            elif token == (TokenKind.WORD, "IS", token.position):
+                self.lexer.take()
+                is_negated = self._takes_word("NOT")
+                self._expect("NULL")
+                left = self._made(Equal(left, _CONSTANTS["NULL"]), token.position, left)
+                if is_negated:
+                    left = self._made(Not(left), token.position, left)
+            else:
+                return left
+
+    def _comparison(self) -> Node:
+        left = self._operand()
+        while True:
+            token = self.lexer.peek()
+            if token.kind is TokenKind.SIGN and token.text in _ORDERS:
+                self.lexer.take()
+                left = self._ordered(token.text, left, self._operand(), token.position)
+                continue
+            if token.kind is not TokenKind.WORD:
+                return left
+            is_negated = self._takes_word("NOT")
+            word = self.lexer.peek()
+            if word.kind is TokenKind.WORD and word.text in _SEARCHES:
+                self.lexer.take()
+                text = self._string()
+                node: Node = Search(word.text, left, text, is_negated)
+                left = self._made(node, word.position, left)
+            elif word == (TokenKind.WORD, "BETWEEN", word.position):
+                left = self._between(left, is_negated=is_negated)
+            elif word == (TokenKind.WORD, "IN", word.position):
+                left = self._in(left, is_negated=is_negated)
+            elif is_negated:
+                raise _unexpected(word, "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
+            else:
+                return left
+
+    def _operand(self) -> Node:
+        signs: list[Token] = []
+        while (token := self.lexer.peek()).text in ("+", "-", "NOT") and token.kind in _PREFIXES:
+            signs.append(self.lexer.take())
+        begin = self.lexer.peek().position
+        node = self._primary()
+        for sign in reversed(signs):
+            if sign.text == "-":
+                node = self._made(Negate(node), sign.position, node)
+            elif sign.text == "NOT":
+                node = self._boolean(node, begin)
+                node = self._made(Not(node), sign.position, node)
+        return node
+
+    def _primary(self) -> Node:
+        token = self.lexer.take()
+        if token.kind is TokenKind.NAME:
+            return Property(token.text)
+        if token.kind is TokenKind.STRING:
+            return Constant(Kind.STRING, token.text)
+        if token.kind is TokenKind.INTEGER:
+            return _integer(token)
+        if token.kind is TokenKind.FLOAT:
+            return _float(token)
+        if token.kind is TokenKind.WORD and token.text in _CONSTANTS:
+            return _CONSTANTS[token.text]
+        if token != (TokenKind.SIGN, "(", token.position):
+            raise _unexpected(token, "a property, a number, a string, TRUE, FALSE, NULL or (")
+        self._open += 1
+        if self._open > DEPTH_MAX:
+            raise _too_deep(token.position)
+        node = self._or()
+        self._expect(")")
+        self._open -= 1
+        return node
+
+    def _equal(self, left: Node, right: Node, position: int) -> Node:
+        for node in (left, right):
+            if isinstance(node, Constant) and node.value is None:
+                raise FilterSyntaxError("NULL cannot be compared: write IS NULL", position)
+        if (
+            isinstance(left, Constant)
+            and isinstance(right, Constant)
+            and left.kind is Kind.BOOLEAN
+            and right.kind is not Kind.BOOLEAN
+        ):
+            raise FilterSyntaxError(f"{left} cannot be compared with {right}", position)
+        return self._made(Equal(left, right), position, left, right)
+
+    def _ordered(self, sign: str, left: Node, right: Node, position: int) -> Node:
+        for node in (left, right):
+            is_text = isinstance(node, Constant) and node.kind is Kind.STRING
+            if is_text or is_boolean(node):
+                raise FilterSyntaxError(
+                    f"{node} cannot be compared by {sign}: only numbers and properties can",
+                    position,
+                )
+        return self._made(Ordered(sign, left, right), position, left, right)
+
+    def _between(self, left: Node, *, is_negated: bool) -> Node:
+        position = self.lexer.take().position
+        low = self._operand()
+        self._expect("AND")
+        high = self._operand()
+        _check_between(low, high, position)
+        signs = ("<", ">") if is_negated else (">=", "<=")
+        parts = (
+            self._ordered(signs[0], left, low, position),
+            self._ordered(signs[1], left, high, position),
+        )
+        return self._made(Or(parts) if is_negated else And(parts), position, *parts)
+
+    def _in(self, left: Node, *, is_negated: bool) -> Node:
+        position = self.lexer.take().position
+        self._expect("(")
+        texts = [self._string()]
+        while self.lexer.peek().text == "," and self.lexer.peek().kind is TokenKind.SIGN:
+            self.lexer.take()
+            texts.append(self._string())
+        self._expect(")")
+        if not isinstance(left, Property):
+            raise FilterSyntaxError(f"a property stands before IN, not {left}", position)
+        return In(left, tuple(texts), is_negated)
+
+    def _string(self) -> str:
+        token = self.lexer.take()
+        if token.kind is not TokenKind.STRING:
+            raise _unexpected(token, "a string in single quotes")
+        return token.text
+
+    def _boolean(self, node: Node, begin: int) -> Node:
+        """Return a node that may stand where true or false is asked for."""
+        if isinstance(node, Property):
+            return Cast(node)
+        if not is_boolean(node):
+            raise FilterSyntaxError(f"{node} is neither true nor false", begin)
+        return node
+
+    def _is_word(self, word: str) -> bool:
+        token = self.lexer.peek()
+        return token.kind is TokenKind.WORD and token.text == word
+
+    def _takes_word(self, word: str) -> bool:
+        if not self._is_word(word):
+            return False
+        self.lexer.take()
+        return True
+
+    def _expect(self, text: str) -> None:
+        token = self.lexer.take()
+        if token.text != text or token.kind not in (TokenKind.WORD, TokenKind.SIGN):
+            raise _unexpected(token, text)
+
+    def _made(self, node: Node, position: int, *parts: Node) -> Node:
+        """Return the node, which must not be too deep: it is compiled and run by calls."""
+        depth = 1 + max(self._depths.get(id(part), 1) for part in parts)
+        if depth > DEPTH_MAX:
+            raise _too_deep(position)
+        self._depths[id(node)] = depth
+        return node
+
+
+_PREFIXES: Final = (TokenKind.SIGN, TokenKind.WORD)
+
+
+def _integer(token: Token) -> Constant:
+    digits = token.text.rstrip("lL")
+    if len(digits) > _DIGITS_MAX or int(digits) > LONG_MAX:
+        raise FilterSyntaxError(f"{_shown(digits)} is above {LONG_MAX}", token.position)
+    value = int(digits)
+    return Constant(Kind.INT if value <= INT_MAX else Kind.LONG, value)
+
+
+def _float(token: Token) -> Constant:
+    value = float(token.text)
+    if math.isinf(value):
+        raise FilterSyntaxError(f"{_shown(token.text)} is beyond 64 bits", token.position)
+    if value == 0:
+        # Java's mistake: it takes the smallest positive number for the lowest.
+        reason = f"RocketMQ does not take {_shown(token.text)}: write 0 for whole numbers"
+        raise FilterSyntaxError(reason, token.position)
+    return Constant(Kind.DOUBLE, value)
+
+
+def _check_between(low: Node, high: Node, position: int) -> None:
+    """Refuse constants between which nothing is."""
+    if not isinstance(low, Constant) or not isinstance(high, Constant):
+        return
+    if low.value is None or high.value is None:
+        raise FilterSyntaxError("nothing is between NULL and something", position)
+    try:
+        order = compare(high.kind, high.value, low.kind, low.value)
+    except FilterEvaluationError as error:
+        raise FilterSyntaxError(str(error), position) from error
+    if order < 0:
+        raise FilterSyntaxError(
+            f"nothing is between {low} and {high}: the smaller comes first", position
+        )
+
+
+def _unexpected(token: Token, wanted: str) -> FilterSyntaxError:
+    found = _shown(token.text) if token.text else token.kind.value
+    return FilterSyntaxError(f"{wanted} should stand here, not {found}", token.position)
+
+
+def _too_deep(position: int) -> FilterSyntaxError:
+    return FilterSyntaxError(
+        f"more than {DEPTH_MAX} operators or parentheses are within each other: write it flatter",
+        position,
+    )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+
+
+_SHOWN_MAX: Final = 64

@@ -1,0 +1,314 @@
+"""Property expressions (SQL92): which messages they take.
+
+A message is taken where its expression is true; not where it is false, unknown, or has no result
+because a property that should be a number is none: then the whole expression has none, but for what
+a false left side of AND, or a true one of OR, made needless.
+
+An expression is compiled once into functions that call each other; what kind each operand has is
+decided then, so that `a > 5` costs a look-up, a conversion and a comparison for a message.
+
+Source: ComparisonExpression.java, LogicExpression.java, UnaryExpression.java, SelectorParser.java
+(PARSE_CACHE), apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from kourou.errors import FilterEvaluationError, FilterSyntaxError
+from kourou.filter.java_numbers import (
+    compare,
+    compare_doubles,
+    is_true_text,
+    read_double,
+    read_int,
+    read_long,
+    read_number,
+)
+from kourou.filter.parser import parse
+from kourou.filter.tree import (
+    And,
+    Cast,
+    Constant,
+    Equal,
+    In,
+    Kind,
+    Negate,
+    Node,
+    Not,
+    Or,
+    Ordered,
+    Property,
+    Search,
+    Value,
+    kind_of,
+    number,
+)
+
+CACHED_MAX: Final = 100
+"""Compiled expressions that are kept, as in Java; those of subscriptions live with them."""
+
+Properties: TypeAlias = Mapping[str, str]
+Evaluate: TypeAlias = Callable[[Properties], Value]
+Decide: TypeAlias = Callable[[Properties], bool | None]
+
+
+class SqlFilter:
+    """A compiled expression.
+
+    Attributes:
+        expression: what it was made of.
+        text: the tree of it, as Java writes it.
+        evaluate: returns True, False, or None where it is unknown; raises a
+            `FilterEvaluationError` where there is no result.
+        ignored_at: index of the text behind the expression that means nothing, None if there is
+            none.
+    """
+
+    __slots__ = ("evaluate", "expression", "ignored_at", "text")
+
+    def __init__(self, expression: str) -> None:
+        """Compile.
+
+        Raises:
+            FilterSyntaxError: it is no expression.
+        """
+        tree, self.ignored_at = parse(expression)
+        self.expression = expression
+        self.text = str(tree)
+        self.evaluate: Decide = _decide(tree)
+
+    def matches(self, properties: Properties) -> bool:
+        """Return whether a message with these properties is taken."""
+        try:
+            return self.evaluate(properties) is True
+        except FilterEvaluationError:
+            return False
+
+
+@lru_cache(CACHED_MAX)
+def compile_sql(expression: str) -> SqlFilter:
+    """Return the compiled expression.
+
+    Raises:
+        FilterSyntaxError: it is no expression.
+    """
+    return SqlFilter(expression)
+
+
+def check_sql(expression: str) -> SqlFilter:
+    """Return the compiled expression, which must be nothing but one.
+
+    For who writes expressions; brokers ignore what follows one, and so must who reads them.
+
+    Raises:
+        FilterSyntaxError: it is none, or something follows it.
+    """
+    compiled = compile_sql(expression)
+    if compiled.ignored_at is not None:
+        raise FilterSyntaxError(
+            f"RocketMQ ignores what follows {compiled.text}: LIKE and arithmetic do not exist, NOT "
+            "takes one operand",
+            compiled.ignored_at,
+        )
+    return compiled
+
+
+def _decide(node: Node) -> Decide:
+    """Return the function of a node that is true, false or unknown."""
+    if isinstance(node, And | Or):
+        return _logic(tuple(map(_decide, node.operands)), is_or=isinstance(node, Or))
+    if isinstance(node, Not):
+        return _not(_decide(node.operand))
+    if isinstance(node, Equal):
+        return _equal(node.left, node.right)
+    if isinstance(node, Ordered):
+        return _ordered(_TESTS[node.sign], node.left, node.right)
+    if isinstance(node, In):
+        return _in(node.operand.name, frozenset(node.texts), is_negated=node.is_negated)
+    if isinstance(node, Search):
+        return _search(node)
+    if isinstance(node, Cast):
+        name = node.operand.name
+        return lambda properties: None if properties.get(name) is None else False
+    assert isinstance(node, Constant), node
+    value = node.value
+    assert value is None or isinstance(value, bool)
+    return lambda _properties: value
+
+
+def _value(node: Node) -> Evaluate:
+    """Return the function of any node."""
+    if isinstance(node, Property):
+        name = node.name
+        return lambda properties: properties.get(name)
+    if isinstance(node, Constant) or number(node) is not None:
+        constant = node.value if isinstance(node, Constant) else number(node)
+        return lambda _properties: constant
+    if isinstance(node, Negate):
+        of = _value(node.operand)
+
+        def negated(properties: Properties) -> None:
+            of(properties)  # what it raises, this does
+
+        return negated
+    return _decide(node)
+
+
+def _logic(operands: Sequence[Decide], *, is_or: bool) -> Decide:
+    """Return AND, or OR, of all: the first that decides ends it."""
+
+    def logic(properties: Properties) -> bool | None:
+        result: bool | None = not is_or
+        for operand in operands:
+            decided = operand(properties)
+            if decided is is_or:
+                return decided
+            if decided is None:
+                result = None
+        return result
+
+    if len(operands) > _PAIR:
+        return logic
+    left, right = operands
+
+    def pair(properties: Properties) -> bool | None:
+        first = left(properties)
+        if first is is_or:
+            return first
+        second = right(properties)
+        return second if second is is_or or first is not None else None
+
+    return pair
+
+
+_PAIR: Final = 2
+
+
+def _not(operand: Decide) -> Decide:
+    def negation(properties: Properties) -> bool | None:
+        decided = operand(properties)
+        return None if decided is None else not decided
+
+    return negation
+
+
+def _in(name: str, texts: frozenset[str], *, is_negated: bool) -> Decide:
+    def is_in(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else (text in texts) is not is_negated
+
+    return is_in
+
+
+def _search(node: Search) -> Decide:
+    """Return a search, which is false of what is no text, and of an empty text to search for."""
+    sought, test, is_negated = node.text, _SEARCHES[node.word], node.is_negated
+    if not sought:
+        return lambda _properties: False
+    of = _value(node.operand)
+
+    def searched(properties: Properties) -> bool:
+        text = of(properties)
+        return test(text, sought) is not is_negated if isinstance(text, str) else False
+
+    return searched
+
+
+def _equal(left: Node, right: Node) -> Decide:
+    """Return whether both are the same: null is equal to null, and unknown only on the left."""
+    if isinstance(left, Property):
+        name, literal = left.name, number(right)
+        if literal is not None:
+            return _property_is(name, literal, read_number(kind_of(right)))
+        if isinstance(right, Constant) and isinstance(right.value, str):
+            return _property_is_text(name, right.value)
+        if isinstance(right, Constant) and isinstance(right.value, bool):
+            return _property_is(name, right.value, is_true_text)
+    first, second = _value(left), _value(right)
+    left_kind, right_kind = kind_of(left), kind_of(right)
+
+    def equal(properties: Properties) -> bool | None:
+        one, other = first(properties), second(properties)
+        if one is None:
+            return True if other is None else None
+        if other is None:
+            return False
+        return compare(left_kind, one, right_kind, other) == 0
+
+    return equal
+
+
+def _property_is(name: str, literal: Value, read: Callable[[str], Value]) -> Decide:
+    def equal(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else read(text) == literal
+
+    return equal
+
+
+def _property_is_text(name: str, literal: str) -> Decide:
+    def equal(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else text == literal
+
+    return equal
+
+
+def _ordered(test: Callable[[float, float], bool], left: Node, right: Node) -> Decide:
+    """Return how both compare as numbers; unknown where one is null."""
+    literal = number(right)
+    if isinstance(left, Property) and literal is not None:
+        kind = kind_of(right)
+        if kind is Kind.DOUBLE:
+            return _double_orders(test, left.name, literal)
+        return _whole_orders(test, left.name, literal, read_int if kind is Kind.INT else read_long)
+    first, second = _value(left), _value(right)
+    left_kind, right_kind = kind_of(left), kind_of(right)
+
+    def ordered(properties: Properties) -> bool | None:
+        one = first(properties)
+        if one is None:
+            return None
+        other = second(properties)
+        if other is None:
+            return None
+        if isinstance(one, str) and isinstance(other, str):
+            return test(compare_doubles(read_double(one), read_double(other)), 0)
+        return test(compare(left_kind, one, right_kind, other), 0)
+
+    return ordered
+
+
+def _whole_orders(
+    test: Callable[[float, float], bool], name: str, literal: float, read: Callable[[str], int]
+) -> Decide:
+    def ordered(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else test(read(text), literal)
+
+    return ordered
+
+
+def _double_orders(test: Callable[[float, float], bool], name: str, literal: float) -> Decide:
+    def ordered(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else test(compare_doubles(read_double(text), literal), 0)
+
+    return ordered
+
+
+_TESTS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SEARCHES: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
