@@ -1,7 +1,7 @@
 """Which handler serves which request.
 
 A code that is missing here is answered 3, REQUEST_CODE_NOT_SUPPORTED: so are transactions' ends,
-pop, locks of ordered consumption and everything else that is not built yet.
+pop and everything else that is not built yet.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from kourou.broker.administration.admin_handlers import AdminHandlers
 from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.client_handlers import ClientHandlers
+from kourou.broker.lock_handlers import LockHandlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.pull import PullHandler
 from kourou.broker.query import QueryHandlers
 from kourou.broker.query_messages import MessageQueryHandler
+from kourou.broker.reply import ReplyHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.statistics.stats_handlers import StatsHandlers
@@ -31,11 +33,13 @@ class Handlers:
     """Everything that serves requests."""
 
     sends: SendHandlers
+    replies: ReplyHandler
     send_backs: SendBackHandler
     stats: StatsHandlers
     configs: ConfigHandlers
     pulls: PullHandler
     clients: ClientHandlers
+    locks: LockHandlers
     offsets: OffsetHandlers
     queries: QueryHandlers
     messages: MessageQueryHandler
@@ -49,6 +53,8 @@ class Handlers:
             RequestCode.SEND_MESSAGE: self.sends.on_send_message,
             RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
             RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
+            RequestCode.SEND_REPLY_MESSAGE: self.replies.on_send_reply_message,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.on_send_reply_message,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_backs.on_consumer_send_msg_back,
             RequestCode.RECALL_MESSAGE: on_recall_message,
             RequestCode.PULL_MESSAGE: self.pulls.on_pull_message,
@@ -57,6 +63,8 @@ class Handlers:
             RequestCode.UNREGISTER_CLIENT: self.clients.on_unregister_client,
             RequestCode.CHECK_CLIENT_CONFIG: self.clients.on_check_client_config,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.clients.on_get_consumer_list_by_group,
+            RequestCode.LOCK_BATCH_MQ: self.locks.on_lock_batch_mq,
+            RequestCode.UNLOCK_BATCH_MQ: self.locks.on_unlock_batch_mq,
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.on_query_consumer_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.on_update_consumer_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.on_search_offset_by_timestamp,

@@ -23,6 +23,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.queue_deletion import QueueDeletion
+from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.retention import Retention
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
@@ -45,6 +46,7 @@ class Parts:
         pool: connections to name servers.
         tables: topics, groups, offsets.
         clients: who is connected.
+        queue_locks: which of them consumes a queue in order.
         stats: counts what the others do.
         commit: the way into the log.
         queue_deletion: the way out of the queues.
@@ -86,6 +88,7 @@ class Parts:
             clients_max=config.clients_max,
             expiry_ms=config.channel_expired_timeout_ms,
         )
+        self.queue_locks: Final = QueueLocks()
         self.stats: Final = BrokerStats(config.cluster_name, steady_ms())
         self.commit: Final = GroupCommit(
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals

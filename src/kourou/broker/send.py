@@ -28,7 +28,7 @@ from kourou.broker.config import FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
-from kourou.broker.placement import Placement, place
+from kourou.broker.placement import Placement, drop_timers, place
 from kourou.broker.retry_topics import find_dlq_topic
 from kourou.broker.send_answers import SendAnswers, region_properties
 from kourou.broker.send_checks import (
@@ -37,7 +37,6 @@ from kourou.broker.send_checks import (
     check_batch_topic,
     check_inner_batch,
     check_served,
-    is_dead,
 )
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import has_batch_queues
@@ -178,9 +177,10 @@ class SendHandlers:
             return _Send(header, topic, queue_id, properties, items)
         if is_retry_topic(topic.name):
             group = self._checks.group_of_retry(topic.name)
-            if is_dead(header, group, command.version):
+            if self._checks.is_dead(header, group, command.version):
                 topic = find_dlq_topic(self._topics, group)
                 properties[names.DELAY] = _DEAD_LETTER_DELAY
+                drop_timers(properties)  # or it would be a dead letter only when due
                 queue_id = 0
         check_served(topic, header, properties)
         self._check_size(command.body)

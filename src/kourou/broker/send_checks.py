@@ -28,6 +28,7 @@ from typing import Final
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import delay_level_of, has_timer
+from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.topic_attributes import SERVED_VALUES
 from kourou.broker.topics import Topics
 from kourou.errors import (
@@ -53,6 +54,7 @@ from kourou.model.topic import (
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.headers_send import SendHeader
 from kourou.protocol.message_batch import BatchItem
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
@@ -61,10 +63,13 @@ _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 class SendChecks:
     """Decides on the headers of sends; `make` makes what those that pass may make."""
 
-    def __init__(self, config: LiveConfig, topics: Topics, groups: Groups) -> None:
+    def __init__(
+        self, config: LiveConfig, topics: Topics, groups: Groups, locks: QueueLocks | None = None
+    ) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
+        self._locks = QueueLocks() if locks is None else locks
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
         """Return the topic that the message is for: the one there is, or the one it may make.
@@ -124,6 +129,15 @@ class SendChecks:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {name} not exist"
             )
         return group
+
+    def is_dead(self, header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:
+        """Return whether a message sent to the group's retry topic is a dead letter.
+
+        It is when it was given back too often, and also while the group consumes a queue in order:
+        such a consumer tries by itself, and sends what it gives up.
+        """
+        is_spent = is_dead(header, group, client_version)
+        return is_spent or self._locks.is_any_held(group.group_name, steady_ms())
 
     def make(self, topic: TopicConfig) -> None:
         """Make the topic, and the group whose retry topic it is, where there are none.

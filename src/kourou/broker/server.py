@@ -321,6 +321,7 @@ class _Running:
 
     async def _expire_clients(self) -> None:
         self._handlers.clients.expire()
+        self._handlers.locks.expire()
 
     async def _close_store(self) -> None:
         await self._parts.runtime.offload(

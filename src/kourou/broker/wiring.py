@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from kourou.broker.administration.admin_handlers import make_admin_handlers
+from kourou.broker.administration.admin_handlers import call_connection, make_admin_handlers
 from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.client_handlers import ClientHandlers
@@ -13,10 +13,12 @@ from kourou.broker.fast_batch import FastBatch
 from kourou.broker.fast_pull import FastPull
 from kourou.broker.fast_send import FastSend
 from kourou.broker.handlers import Handlers
+from kourou.broker.lock_handlers import LockHandlers
 from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
 from kourou.broker.query import QueryHandlers
 from kourou.broker.query_messages import MessageQueryHandler
+from kourou.broker.reply import ReplyHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
@@ -33,11 +35,13 @@ def make_handlers(parts: Parts) -> Handlers:
     tables = parts.tables
     return Handlers(
         sends=_sends(parts),
+        replies=_replies(parts),
         send_backs=_send_backs(parts),
         stats=_stats(parts),
         configs=ConfigHandlers(parts.live, parts.disk.root, parts.runtime.clock),
         pulls=parts.pulls,
         clients=ClientHandlers(parts.clients, tables.groups, tables.topics, parts.later),
+        locks=LockHandlers(parts.queue_locks),
         offsets=OffsetHandlers(
             groups=tables.groups,
             topics=tables.topics,
@@ -98,13 +102,30 @@ def _sends(parts: Parts) -> SendHandlers:
     return SendHandlers(
         config=parts.live,
         topics=topics,
-        checks=SendChecks(parts.live, topics, groups),
+        checks=SendChecks(parts.live, topics, groups, parts.queue_locks),
         commit=parts.commit,
         later=parts.later,
         stats=parts.stats,
         clock=parts.runtime.clock,
         random=parts.runtime.random,
         unique_ids=_unique_ids(parts),
+        store_host=_store_host(parts.config),
+    )
+
+
+def _replies(parts: Parts) -> ReplyHandler:
+    topics, groups = parts.tables.topics, parts.tables.groups
+    return ReplyHandler(
+        config=parts.live,
+        topics=topics,
+        checks=SendChecks(parts.live, topics, groups),
+        clients=parts.clients,
+        call_client=call_connection,
+        commit=parts.commit,
+        later=parts.later,
+        stats=parts.stats,
+        clock=parts.runtime.clock,
+        random=parts.runtime.random,
         store_host=_store_host(parts.config),
     )
 

@@ -11,6 +11,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.fast_batch import FastBatch
 from kourou.broker.fast_paths import FastPaths
 from kourou.broker.fast_send import FastSend
+from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
 from kourou.model.message import MessageExt
@@ -40,17 +41,19 @@ class SendRig:
     """A broker's sends on a simulated disk.
 
     Attributes:
+        locks: of groups that consume in order.
         fast_path: that of plain sends and batches; requests of `peer` do not take it.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
         self.parts = parts
+        self.locks = QueueLocks()
         self.peer = FakePeer()
         unique_ids = UniqueIds(STORE_HOST[0], 1, 1)
         self.handlers = SendHandlers(
             config=parts.live,
             topics=parts.topics,
-            checks=SendChecks(parts.live, parts.topics, parts.groups),
+            checks=SendChecks(parts.live, parts.topics, parts.groups, self.locks),
             commit=parts.commit,
             later=parts.later,
             stats=parts.stats,
