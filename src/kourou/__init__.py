@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from kourou.client.sending.producer import Producer
     from kourou.client.sending.send_hooks import SendAttempt, SendHook, SendOutcome
     from kourou.client.sending.send_stats import ProducerStats
+    from kourou.model.allocation import ConfiguredQueues, MachineRooms, NearbyMachineRooms
+    from kourou.model.consistent_hash import ConsistentHash
     from kourou.model.group import ConsumeFromWhere, MessageModel, SubscriptionGroup
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue
@@ -50,6 +52,8 @@ __all__ = [
     "AdminClient",
     "AdminConfig",
     "CompressionType",
+    "ConfiguredQueues",
+    "ConsistentHash",
     "ConsumeContext",
     "ConsumeFromWhere",
     "ConsumeHook",
@@ -59,10 +63,12 @@ __all__ = [
     "Durability",
     "GroupDescription",
     "Idempotent",
+    "MachineRooms",
     "Message",
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "NearbyMachineRooms",
     "OffsetReset",
     "Producer",
     "ProducerConfig",
@@ -99,6 +105,8 @@ _HOMES: Final = MappingProxyType(
         "AdminClient": "kourou.client.administration.admin",
         "AdminConfig": "kourou.client.config",
         "CompressionType": "kourou.protocol.compression",
+        "ConfiguredQueues": "kourou.model.allocation",
+        "ConsistentHash": "kourou.model.consistent_hash",
         "ConsumeContext": "kourou.client.consuming.consume_hooks",
         "ConsumeFromWhere": "kourou.model.group",
         "ConsumeHook": "kourou.client.consuming.consume_hooks",
@@ -108,10 +116,12 @@ _HOMES: Final = MappingProxyType(
         "Durability": "kourou.client.send_receipt",
         "GroupDescription": "kourou.client.administration.admin",
         "Idempotent": "kourou.client.consuming.idempotent",
+        "MachineRooms": "kourou.model.allocation",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
         "MessageModel": "kourou.model.group",
         "MessageQueue": "kourou.model.queue",
+        "NearbyMachineRooms": "kourou.model.allocation",
         "OffsetReset": "kourou.client.administration.admin",
         "Producer": "kourou.client.sending.producer",
         "ProducerConfig": "kourou.client.config",

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from kourou.client.config import MIB, ClientConfig, check_range
-from kourou.client.consuming.rebalance import STRATEGIES
+from kourou.client.consuming.rebalance import find_strategy
 from kourou.errors import ConfigError
+from kourou.model.allocation import Allocate
 from kourou.model.group import ConsumeFromWhere, MessageModel
 
 _START_POINTS: Final = (
@@ -35,8 +36,13 @@ class ConsumerConfig(ClientConfig):
     consume_timestamp_ms: int | None = field(default=None, metadata={"key": "consumeTimestamp"})
     """Epoch milliseconds for ConsumeFromWhere.TIMESTAMP. None: half an hour before the start."""
 
-    allocation: str = field(default="AVG", metadata={"key": "allocateMessageQueueStrategy"})
-    """How queues are divided: AVG or AVG_BY_CIRCLE. The same for all members of a group."""
+    allocation: str | Allocate = field(
+        default="AVG", metadata={"key": "allocateMessageQueueStrategy"}
+    )
+    """How queues are divided, the same for all members of a group. AVG, AVG_BY_CIRCLE or
+    CONSISTENT_HASH by name; a strategy such as `MachineRooms(...)`; `ConfiguredQueues(...)` for
+    queues of this member alone; or a function (sorted queues, sorted client ids, own id) -> own
+    queues."""
 
     rebalance_interval_ms: int = 20_000
     """Time in ms between two looks at who consumes what. Brokers also tell of changes at once."""
@@ -69,9 +75,7 @@ class ConsumerConfig(ClientConfig):
         if self.consume_from_where not in _START_POINTS:
             allowed = ", ".join(point.value for point in _START_POINTS)
             raise ConfigError(f"consume_from_where is {self.consume_from_where}: one of {allowed}")
-        if self.allocation not in STRATEGIES:
-            allowed = ", ".join(STRATEGIES)
-            raise ConfigError(f"allocation is {self.allocation}: one of {allowed}")
+        find_strategy(self.allocation)
         if self.consume_timestamp_ms is not None and self.consume_timestamp_ms < 0:
             raise ConfigError(f"consume_timestamp_ms is {self.consume_timestamp_ms}: not negative")
         for name, low, high in _COMMON_RANGES:

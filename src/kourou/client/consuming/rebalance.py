@@ -1,57 +1,80 @@
-"""Which queues of a topic belong to which member of a group; pure.
+"""What a rebalance pass changes: a member's share of a topic's queues against what it has; pure.
 
-Every member computes the same division from the same two sorted lists, so nobody has to agree on
-anything. For a moment two members may see different lists: then a queue has two owners, or none,
-until the next pass. That is why delivery is at least once.
+How queues are shared out say the strategies, see `kourou.model.allocation`. For a moment two
+members may see different lists: then a queue has two owners, or none, until the next pass. That is
+why delivery is at least once.
 
-Source: RebalanceImpl.rebalanceByTopic and the AllocateMessageQueue* strategies.
+Source: RebalanceImpl.rebalanceByTopic, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
+from kourou.errors import ConfigError, UsageError
+from kourou.model.allocation import (
+    NEARBY,
+    Allocate,
+    ConfiguredQueues,
+    MachineRooms,
+    allocate_averagely,
+    allocate_by_circle,
+    strategy_name,
+)
+from kourou.model.consistent_hash import ConsistentHash
 from kourou.model.queue import MessageQueue
 
-Allocate = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
-"""A strategy: (sorted queues, sorted client ids, own id) -> own queues. An own id that is not
-among the ids gets nothing."""
-
-
-def allocate_averagely(
-    queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
-) -> list[MessageQueue]:
-    """Give each member a run of neighbouring queues; the first ones get one more.
-
-    Seven queues for three members: 0 1 2 | 3 4 | 5 6.
-    """
-    if self_id not in consumer_ids:
-        return []
-    index = consumer_ids.index(self_id)
-    share, rest = divmod(len(queues), len(consumer_ids))
-    start = index * share + min(index, rest)
-    return list(queues[start : start + share + (index < rest)])
-
-
-def allocate_by_circle(
-    queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
-) -> list[MessageQueue]:
-    """Deal the queues out like cards.
-
-    Seven queues for three members: 0 3 6 | 1 4 | 2 5.
-    """
-    if self_id not in consumer_ids:
-        return []
-    return list(queues[consumer_ids.index(self_id) :: len(consumer_ids)])
-
-
 STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType(
-    {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle}
+    {
+        "AVG": allocate_averagely,
+        "AVG_BY_CIRCLE": allocate_by_circle,
+        ConsistentHash.name: ConsistentHash(),
+    }
 )
 """Strategies by the name that RocketMQ gives them. All members of a group must use one."""
+
+_TO_BE_MADE: Final = MappingProxyType(
+    {
+        ConfiguredQueues.name: "ConfiguredQueues(queues)",
+        MachineRooms.name: "MachineRooms(rooms)",
+        NEARBY.rstrip("-"): "NearbyMachineRooms(queue_room, consumer_room)",
+    }
+)
+"""Strategies that need more than a name, and how to give it."""
+
+
+def find_strategy(allocation: object) -> Allocate:
+    """Return the strategy that a name stands for; a function or strategy is returned as it is.
+
+    Raises:
+        ConfigError: there is none of this name, or it needs more than the name.
+    """
+    if not isinstance(allocation, str):
+        if callable(allocation):
+            return allocation
+        raise ConfigError(
+            f"allocation is {allocation!r}: give the name of a strategy, or a function of "
+            "(queues, consumer_ids, self_id)"
+        )
+    found = STRATEGIES.get(allocation)
+    if found is not None:
+        return found
+    for name, made in _TO_BE_MADE.items():
+        if allocation == name or allocation.startswith(f"{name}-"):
+            raise ConfigError(f"allocation {allocation} needs more than a name: give {made}")
+    raise ConfigError(
+        f"allocation is {allocation}: one of {', '.join(STRATEGIES)}, or a strategy object"
+    )
+
+
+def java_order(consumer_ids: Collection[str]) -> list[str]:
+    """Return the ids as Java sorts them, by UTF-16 units: all members must agree on the order."""
+    if all(map(str.isascii, consumer_ids)):
+        return sorted(consumer_ids)
+    return sorted(consumer_ids, key=lambda one: one.encode("utf-16-be", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +91,56 @@ class QueueChanges:
 
 def plan_changes(
     held: Collection[MessageQueue],
-    queues: Collection[MessageQueue],
-    consumer_ids: Collection[str],
+    queues: Sequence[MessageQueue],
+    consumer_ids: Sequence[str],
     self_id: str,
     allocate: Allocate,
 ) -> QueueChanges:
     """Return what turns the queues `held` of one topic into this member's share.
 
+    Costs what the strategy costs and what the share is, not what the topic has: nothing is sorted
+    or copied here.
+
     Args:
         held: queues of the topic that this member has now.
-        queues: every readable queue of the topic.
-        consumer_ids: client ids of the group's live members, from the broker.
+        queues: every readable queue of the topic, sorted.
+        consumer_ids: client ids of the group's live members, each once, as `java_order` has them.
         self_id: the own client id; a member that the broker does not list has no share.
         allocate: the strategy.
+
+    Raises:
+        UsageError: the strategy, a user's, gave queues that the topic has not, or no queues at all.
     """
-    wanted = set(allocate(sorted(queues), sorted(consumer_ids), self_id))
-    return QueueChanges(
-        released=tuple(sorted(set(held) - wanted)), added=tuple(sorted(wanted - set(held)))
-    )
+    share = allocate(queues, consumer_ids, self_id)
+    wanted = _checked(share, queues, allocate)
+    return plan_share(held, wanted)
+
+
+def plan_share(held: Collection[MessageQueue], wanted: Collection[MessageQueue]) -> QueueChanges:
+    """Return what turns the queues `held` into the queues `wanted`."""
+    now, then = frozenset(held), frozenset(wanted)
+    return QueueChanges(released=tuple(sorted(now - then)), added=tuple(sorted(then - now)))
+
+
+def topic_share(limit: int, share_count: int) -> int:
+    """Return a queue's part of a limit that holds for all queues of a topic; at least 1."""
+    return max(1, limit // max(1, share_count))
+
+
+def _checked(
+    share: object, queues: Sequence[MessageQueue], allocate: Allocate
+) -> Sequence[MessageQueue]:
+    """Return the share if it is one. Kourou's own strategies are believed: looking costs more."""
+    if isinstance(allocate, _BELIEVED) or allocate in (allocate_averagely, allocate_by_circle):
+        return cast("Sequence[MessageQueue]", share)
+    name = strategy_name(allocate)
+    if isinstance(share, str) or not isinstance(share, Collection):
+        raise UsageError(f"the strategy {name} returned {share!r}: a list of queues is wanted")
+    known = frozenset(queues)
+    for queue in share:
+        if queue not in known:
+            raise UsageError(f"the strategy {name} gave {queue!r}, which is none of the queues")
+    return tuple(share)
+
+
+_BELIEVED: Final = (ConsistentHash, ConfiguredQueues, MachineRooms)

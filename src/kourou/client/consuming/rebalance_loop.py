@@ -14,7 +14,13 @@ from typing import Protocol
 
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import ConsumerConfig
-from kourou.client.consuming.rebalance import STRATEGIES, QueueChanges, plan_changes
+from kourou.client.consuming.rebalance import (
+    QueueChanges,
+    find_strategy,
+    java_order,
+    plan_changes,
+    plan_share,
+)
 from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError, NoRouteError, RemoteSystemError
 from kourou.model.queue import MessageQueue
@@ -79,7 +85,8 @@ class RebalanceLoop:
         self._group = group
         self._subscriptions = subscriptions
         self._config = config
-        self._allocate = STRATEGIES[config.allocation]
+        self._allocate = find_strategy(config.allocation)
+        self._queues: dict[str, tuple[TopicRoute, list[MessageQueue]]] = {}  # of routes held
         self._held = held
         held.on_lost = self.wake
         self._is_alone = is_alone
@@ -146,6 +153,7 @@ class RebalanceLoop:
                 if topic in self._subscriptions:
                     is_settled &= await self._rebalance(topic)
                 else:
+                    self._queues.pop(topic, None)
                     released = tuple(self._held.of_topic(topic))
                     await self._change(topic, [], QueueChanges(released, ()))
                 self._failures.pop(topic, None)
@@ -170,18 +178,16 @@ class RebalanceLoop:
         """Make this member's share of one topic right; return whether it was."""
         timeout_s = self._instance.request_timeout_s
         route = await self._instance.routes.get(topic, timeout_s)
-        queues = subscribe_queues(topic, route)
+        queues = self._queues_of(topic, route)
         own_id = self._instance.client_id
         consumer_ids = [own_id] if self._is_alone else await self._consumer_ids(topic, route)
         if not queues or not consumer_ids:
             return False
-        changes = plan_changes(
-            self._held.of_topic(topic),
-            queues,
-            consumer_ids,
-            own_id,
-            self._allocate,
-        )
+        held = self._held.of_topic(topic)
+        if self._is_alone:
+            changes = plan_share(held, queues)
+        else:
+            changes = plan_changes(held, queues, java_order(consumer_ids), own_id, self._allocate)
         if changes.is_empty:
             return True
         log.info(
@@ -194,6 +200,13 @@ class RebalanceLoop:
         )
         await self._change(topic, queues, changes)
         return False
+
+    def _queues_of(self, topic: str, route: TopicRoute) -> list[MessageQueue]:
+        """Return the topic's queues, listed once for as long as the route is the same."""
+        known = self._queues.get(topic)
+        if known is None or known[0] is not route:
+            known = self._queues[topic] = (route, subscribe_queues(topic, route))
+        return known[1]
 
     async def _change(
         self, topic: str, queues: Collection[MessageQueue], changes: QueueChanges
