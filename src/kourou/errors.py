@@ -120,6 +120,10 @@ class PackageMissingError(UsageError):
         self.extra = extra
 
 
+class NotARequestError(UsageError):
+    """A message cannot be replied to: its sender does not wait for a reply, by its properties."""
+
+
 class DuplicateInProgressError(UsageError):
     """A message arrived again while its first delivery is being handled; it will come again."""
 
@@ -182,6 +186,12 @@ class ConnectionLostError(TransportError):
 
 class RequestTimeoutError(TransportError, TimeoutError):
     """No answer came in time; the request may have been served."""
+
+
+class ReplyTimeoutError(RequestTimeoutError):
+    """A request was stored, but nobody replied to it in time; one may still serve it."""
+
+    retriable = False
 
 
 class TooManyRequestsError(TransportError):

@@ -90,6 +90,8 @@ class Producer(Blocking[AsyncProducer]):
     send_batch = waits(AsyncProducer.send_batch)
     send_oneway = waits(AsyncProducer.send_oneway)
     submit = _hands_over(AsyncProducer.submit)
+    request = waits(AsyncProducer.request)
+    reply = waits(AsyncProducer.reply)
     flush = waits(AsyncProducer.flush)
     fetch_publish_message_queues = waits(AsyncProducer.fetch_publish_message_queues)
     stats = calls(AsyncProducer.stats)

@@ -119,6 +119,7 @@ class Clients:
         self._expiry_ms = expiry_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Member]] = {}
+        self._producer_ids: dict[str, Member] = {}  # by client id, the one heard last
         self._groups_of: dict[Peer, _Groups] = {}
         self._count = 0
         self._subscription_bytes = 0
@@ -135,6 +136,10 @@ class Clients:
         """Yield each connected producer, once for each of its groups."""
         for members in self._producers.values():
             yield from members.values()
+
+    def producer(self, client_id: str) -> Member | None:
+        """Return the producer with this id; of two connections, the one that was heard last."""
+        return self._producer_ids.get(client_id)
 
     def member(self, group: str, client_id: str) -> Member | None:
         """Return the consumer with this id; of two with the same, the one that joined later."""
@@ -228,8 +233,13 @@ class Clients:
             InvalidParameterError: the client id or the group's name is too long.
         """
         self._check_producer(member, group)
-        self._join(self._producers.setdefault(group, {}), member)
+        members = self._producers.setdefault(group, {})
+        known = members.get(member.peer)
+        self._join(members, member)
         self._groups_of.setdefault(member.peer, _Groups()).producer.add(group)
+        if known is not None and known.client_id != member.client_id:
+            self._forget_producer_id(known)
+        self._producer_ids[member.client_id] = member
 
     def unregister_consumer(self, peer: Peer, group: str) -> None:
         """Take the connection out of the consumer group; nothing happens if it is not in it."""
@@ -247,11 +257,13 @@ class Clients:
     def unregister_producer(self, peer: Peer, group: str) -> None:
         """Take the connection out of the producer group; nothing happens if it is not in it."""
         members = self._producers.get(group)
-        if members is None or members.pop(peer, None) is None:
+        left = None if members is None else members.pop(peer, None)
+        if members is None or left is None:
             return
         self._left(peer, self._groups_of[peer].producer, group)
         if not members:
             del self._producers[group]
+        self._forget_producer_id(left)
 
     def closed(self, peer: Peer) -> None:
         """Take a closed connection out of all its groups."""
@@ -322,6 +334,17 @@ class Clients:
         if known is None:
             self._count += 1
         return known is None or known.client_id != member.client_id
+
+    def _forget_producer_id(self, left: Member) -> None:
+        """Forget under which id a connection was a producer, unless another group has it so."""
+        held = self._producer_ids.get(left.client_id)
+        if held is None or held.peer is not left.peer:
+            return
+        groups = self._groups_of.get(left.peer)
+        for group in groups.producer if groups is not None else ():
+            if self._producers[group][left.peer].client_id == left.client_id:
+                return
+        del self._producer_ids[left.client_id]
 
     def _left(self, peer: Peer, groups: set[str], group: str) -> None:
         """Forget that the connection is in the group, which is one of `groups`."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
-from kourou.model.topic import PERM_READ, PERM_WRITE, check_topic
+from kourou.model.topic import PERM_READ, PERM_WRITE, TRACE_TOPIC, check_topic
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import parse_address
 from kourou.remoting.transport_config import TransportConfig
@@ -90,6 +90,13 @@ class BrokerConfig:
     """Stored in every message as MSG_REGION."""
     trace_on: bool = True
     """Stored in every message as TRACE_ON: whether clients should trace it."""
+    trace_topic_enable: bool = False
+    """Whether the topic of traces is made at start, with one queue. If not, the first trace makes
+    it, where topics are made by sends."""
+    msg_trace_topic_name: str = TRACE_TOPIC
+    """The topic that `trace_topic_enable` makes."""
+    store_reply_message_enable: bool = field(default=True, metadata={"live": True})
+    """Whether replies to requests of producers are stored too, and not only handed on."""
     message_delay_level: str = DELAY_LEVELS_TEXT
     """The delay of each level from 1, as `1s 5s 10s`: numbers with s, m, h or d. Changing it on a
     store that holds delayed messages changes when they are delivered."""
@@ -223,8 +230,8 @@ _POSITIVE: Final = (
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Refuse a broker or cluster name that could not be the topic that Java makes of it."""
-    for name in ("broker_name", "cluster_name"):
+    """Refuse a name of broker, cluster or traces that could not be the topic that it makes."""
+    for name in ("broker_name", "cluster_name", "msg_trace_topic_name"):
         value = getattr(config, name)
         try:
             check_topic(value)

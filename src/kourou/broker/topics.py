@@ -320,7 +320,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         _system_topic(broker, 1, _READ_WRITE | PERM_INHERIT),
         _system_topic(names.OFFSET_MOVED_EVENT, 1),
         _system_topic(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
-        _system_topic(f"{cluster}_REPLY_TOPIC", 1),
+        _system_topic(names.reply_topic(cluster), 1),
         _system_topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
         _system_topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
         _system_topic(names.TRANS_HALF_TOPIC, 1),
@@ -332,6 +332,8 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
     if config.auto_create_topic_enable:
         count = config.default_topic_queue_nums
         topics.append(_system_topic(names.AUTO_CREATE_TOPIC, count, _READ_WRITE | PERM_INHERIT))
+    if config.trace_topic_enable:
+        topics.append(_system_topic(config.msg_trace_topic_name, 1))
     return topics
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,6 +44,7 @@ class Outgoing:
         msg_ids: unique ids, one for each message in order.
         properties: the property text.
         is_batch: the body is a batch.
+        is_reply: it answers a request of another producer.
         messages: as the user gave them; of a batch, more than one.
     """
 
@@ -55,6 +56,7 @@ class Outgoing:
     sys_flag: int = 0
     is_batch: bool = False
     messages: tuple[Message, ...] = ()
+    is_reply: bool = False
 
 
 def check_message(message: Message, config: ProducerConfig) -> None:
@@ -99,13 +101,19 @@ def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
             )
 
 
-def encode_message(message: Message, msg_id: str) -> Outgoing:
+def encode_message(
+    message: Message, msg_id: str, system_properties: Mapping[str, str] | None = None
+) -> Outgoing:
     """Return a checked message with its unique id, not compressed.
+
+    `system_properties` are those that a user's message cannot have.
 
     Raises:
         InvalidMessageError: its properties take more than 32,767 bytes.
     """
     properties = message.property_text(msg_id)
+    if system_properties:
+        properties += encode_properties(system_properties).decode()
     _check_properties(message.topic, properties)
     return Outgoing(
         message.topic, (msg_id,), message.body, properties, message.flag, messages=(message,)
@@ -173,8 +181,11 @@ def send_command(
         max_reconsume_times=max_reconsume_times,
         broker_name=queue.broker_name,
     )
-    is_batch = outgoing.is_batch
-    code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
+    code = RequestCode.SEND_MESSAGE_V2
+    if outgoing.is_batch:
+        code = RequestCode.SEND_BATCH_MESSAGE
+    elif outgoing.is_reply:
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
     return request(code, header, outgoing.body, oneway=oneway)
 
 

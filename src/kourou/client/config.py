@@ -193,6 +193,9 @@ class ProducerConfig(ClientConfig):
     )
     """Bytes of their bodies; a single larger message goes alone."""
 
+    requests_waiting_max: int = 10_000
+    """Requests that wait for replies at once (`Producer.request`)."""
+
     auto_create_topic: bool = True
     """A topic without a route is sent to the brokers that create topics by themselves."""
 
@@ -219,6 +222,7 @@ class ProducerConfig(ClientConfig):
         if self.latency_detector and not self.latency_fault_tolerance:
             raise ConfigError("latency_detector is True: it needs latency_fault_tolerance")
         check_range(self, "in_flight_messages_max", 1, 65_535)
+        check_range(self, "requests_waiting_max", 1, 1_000_000)
         check_range(self, "in_flight_bytes_max", 1, 16 * 1024 * MIB)
         check_range(self, "default_topic_queue_nums", 1, 1_024)
 

@@ -350,6 +350,11 @@ class ClientInstance:
                 self._on_registered(address)
         return True
 
+    def is_registered(self, address: str) -> bool:
+        """Return whether a broker heard of this client on the connection that is open now."""
+        connection = self._registered.get(address)
+        return connection is not None and connection.is_open
+
     def _make_name_servers(self) -> NameServers:
         random = self.runtime.random
         if self._namesrv_url is None:

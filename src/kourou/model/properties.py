@@ -78,6 +78,8 @@ LITE_TOPIC: Final = "__LITE_TOPIC"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 DLQ_REASON: Final = "KOUROU_DLQ_REASON"
 """Ours, of a dead letter: why its last delivery failed, in one line."""
+REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
+"""Ours, of a dead letter that was sent again: the offset message id that it had as such."""
 
 RESERVED: Final = frozenset(
     {
@@ -96,6 +98,9 @@ RESERVED: Final = frozenset(
 
 PROPERTIES_SIZE_MAX: Final = 32767
 """Bytes of the encoded text: its length is a signed 16-bit field of the record."""
+
+REPLY_MESSAGE: Final = "reply"
+"""The MSG_TYPE of a message that is the reply to another."""
 
 _NAME_END: Final = "\x01"
 _VALUE_END: Final = "\x02"

@@ -21,6 +21,7 @@ PERM_MAX: Final = 7
 TOPIC_UNIT: Final = 1
 TOPIC_UNIT_SUB: Final = 2
 
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
@@ -102,6 +103,11 @@ class TopicConfig:
     def is_writable(self) -> bool:
         """Producers may write it."""
         return is_writable(self.perm)
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic by which replies to requests get to the brokers of a cluster."""
+    return f"{cluster}{REPLY_TOPIC_SUFFIX}"
 
 
 def is_readable(perm: int) -> bool:

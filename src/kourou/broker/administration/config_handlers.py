@@ -36,7 +36,6 @@ _FIXED: Final = {
     "slaveReadEnable": "false",
     "storeType": "default",
     "timerWheelEnable": "false",
-    "traceTopicEnable": "false",
     "transientStorePoolEnable": "false",
 }
 """RocketMQ's settings that are no options here, with the value that describes this broker."""

@@ -22,6 +22,7 @@ from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
 from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
+from kourou.client.sending.awaited_replies import AwaitedReplies
 from kourou.client.sending.batching import Batcher
 from kourou.client.sending.in_flight import InFlight, UnderWay
 from kourou.client.sending.queue_choice import (
@@ -29,6 +30,7 @@ from kourou.client.sending.queue_choice import (
     Where,
     place,
 )
+from kourou.client.sending.requesting import Registrations, Requesting
 from kourou.client.sending.send_hooks import SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
 from kourou.client.sending.sender import Sender
@@ -49,7 +51,7 @@ _END_TIMEOUT_S: Final = 1.0
 """How long `close` waits for sends to notice that their connections are closed."""
 
 
-class Producer(Lifetime):
+class Producer(Requesting, Lifetime):
     """Sends messages to topics, each to the next of the topic's queues in turn.
 
     Delivery is at least once. When an answer is lost, the message is sent again, and both copies
@@ -91,12 +93,15 @@ class Producer(Lifetime):
         if self._config.compress_body_over_bytes is not None:
             compress(b"", kind=self._config.compress_type)  # a missing codec is told at once
         auto_create = self._config.auto_create_topic
+        runtime = runtime or Runtime.system()
+        self._replies = AwaitedReplies(self._config.requests_waiting_max, runtime.clock)
         self._instance = ClientInstance(
             namesrv_addr,
             self._config,
             runtime,
             kind="producer",
             producer_group=group,
+            handlers=self._replies.handlers(),
             auto_create_queue_nums=self._config.default_topic_queue_nums if auto_create else None,
             fast_path=take_stored,
         )
@@ -124,6 +129,7 @@ class Producer(Lifetime):
         self._in_flight = InFlight(config.in_flight_messages_max, config.in_flight_bytes_max)
         self._sender = Sender(self._instance, self.group, config, self._hooks, self._ids)
         self._batcher = Batcher(config, self._send_together)
+        self._registrations = Registrations(self._instance)
 
     async def close(self) -> None:
         """Wait for all messages under way, at most `close_timeout_ms`, and disconnect.
@@ -146,6 +152,7 @@ class Producer(Lifetime):
             log.warning("producer.cut_short group=%s messages=%d", self.group, self._count())
         finally:
             await self._instance.close()
+            self._replies.fail_all()
             await self._batcher.end(_END_TIMEOUT_S)
             if left := {*self._submitted, *self._sender.handed_over}:
                 await asyncio.wait(left, timeout=_END_TIMEOUT_S)

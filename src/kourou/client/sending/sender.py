@@ -27,6 +27,7 @@ from kourou.client.sending.send_stats import SendStats
 from kourou.errors import ClosedError, KourouError, RemoteError, TransportError
 from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 
 _DETECTOR_PERIOD_MS: Final = 3_000
@@ -188,6 +189,9 @@ class Sender:
 
         `failed`: how the first try ended, if that was made already.
         """
+        retry_codes = self._config.retry_response_codes
+        if tries.outgoing.is_reply:
+            retry_codes -= {ResponseCode.SYSTEM_ERROR}  # the requester is not there
         try:
             return await try_until(
                 tries.deadline,
@@ -195,7 +199,7 @@ class Sender:
                 tries.attempt,
                 tries.on_failure,
                 refused_max=self._config.refused_attempts_max,
-                retry_codes=self._config.retry_response_codes,
+                retry_codes=retry_codes,
                 failed=failed,
             )
         except ClosedError:

@@ -1,0 +1,260 @@
+"""A request is answered by whoever consumes it, or ends with an error that says what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kourou.client.config import ProducerConfig
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.errors import (
+    ClosedError,
+    InvalidMessageError,
+    NotARequestError,
+    RemoteSystemError,
+    ReplyTimeoutError,
+    TooManyRequestsError,
+    UsageError,
+)
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+REPLIES = "DefaultCluster_REPLY_TOPIC"
+
+
+@asynccontextmanager
+async def answering(cluster: Cluster, *, copies: int = 1) -> AsyncIterator[list[MessageExt]]:
+    """Have a consumer that replies with each request's body in upper case; yield the requests."""
+    asked: list[MessageExt] = []
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = cluster.push_consumer("answerers", config)
+    consumer.subscribe(TOPIC)
+    async with cluster.producer("answerers") as producer:
+
+        async def answer(question: MessageExt) -> None:
+            asked.append(question)
+            for _ in range(copies):
+                await producer.reply(question, question.body.upper(), properties={"by": "us"})
+
+        consumer.listen(answer)
+        async with consumer:
+            yield asked
+
+
+async def stored_replies(cluster: Cluster) -> list[MessageExt]:
+    """Return what the reply topic's queues hold."""
+    async with cluster.pull_consumer() as reader:
+        queues = await reader.fetch_subscribe_message_queues(REPLIES)
+        found: list[MessageExt] = []
+        for queue in queues:
+            found += (await reader.pull(queue, 0)).messages
+        return found
+
+
+def test_a_request_returns_its_reply() -> None:
+    async def main() -> None:
+        async with (
+            recording() as w,
+            answering(w.cluster) as asked,
+            w.cluster.producer("askers") as producer,
+        ):
+            reply = await producer.request(Message(TOPIC, b"how much?"), timeout_ms=5_000)
+            assert (reply.topic, reply.body) == (REPLIES, b"HOW MUCH?")
+            assert reply.properties["by"] == "us"
+            (question,) = asked
+            assert question.properties["TTL"] == "5000"
+            assert question.properties["REPLY_TO_CLIENT"] == producer.client_id
+            told = {"MSG_TYPE": "reply", "TTL": "5000", "REPLY_TO_CLIENT": producer.client_id}
+            assert told.items() <= reply.properties.items()
+            assert uuid.UUID(reply.properties["CORRELATION_ID"]).version == 4
+            set_on_the_way = {"ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_REGION", "TRACE_ON"}
+            assert set_on_the_way <= reply.properties.keys()
+            (stored,) = await stored_replies(w.cluster)
+            assert (stored.body, stored.msg_id) == (reply.body, reply.msg_id)
+            assert "PUSH_REPLY_TIME" not in stored.properties
+
+    run_virtual(main())
+
+
+def test_many_requests_at_once_get_each_its_own_reply() -> None:
+    async def main() -> None:
+        async with (
+            recording(brokers=2) as w,
+            answering(w.cluster),
+            w.cluster.producer("askers") as producer,
+        ):
+            bodies = [b"question %d" % index for index in range(200)]
+            replies = await asyncio.gather(
+                *(producer.request(Message(TOPIC, body), timeout_ms=30_000) for body in bodies)
+            )
+            assert [reply.body for reply in replies] == [body.upper() for body in bodies]
+
+    run_virtual(main())
+
+
+def test_the_first_of_several_replies_counts() -> None:
+    async def main() -> None:
+        async with (
+            recording() as w,
+            answering(w.cluster, copies=3),
+            w.cluster.producer("askers") as producer,
+        ):
+            for body in (b"a", b"b"):
+                reply = await producer.request(Message(TOPIC, body), timeout_ms=5_000)
+                assert reply.body == body.upper()
+
+    run_virtual(main())
+
+
+def test_a_large_reply_is_compressed_on_its_way() -> None:
+    async def main() -> None:
+        async with (
+            recording() as w,
+            answering(w.cluster),
+            w.cluster.producer("askers") as producer,
+        ):
+            body = b"0123456789" * 1_000
+            reply = await producer.request(Message(TOPIC, body), timeout_ms=5_000)
+            assert reply.body == body
+            (stored,) = await stored_replies(w.cluster)
+            assert stored.body == body
+            assert stored.store_size < 2_000
+
+    run_virtual(main())
+
+
+def test_without_a_consumer_a_request_ends_in_time_and_says_that_it_was_stored() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.producer("askers") as producer:
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(ReplyTimeoutError, match="is there a consumer that replies"):
+                await producer.request(Message(TOPIC, b"?"), timeout_ms=2_000)
+            assert asyncio.get_running_loop().time() - began_s == pytest.approx(2, abs=0.01)
+            assert await w.committed() == 0
+            async with answering(w.cluster) as asked:
+                await w.until(lambda: bool(asked))  # and its reply reaches nobody, harmlessly
+                reply = await producer.request(Message(TOPIC, b"again"), timeout_ms=5_000)
+                assert reply.body == b"AGAIN"
+
+    run_virtual(main())
+
+
+def test_as_many_requests_as_allowed_wait_for_replies() -> None:
+    async def main() -> None:
+        config = ProducerConfig(requests_waiting_max=2)
+        async with recording() as w, w.cluster.producer("askers", config) as producer:
+            waiting = [
+                asyncio.create_task(producer.request(Message(TOPIC, b"?"), timeout_ms=3_000))
+                for _ in range(2)
+            ]
+            await asyncio.sleep(0.5)
+            with pytest.raises(TooManyRequestsError, match="requests_waiting_max"):
+                await producer.request(Message(TOPIC, b"?"))
+            ends = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(end) for end in ends] == [ReplyTimeoutError] * 2
+
+    run_virtual(main())
+
+
+def test_a_request_that_is_cancelled_waits_no_more() -> None:
+    async def main() -> None:
+        config = ProducerConfig(requests_waiting_max=1)
+        async with recording() as w, w.cluster.producer("askers", config) as producer:
+            waiting = asyncio.create_task(producer.request(Message(TOPIC, b"?")))
+            await asyncio.sleep(0.5)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(ReplyTimeoutError):
+                await producer.request(Message(TOPIC, b"?"), timeout_ms=500)
+
+    run_virtual(main())
+
+
+def test_closing_ends_the_wait_for_replies() -> None:
+    async def main() -> None:
+        config = ProducerConfig(close_timeout_ms=1_000)
+        async with recording() as w:
+            producer = w.cluster.producer("askers", config)
+            await producer.start()
+            waiting = asyncio.create_task(producer.request(Message(TOPIC, b"?"), timeout_ms=60_000))
+            await asyncio.sleep(0.5)
+            await producer.close()
+            (end,) = await asyncio.gather(waiting, return_exceptions=True)
+            assert "closed before the reply came" in str(end)
+            with pytest.raises(ClosedError):
+                await producer.request(Message(TOPIC, b"?"))
+
+    run_virtual(main())
+
+
+def test_what_was_sent_plainly_cannot_be_replied_to() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.producer() as producer:
+            await w.send(b"no question")
+            async with w.consumer():
+                await w.until_got(b"no question")
+            with pytest.raises(NotARequestError, match="CORRELATION_ID"):
+                await producer.reply(w.deliveries[0], b"answer")
+            with pytest.raises(UsageError):
+                await producer.request(Message("bad topic", b"?"))
+
+    run_virtual(main())
+
+
+def test_a_reply_to_a_requester_that_left_is_refused_and_stored() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.producer("answerers") as answerer:
+            async with w.cluster.producer("askers") as asker:
+                with pytest.raises(ReplyTimeoutError):
+                    await asker.request(Message(TOPIC, b"?"), timeout_ms=500)
+            async with w.consumer():
+                await w.until_got(b"?")
+            with pytest.raises(RemoteSystemError, match=r"channel of <.*> not found"):
+                await answerer.reply(w.deliveries[0], b"too late")
+            with pytest.raises(InvalidMessageError):
+                await answerer.reply(w.deliveries[0], b"")
+            stored = await stored_replies(w.cluster)
+            assert {message.body for message in stored} == {b"too late"}
+
+    run_virtual(main())
+
+
+def test_replies_are_not_stored_where_that_is_switched_off() -> None:
+    async def main() -> None:
+        async with (
+            recording(store_reply_message_enable=False) as w,
+            answering(w.cluster),
+            w.cluster.producer("askers") as producer,
+        ):
+            reply = await producer.request(Message(TOPIC, b"?!"), timeout_ms=5_000)
+            assert reply.body == b"?!"
+            assert await stored_replies(w.cluster) == []
+
+    run_virtual(main())
+
+
+def test_a_request_survives_a_restart_of_the_broker() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.producer("askers") as producer:
+            await producer.send(Message(TOPIC, b"warm"))
+            waiting = asyncio.create_task(
+                producer.request(Message(TOPIC, b"still there?"), timeout_ms=60_000)
+            )
+            await asyncio.sleep(1)
+            await w.cluster.kill_broker()
+            await asyncio.sleep(1)
+            await w.cluster.restart_broker()
+            await asyncio.sleep(31)  # the heartbeats of both sides
+            async with answering(w.cluster):
+                reply = await waiting
+                assert reply.body == b"STILL THERE?"
+
+    run_virtual(main())
