@@ -69,12 +69,17 @@ def place(
     if level <= 0:
         return Placement(topic, queue_id)
     level = min(level, delay_level_max)
-    for name in _TIMERS:
-        properties.pop(name, None)
+    drop_timers(properties)
     properties[names.DELAY] = str(level)
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QID] = str(queue_id)
     return Placement(SCHEDULE_TOPIC, level - 1)
+
+
+def drop_timers(properties: dict[str, str]) -> None:
+    """Remove what says at which time the message is to be delivered."""
+    for name in _TIMERS:
+        properties.pop(name, None)
 
 
 def has_timer(properties: dict[str, str]) -> bool:

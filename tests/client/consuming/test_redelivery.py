@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_delay_becomes_the_shortest_level_that_is_not_shorter(delay_ms: int, l
         ({"delay_ms": 0}, "delay_ms is 0"),
     ],
 )
-def test_what_cannot_be_asked_for_is_named(options: dict[str, int], told: str) -> None:
+def test_what_cannot_be_asked_for_is_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         RetryLater(**options)
 
