@@ -52,6 +52,11 @@ class AdminClient(Blocking[AsyncAdminClient]):
     messages_by_tag = waits(AsyncAdminClient.messages_by_tag)
     messages_by_unique_key = waits(AsyncAdminClient.messages_by_unique_key)
 
+    # Dead letters
+    dead_letters = waits(AsyncAdminClient.dead_letters)
+    redrive = waits(AsyncAdminClient.redrive)
+    redrive_all = waits(AsyncAdminClient.redrive_all)
+
     # Clients
     consume_directly = waits(AsyncAdminClient.consume_directly)
     consumer_connection = waits(AsyncAdminClient.consumer_connection)

@@ -30,6 +30,7 @@ PANELS: Final = {
         "topic": "List, create, change, describe and delete topics.",
         "message": "Find single messages, and print those of a time.",
         "group": "List, create, describe, move and delete consumer groups.",
+        "dlq": "See what a group could not consume, and send it again.",
         "producer": "List the producers that are connected.",
     },
     "Servers": {

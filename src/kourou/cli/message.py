@@ -113,7 +113,7 @@ def show(
     check_topic(topic)
 
     async def act(admin: AdminClient) -> list[tuple[MessageExt, dict[str, bool] | None]]:
-        found = await _find(admin, topic, message.strip())
+        found = await find_messages(admin, topic, message.strip())
         return [(one, await _groups(admin, one) if with_groups else None) for one in found]
 
     shown = AdminSession(namesrv, timeout).ask(act)
@@ -220,7 +220,7 @@ async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: 
     return seen
 
 
-async def _find(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:
+async def find_messages(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:
     """Return the messages that `text` names: one, or copies of one."""
     if place := _PLACE.fullmatch(text):
         queue = MessageQueue(topic, place[1], int(place[2]))

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from kourou.client.administration.admin_brokers import BrokerAdmin, TopicRates
 from kourou.client.administration.admin_clients import ClientAdmin
+from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, Redrive
 from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
-from kourou.client.administration.admin_messages import MessageAdmin
 from kourou.client.administration.admin_namesrv import NamesrvAdmin
 from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
 from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
+from kourou.client.administration.dead_letters import DeadMessage
 
 __all__ = [
     "DEFAULT_QUEUES",
     "AdminClient",
+    "DeadMessage",
     "GroupDescription",
     "OffsetReset",
     "QueueEnd",
+    "Redrive",
     "TopicRates",
 ]
 
 
 class AdminClient(
-    TopicAdmin, GroupAdmin, OffsetAdmin, MessageAdmin, ClientAdmin, BrokerAdmin, NamesrvAdmin
+    TopicAdmin, GroupAdmin, OffsetAdmin, DeadLetterAdmin, ClientAdmin, BrokerAdmin, NamesrvAdmin
 ):
     """Describes and changes the topics, groups, offsets and servers of a cluster.
 

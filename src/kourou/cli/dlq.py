@@ -1,0 +1,256 @@
+"""`kourou dlq`: the messages that a consumer group could not consume, and another try for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import AdminSession
+from kourou.cli.confirm import confirm
+from kourou.cli.exits import one_line, say
+from kourou.cli.message import find_messages
+from kourou.cli.message_lines import instant_text, place_text
+from kourou.cli.message_show import details_json, show_details
+from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout, Yes
+from kourou.cli.start_time import Start, parse_span
+from kourou.cli.transport import client_tls
+from kourou.client.administration.admin import AdminClient, DeadMessage, Redrive
+from kourou.client.administration.admin_dead_letters import DEAD_LETTERS_DEFAULT
+from kourou.client.config import AdminConfig
+from kourou.client.send_receipt import SendReceipt
+from kourou.clock import SystemClock
+from kourou.errors import UsageError
+from kourou.model.message import MessageExt
+from kourou.model.topic import check_group, dlq_topic
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="See what a consumer group could not consume, and send it again.",
+)
+
+LIST_HELP: Final = """\
+List the dead letters of GROUP: messages that failed in each of their deliveries, or that their
+consumer refused for good.
+
+They come in the order in which they died, and stay until the broker's retention deletes them, also
+when they were sent again. REASON is what consumers of ours say; Java's say nothing.
+
+\b
+Examples:
+  kourou dlq list billing
+  kourou dlq list billing --from -1h --count 500 --json
+"""
+
+SHOW_HELP: Final = """\
+Show one dead letter of GROUP, with all that is known of it.
+
+MESSAGE is its id, or where it is stored (BROKER/QUEUE@OFFSET), as `kourou dlq list` prints them. Of
+an id that died more than once, all deaths are shown.
+
+\b
+Examples:
+  kourou dlq show billing 7F0000010001F00D6B2E0A1B2C3D0000
+  kourou dlq show billing broker-a/0@17
+"""
+
+REDRIVE_HELP: Final = """\
+Send dead letters of GROUP again, with fresh counts: one, or with --all those never sent again.
+
+The group alone gets them, as messages of the topic that they came from. With --topic they go to
+that topic itself, and so to all its groups; that is the way for a group that consumes in order.
+
+It may be repeated: how far --all has come is kept by the brokers, and a message that was sent
+already, by --all or alone, is found by its id and skipped. After an error or a crash, the same
+command goes on. Two commands at the same time may send a message twice.
+
+\b
+Examples:
+  kourou dlq redrive billing --all
+  kourou dlq redrive billing --id 7F0000010001F00D6B2E0A1B2C3D0000
+  kourou dlq redrive billing --id broker-a/0@17 --topic --again
+"""
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+
+
+@app.command("list", help=LIST_HELP, short_help="List the dead letters of a group.")
+def list_dead_letters(
+    group: GroupName,
+    *,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help="Died then or later.")
+    ] = "earliest",
+    count: Annotated[
+        int, typer.Option(metavar="N", min=1, help="At most N.")
+    ] = DEAD_LETTERS_DEFAULT,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the dead letters."""
+    check_group(group)
+    begin, _ = parse_span(start, "now", SystemClock().now_ms())
+    begin_ms = 0 if isinstance(begin, Start) else begin
+    found = AdminSession(namesrv, timeout).ask(
+        lambda admin: admin.dead_letters(group, begin_ms=begin_ms, max_messages=count)
+    )
+    if as_json:
+        output.print_json([_json(dead) for dead in found])
+        return
+    output.print_table(
+        ("DIED", "STORED AT", "ID", "TOPIC", "TRIES", "REDRIVEN", "REASON"),
+        [
+            (
+                instant_text(dead.died_at_ms),
+                place_text(dead.message),
+                dead.message.msg_id,
+                dead.topic,
+                dead.deliveries,
+                "yes" if dead.is_redriven else "",
+                one_line(dead.reason or ""),
+            )
+            for dead in found
+        ],
+    )
+    if len(found) == count:
+        say(f"there may be more: --count {10 * count}, or --from a later time")
+
+
+@app.command(help=SHOW_HELP, short_help="Show one of them.")
+def show(
+    group: GroupName,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the dead letter."""
+    check_group(group)
+    shown = AdminSession(namesrv, timeout).ask(
+        lambda admin: find_messages(admin, dlq_topic(group), message.strip())
+    )
+    deaths = [DeadMessage(group, one) for one in shown]
+    if as_json:
+        output.print_json([details_json(dead.message, None) | _death(dead) for dead in deaths])
+        return
+    for index, dead in enumerate(deaths):
+        if index:
+            output.print_line("")
+        output.print_line(f"Sent to {one_line(dead.topic)}, given back {dead.deliveries} times")
+        output.print_line(f"Reason: {one_line(dead.reason or 'not told')}")
+        output.print_line("")
+        show_details(dead.message, None)
+
+
+@app.command(help=REDRIVE_HELP, short_help="Send one or all of them again.")
+def redrive(
+    group: GroupName,
+    *,
+    message: Annotated[
+        str | None, typer.Option("--id", metavar="MESSAGE", help="This one, as for `show`.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that were never sent again.")] = False,
+    to_topic: Annotated[
+        bool, typer.Option("--topic", help="To their own topic, for all its groups.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="With --id: also if it was sent again before.")
+    ] = False,
+    yes: Yes = False,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Send them."""
+    check_group(group)
+    if every == (message is not None):
+        raise UsageError("give --id MESSAGE or --all, one of them")
+    if again and every:
+        raise UsageError("--again is for one message: give its --id")
+    session = AdminSession(namesrv, timeout)
+    if message is not None:
+        _print_one(session.ask(lambda admin: _redrive_one(admin, group, message, to_topic, again)))
+        return
+    where = "to their topics, for all groups" if to_topic else f"to {group}"
+    confirm(
+        f"Send all dead letters of {group} again, {where}",
+        f"all dead letters of {group} are sent again, {where}",
+        yes=yes,
+    )
+
+    done = asyncio.run(_redrive_all(group, namesrv, timeout, to_topic))
+    _print_all(done, as_json=as_json)
+
+
+async def _redrive_all(
+    group: str,
+    namesrv: str,
+    timeout_s: float,
+    to_topic: bool,
+) -> Redrive:
+    """Send all; each request has the time, not all of them together."""
+    config = AdminConfig(admin_timeout_ms=int(timeout_s * 1000), tls=client_tls())
+    async with AdminClient(namesrv, config=config) as admin:
+        return await admin.redrive_all(group, to_topic=to_topic)
+
+
+async def _redrive_one(
+    admin: AdminClient,
+    group: str,
+    text: str,
+    to_topic: bool,
+    again: bool,
+) -> tuple[MessageExt, SendReceipt | None]:
+    """Send the latest death of the message again."""
+    deaths = await find_messages(admin, dlq_topic(group), text.strip())
+    return deaths[-1], await admin.redrive(group, deaths[-1], to_topic=to_topic, again=again)
+
+
+def _print_one(done: tuple[MessageExt, SendReceipt | None]) -> None:
+    message, receipt = done
+    if receipt is None:
+        say(f"{message.msg_id} was sent again before: --again sends it once more")
+        return
+    queue = receipt.queue
+    output.print_line(
+        f"{message.msg_id} -> {queue.topic} "
+        f"{queue.broker_name}/{queue.queue_id}@{receipt.queue_offset}"
+    )
+
+
+def _print_all(done: Redrive, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"sent": done.sent, "skipped": done.skipped, "unchecked": done.unchecked})
+    else:
+        text = f"{output.counted(done.sent, 'dead letter')} sent again"
+        output.print_line(f"{text}, {done.skipped} had been before" if done.skipped else text)
+    if done.unchecked:
+        say(
+            f"{done.unchecked} could not be looked up, as a broker's index is off: "
+            "they are sent twice if they were sent alone before"
+        )
+
+
+def _json(dead: DeadMessage) -> Mapping[str, object]:
+    return {
+        "msg_id": dead.message.msg_id,
+        "stored_at": place_text(dead.message),
+        "is_redriven": dead.is_redriven,
+        **_death(dead),
+    }
+
+
+def _death(dead: DeadMessage) -> dict[str, object]:
+    return {
+        "origin_topic": dead.topic,
+        "deliveries": dead.deliveries,
+        "died_at_ms": dead.died_at_ms,
+        "reason": dead.reason,
+    }

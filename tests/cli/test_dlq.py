@@ -1,0 +1,107 @@
+"""`kourou dlq` lists what a group refused, shows why, and sends it again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou import (
+    ConsumeFromWhere,
+    DeadLetter,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    PushConsumerConfig,
+)
+from kourou.testing.process import Outcome, Serving
+
+pytestmark = pytest.mark.slow
+Kourou = Callable[..., Outcome]
+
+
+def document(outcome: Outcome) -> Any:
+    assert (outcome.code, outcome.err) == (0, "")
+    return json.loads(outcome.out)
+
+
+async def kill(serving: Serving, topic: str, group: str, *bodies: bytes) -> None:
+    """Have a group refuse messages of a topic."""
+    refused: list[bytes] = []
+    enough = asyncio.Event()
+
+    async def refuse(message: MessageExt) -> None:
+        refused.append(message.body)
+        if len(refused) == len(bodies):
+            enough.set()
+        raise DeadLetter(f"no account {message.body.decode()}")
+
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with Producer("killers", serving.namesrv) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body))
+    consumer = PushConsumer(group, serving.namesrv, config=config)
+    consumer.subscribe(topic)
+    consumer.listen(refuse)
+    async with consumer, asyncio.timeout(60):
+        await enough.wait()
+
+
+def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: Serving) -> None:
+    asyncio.run(kill(serving, "d-orders", "d-billing", b"17", b"18"))
+
+    listed = document(kourou("dlq", "list", "d-billing", "--json"))
+    assert {row["reason"] for row in listed} == {"no account 17", "no account 18"}
+    assert {row["origin_topic"] for row in listed} == {"d-orders"}
+    table = kourou("dlq", "list", "d-billing").out
+    assert "no account 17" in table
+    first = listed[0]
+
+    shown = document(kourou("dlq", "show", "d-billing", first["msg_id"], "--json"))
+    assert [one["reason"] for one in shown] == [first["reason"]]
+    text = kourou("dlq", "show", "d-billing", first["stored_at"]).out
+    assert text.startswith(f"Sent to d-orders, given back 1 times\nReason: {first['reason']}\n")
+
+    alone = kourou("dlq", "redrive", "d-billing", "--id", first["msg_id"])
+    assert alone.code == 0
+    assert f"{first['msg_id']} -> %RETRY%d-billing broker-a/0@0" in alone.out
+    again = kourou("dlq", "redrive", "d-billing", "--id", first["msg_id"])
+    assert (again.code, again.out) == (0, "")
+    assert "was sent again before" in again.err
+
+    rest = kourou("dlq", "redrive", "d-billing", "--all", "--yes", "--json")
+    assert document(rest) == {"sent": 1, "skipped": 1, "unchecked": 0}
+    nothing = kourou("dlq", "redrive", "d-billing", "--all", "--yes")
+    assert nothing.out == "0 dead letters sent again\n"
+    assert [
+        row["is_redriven"] for row in document(kourou("dlq", "list", "d-billing", "--json"))
+    ] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("redrive", "g"), "give --id MESSAGE or --all"),
+        (("redrive", "g", "--all", "--id", "x"), "give --id MESSAGE or --all"),
+        (("redrive", "g", "--all", "--again"), "--again is for one message"),
+        (("redrive", "g", "--all"), "all dead letters of g are sent again, to g: give --yes"),
+        (("list", "a b"), "a b"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    command: Callable[..., Outcome], asked: tuple[str, ...], told: str
+) -> None:
+    outcome = command("dlq", *asked)
+    assert (outcome.code, told in outcome.err) == (2, True), outcome.err
+
+
+def test_a_group_without_dead_letters_has_none(kourou: Kourou) -> None:
+    assert document(kourou("dlq", "list", "d-nobody", "--json")) == []
+    assert kourou("dlq", "show", "d-nobody", "broker-a/0@17").code == 1

@@ -1,0 +1,220 @@
+"""Dead letters are listed with why they died, and sent again once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from contextlib import suppress
+
+import pytest
+
+from kourou.client.administration.admin import AdminClient, Redrive
+from kourou.client.calls_send import Outgoing
+from kourou.client.consuming.redelivery import DeadLetter
+from kourou.errors import KourouError, TopicNotFoundError, UsageError
+from kourou.model.message import Message, MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
+from kourou.model.topic import dlq_topic, retry_topic
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+GROUP = "consumers"
+
+
+def refuse(message: MessageExt) -> None:
+    raise DeadLetter(f"no {message.body.decode()}")
+
+
+async def kill(w: Recording, *bodies: bytes) -> None:
+    """Send messages, and have the group refuse them."""
+    await w.send(*bodies)
+    w.got.clear()
+    async with w.consumer(refuse):
+        await w.until_got(*bodies)
+    w.got.clear()
+    w.deliveries.clear()
+
+
+async def bodies(admin: AdminClient) -> list[bytes]:
+    return [dead.message.body for dead in await admin.dead_letters(GROUP)]
+
+
+def test_dead_letters_tell_where_they_came_from_and_why() -> None:
+    async def main() -> None:
+        async with recording(brokers=2) as w, w.cluster.admin() as admin:
+            assert await admin.dead_letters(GROUP) == []
+            await w.send(b"a", b"b", b"c", b"d")
+            sent = {}
+            async with w.consumer(refuse):
+                await w.until_got(b"a", b"b", b"c", b"d")
+                sent = {one.body: one for one in w.deliveries}
+            dead = await admin.dead_letters(GROUP)
+            assert [one.died_at_ms for one in dead] == sorted(one.died_at_ms for one in dead)
+            assert {one.message.broker_name for one in dead} == {"broker-0", "broker-1"}
+            for one in dead:
+                origin = sent[one.message.body]
+                assert (one.topic, one.message.msg_id) == (TOPIC, origin.msg_id)
+                assert one.message.properties["ORIGIN_MESSAGE_ID"] == origin.offset_msg_id
+                assert one.reason == f"no {one.message.body.decode()}"
+                assert (one.deliveries, one.is_redriven) == (1, False)
+            assert [one.message for one in await admin.dead_letters(GROUP, max_messages=2)] == [
+                one.message for one in dead[:2]
+            ]
+            later = await admin.dead_letters(GROUP, begin_ms=dead[-1].died_at_ms + 1)
+            assert later == []
+
+    run_virtual(main())
+
+
+def test_all_dead_letters_are_sent_again_once() -> None:
+    async def main() -> None:
+        async with recording(brokers=2) as w, w.cluster.admin() as admin:
+            await kill(w, b"a", b"b", b"c")
+            looked_at: list[int] = []
+            done = await admin.redrive_all(GROUP, on_progress=looked_at.append)
+            assert (done, sum(looked_at)) == (Redrive(sent=3), 3)
+            assert await admin.redrive_all(GROUP) == Redrive()
+            async with w.consumer():
+                await w.until_got(b"a", b"b", b"c")
+                await asyncio.sleep(60)
+            assert sorted(w.got) == [b"a", b"b", b"c"]
+            assert {one.topic for one in w.deliveries} == {TOPIC}
+            assert {one.reconsume_times for one in w.deliveries} == {0}
+            assert "KOUROU_DLQ_REASON" not in w.deliveries[0].properties
+            assert all(dead.is_redriven for dead in await admin.dead_letters(GROUP))
+
+            await kill(w, b"d")
+            assert await admin.redrive_all(GROUP) == Redrive(sent=1)
+
+    run_virtual(main())
+
+
+def test_one_that_dies_again_can_be_sent_again() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin:
+            await kill(w, b"a")
+            for _ in range(3):
+                assert await admin.redrive_all(GROUP) == Redrive(sent=1)
+                async with w.consumer(refuse):
+                    await w.until_got(b"a")
+                w.got.clear()
+            assert await bodies(admin) == [b"a"] * 4
+
+    run_virtual(main())
+
+
+def test_to_its_topic_a_message_goes_for_all_groups() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin:
+            await kill(w, b"a")
+            async with w.consumer(group="others"):
+                await w.until_got(b"a")
+                [dead] = await admin.dead_letters(GROUP)
+                receipt = await admin.redrive(GROUP, dead.message, to_topic=True)
+                assert receipt is not None
+                assert receipt.queue.topic == TOPIC
+                assert await admin.redrive(GROUP, dead.message, to_topic=True) is None
+                await w.until_got(b"a", b"a")
+                assert "RETRY_TOPIC" not in w.deliveries[-1].properties
+                assert w.deliveries[-1].msg_id == dead.message.msg_id
+
+    run_virtual(main())
+
+
+def test_one_that_was_sent_alone_is_skipped_by_the_rest_unless_told() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin:
+            await kill(w, b"a", b"b", b"c")
+            dead = {one.message.body: one.message for one in await admin.dead_letters(GROUP)}
+            receipt = await admin.redrive(GROUP, dead[b"b"])
+            assert receipt is not None
+            assert receipt.queue.topic == retry_topic(GROUP)
+            assert await admin.redrive(GROUP, dead[b"b"]) is None
+            assert await admin.redrive_all(GROUP) == Redrive(sent=2, skipped=1)
+            assert await admin.redrive(GROUP, dead[b"b"], again=True) is not None
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("answers", range(8))
+def test_a_redrive_that_is_cut_short_goes_on_and_sends_nothing_twice(answers: int) -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await kill(w, *[b"%d" % n for n in range(5)])
+            await asyncio.sleep(6)  # its own commits are on the broker's disk
+            async with w.cluster.admin() as admin:
+                redriving = asyncio.create_task(admin.redrive_all(GROUP))
+                await asyncio.sleep(0.004 * answers)
+                await w.cluster.kill_broker()
+                with suppress(KourouError):  # the kill may have come too early or too late
+                    await redriving
+            await w.cluster.restart_broker()
+            async with w.cluster.admin() as admin:
+                done = await admin.redrive_all(GROUP)
+                assert done.sent + done.skipped <= 5
+                assert await admin.redrive_all(GROUP) == Redrive()
+            async with w.consumer():
+                await w.until_got(*[b"%d" % n for n in range(5)])
+                await asyncio.sleep(60)
+            assert sorted(w.got) == [b"%d" % n for n in range(5)]
+
+    run_virtual(main())
+
+
+def test_a_crash_before_the_commit_is_made_up_for_by_the_ids() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin:
+            await kill(w, b"a", b"b")
+            await asyncio.sleep(6)
+            await admin.redrive_all(GROUP)
+            # The broker's last commits are lost with it: they are on its disk each 5 seconds.
+            await w.cluster.crash_broker()
+            await w.cluster.restart_broker()
+            assert await admin.redrive_all(GROUP) == Redrive(skipped=2)
+            async with w.consumer():
+                await w.until_got(b"a", b"b")
+                await asyncio.sleep(60)
+            assert sorted(w.got) == [b"a", b"b"]
+
+    run_virtual(main())
+
+
+def test_a_compressed_body_stays_as_it_is() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin, w.cluster.producer() as producer:
+            body = b"x" * 10_000
+            packed = Outgoing(
+                TOPIC, ("id",), zlib.compress(body), "", 0, COMPRESSED | COMPRESSION_ZLIB
+            )
+            await producer._sender.send(packed, None, MessageQueue(TOPIC, "broker-0", 0))
+            async with w.consumer(refuse):
+                await w.until_got(body)
+            [dead] = await admin.dead_letters(GROUP)
+            assert dead.message.body == body
+            assert await admin.redrive(GROUP, dead.message) is not None
+            async with w.consumer():
+                await w.until_got(body, body)
+            assert w.deliveries[1].store_size < 1000
+
+    run_virtual(main())
+
+
+def test_what_cannot_be_sent_again_is_named() -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin, w.cluster.producer() as producer:
+            await kill(w, b"a")
+            queue = MessageQueue(TOPIC, "broker-0", 0)
+            receipt = await producer.send(Message(TOPIC, b"alive"), queue=queue)
+            alive = await admin.message_at(queue, receipt.queue_offset)
+            with pytest.raises(UsageError, match=f"is in {TOPIC}, not in {dlq_topic(GROUP)}"):
+                await admin.redrive(GROUP, alive)
+            with pytest.raises(UsageError, match="at least 1"):
+                await admin.dead_letters(GROUP, max_messages=0)
+            await admin.delete_topic(TOPIC)
+            with pytest.raises(TopicNotFoundError):
+                await admin.redrive_all(GROUP, to_topic=True)
+            assert await admin.redrive_all(GROUP) == Redrive(sent=1)
+            assert await admin.redrive_all("nobody") == Redrive()
+
+    run_virtual(main())
