@@ -61,6 +61,13 @@ def batches() -> tuple[bytes, ...]:
 
 
 @functools.cache
+def traces() -> tuple[bytes, ...]:
+    """Return bodies of trace messages: each record, and all of them together."""
+    texts = [case["result"]["data"].encode() for case in _vectors("trace.json")["cases"]]
+    return (*texts, b"".join(texts))
+
+
+@functools.cache
 def compressed() -> tuple[bytes, ...]:
     """Return compressed bodies, each behind a byte that says how: the type's number."""
     cases = _vectors("compression.json")["cases"]

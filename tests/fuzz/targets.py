@@ -40,6 +40,7 @@ from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_batch import decode_batch, encode_batch
 from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.message_layout import read_record
+from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
 from kourou.store.log.record_seal import read_checked
@@ -51,6 +52,7 @@ _SPECIAL: Final = frozenset(
     {
         *("decode_frame", "decode_header", "decode_fields", "decode_register_body"),
         *("decode_message", "decode_messages", "decode_batch", "decode_record", "decode_records"),
+        "decode_traces",
     }
 )
 """Decoders of `kourou.protocol` that have a target below, or are reached by those of others."""
@@ -134,7 +136,14 @@ def _records() -> Iterator[Target]:
     yield Target("records.answer", decode_messages, answers)
     yield Target("records.stored", lambda data: decode_messages(data, decompress=False), answers)
     yield Target("batch", _batch, corpus.batches())
+    yield Target("traces", _traces, corpus.traces())
     yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
+
+
+def _traces(data: bytes) -> None:
+    records = decode_traces(data)
+    text = "".join(map(encode_trace, records))
+    assert decode_traces(text.encode()) == records
 
 
 def _record(data: bytes) -> None:
