@@ -144,6 +144,13 @@ class BrokerConfig:
     """Whether a group whose offset is reset learns of it by its next pull, connected or not. If
     not, its connected members are told, as by brokers before 5.0, and one that is not connected
     cannot be reset."""
+    disable_consume_if_consumer_read_slowly: bool = field(default=False, metadata={"live": True})
+    """Whether a group with members is stopped that is further behind than the next one says."""
+    consumer_fallbehind_threshold_bytes: int = field(
+        default=16 * 1024 * _MIB, metadata={"key": "consumerFallbehindThreshold", "live": True}
+    )
+    """Bytes of the log, of all topics, that a group may have before it in a queue. Looked at every
+    three minutes."""
     consumer_offset_interval_ms: int = field(
         default=5 * _SECOND_MS, metadata={"key": "flushConsumerOffsetInterval"}
     )
@@ -223,6 +230,7 @@ _POSITIVE: Final = (
     "pull_messages_max",
     "channel_expired_timeout_ms",
     "clients_max",
+    "consumer_fallbehind_threshold_bytes",
     "consumer_offset_interval_ms",
     "delay_offset_interval_ms",
 )

@@ -25,8 +25,9 @@ from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.registration import Registration
+from kourou.broker.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.statistics.readings import read_metrics
-from kourou.broker.wiring import make_fast_paths, make_handlers
+from kourou.broker.wiring import make_fast_paths, make_handlers, make_slow_consumers
 from kourou.disk import Disk
 from kourou.errors import ClosedError, StoreError
 from kourou.metrics import Family
@@ -246,6 +247,9 @@ class _Running:
         loops.start("save tables", config.consumer_offset_interval_ms, self._parts.tables.persist)
         loops.start(
             "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
+        )
+        loops.start(
+            "check slow consumers", SLOW_CHECK_INTERVAL_MS, make_slow_consumers(self._parts).check
         )
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
         clean_interval_ms = config.store.retention.clean_interval_ms

@@ -22,12 +22,25 @@ from kourou.broker.reply import ReplyHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
+from kourou.broker.slow_consumers import SlowConsumers
 from kourou.broker.statistics.stats_handlers import StatsHandlers
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import FastPath
 from kourou.remoting.network import parse_address
+
+
+def make_slow_consumers(parts: Parts) -> SlowConsumers:
+    """Return what looks at groups that are far behind."""
+    return SlowConsumers(
+        parts.live,
+        groups=parts.tables.groups,
+        clients=parts.clients,
+        offsets=parts.tables.offsets,
+        store=parts.store,
+        offload=parts.runtime.offload,
+    )
 
 
 def make_handlers(parts: Parts) -> Handlers:
