@@ -68,7 +68,9 @@ class Peer(FakePeer):
 def fast_path(parts: BrokerParts) -> FastPull:
     return FastPull(
         parts.live,
-        checks=PullChecks(parts.live, parts.topics, parts.groups, parts.clients),
+        checks=PullChecks(
+            parts.live, parts.topics, parts.groups, parts.clients, parts.tables.filters
+        ),
         offsets=parts.offsets,
         store=parts.store,
         held=parts.held_pulls,

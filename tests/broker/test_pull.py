@@ -47,6 +47,7 @@ def subscribe(
         Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0),
         ConsumerData("g", message_model=model, subscriptions=subscriptions),
     )
+    parts.tables.filters.register("g", subscriptions)
 
 
 def test_what_is_there_is_handed_out_as_it_is_stored() -> None:

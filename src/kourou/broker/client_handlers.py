@@ -11,10 +11,12 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
+from kourou.broker.consumer_filters import ConsumerFilters, compile_expression
 from kourou.broker.expressions import is_tag_expression, not_served
 from kourou.broker.groups import Groups
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.retry_topics import ToldTopics, ensure_retry_topic
-from kourou.errors import InvalidParameterError, RemoteSystemError
+from kourou.errors import FilterSyntaxError, InvalidParameterError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.topic import retry_topic
 from kourou.protocol.bodies_client import (
@@ -43,18 +45,40 @@ HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
 class ConsumerIdsNotifier:
     """Tells the members of a changed group to share the queues out anew (code 40).
 
-    Not where each member reads all queues anyway, nor where the group's config forbids it.
+    At once, or with the next `flush` where `realTimeNotifyConsumerChange` is off. Not where each
+    member reads all queues anyway, nor where the broker's or the group's config forbids it.
+
+    Args:
+        groups: their config.
+        config: the broker's; None: members are told at once.
     """
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, config: LiveConfig | None = None) -> None:
         self._groups = groups
+        self._config = config
+        self._waiting: dict[str, ConsumerGroup] = {}
 
     def __call__(self, live: ConsumerGroup) -> None:
-        """Send the one-way request to each member."""
+        """Send the one-way request to each member, now or later."""
+        config = self._config.now if self._config is not None else None
+        if config is None or config.real_time_notify_consumer_change:
+            self._tell(live)
+        else:
+            self._waiting[live.name] = live
+
+    def flush(self) -> None:
+        """Tell the members of all groups that wait; to be called every 15 s."""
+        waiting, self._waiting = self._waiting, {}
+        for live in waiting.values():
+            self._tell(live)
+
+    def _tell(self, live: ConsumerGroup) -> None:
         if live.message_model is MessageModel.BROADCASTING:
             return
-        config = self._groups.get(live.name)
-        if config is not None and not config.notify_consumer_ids_changed_enable:
+        if self._config is not None and not self._config.now.notify_consumer_ids_changed_enable:
+            return
+        group = self._groups.get(live.name)
+        if group is not None and not group.notify_consumer_ids_changed_enable:
             return
         header = NotifyConsumerIdsChangedRequestHeader(live.name)
         for peer in list(live.members):
@@ -65,19 +89,29 @@ class ClientHandlers:
     """Serves HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG and GET_CONSUMER_LIST_BY_GROUP."""
 
     def __init__(
-        self, clients: Clients, groups: Groups, topics: ToldTopics, later: LaterReplies
+        self,
+        config: LiveConfig,
+        clients: Clients,
+        groups: Groups,
+        topics: ToldTopics,
+        filters: ConsumerFilters,
+        later: LaterReplies,
     ) -> None:
         """Serve `clients`.
 
         Args:
+            config: says whether filters by properties are served.
             clients: who is connected.
             groups: made by the first heartbeat where that is allowed.
             topics: get retry topics.
+            filters: told of subscriptions by properties.
             later: answers the few heartbeats that made one.
         """
+        self._config = config
         self._clients = clients
         self._groups = groups
         self._topics = topics
+        self._filters = filters
         self._later = later
 
     def on_heartbeat(self, request: Request) -> RemotingCommand | None:
@@ -120,6 +154,8 @@ class ClientHandlers:
                 fingerprint=heartbeat.fingerprint,
                 without_sub=heartbeat.without_sub,
             )
+            if not heartbeat.without_sub:
+                self._filters.register(data.group, data.subscriptions)
         for name in heartbeat.producers:
             self._clients.register_producer(member, name)
         answer = response(command, header=HeartbeatResponseHeader(True, must_send))
@@ -156,14 +192,19 @@ class ClientHandlers:
         return response(request.command)
 
     def on_check_client_config(self, request: Request) -> RemotingCommand:
-        """Say whether a subscription could be served: tags only, for now.
-
-        Other expressions get the code that Java gives while `enablePropertyFilter` is off.
-        """
-        kind = decode_check_client_config(request.command.body).subscription.expression_type
+        """Say whether a subscription can be served, before its group joins."""
+        subscription = decode_check_client_config(request.command.body).subscription
+        kind = subscription.expression_type
         if is_tag_expression(kind):
             return response(request.command)
-        return response(request.command, ResponseCode.SYSTEM_ERROR, not_served(kind))
+        if not self._config.now.enable_property_filter:
+            return response(request.command, ResponseCode.SYSTEM_ERROR, not_served(kind))
+        try:
+            compile_expression(kind, subscription.sub_string)
+        except FilterSyntaxError as error:
+            code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            return response(request.command, code, str(error))
+        return response(request.command)
 
     def on_get_consumer_list_by_group(self, request: Request) -> RemotingCommand:
         """Return the client ids of the group's members; code 1 when there is none."""

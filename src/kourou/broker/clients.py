@@ -97,7 +97,11 @@ class _Groups:
 
 
 class Clients:
-    """All producers and consumers that are connected, by group."""
+    """All producers and consumers that are connected, by group.
+
+    Attributes:
+        on_emptied: told of each consumer group whose last member left. Must not raise.
+    """
 
     def __init__(
         self,
@@ -114,6 +118,7 @@ class Clients:
             clients_max: memberships in all groups together.
             expiry_ms: a member that was silent for longer has left.
         """
+        self.on_emptied: Callable[[str], None] = lambda _group: None
         self._on_changed = on_changed
         self._clients_max = clients_max
         self._expiry_ms = expiry_ms
@@ -253,6 +258,7 @@ class Clients:
         else:
             del self._consumers[group]
             self._subscription_bytes -= live.size_bytes
+            self.on_emptied(group)
 
     def unregister_producer(self, peer: Peer, group: str) -> None:
         """Take the connection out of the producer group; nothing happens if it is not in it."""

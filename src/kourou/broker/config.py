@@ -7,9 +7,11 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
 from kourou.model.topic import PERM_READ, PERM_WRITE, TRACE_TOPIC, check_topic
+from kourou.protocol.bodies_locks import MessageRequestMode
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import parse_address
 from kourou.remoting.transport_config import TransportConfig
@@ -134,12 +136,45 @@ class BrokerConfig:
     behind one of their level. If not, they wait there until the record is restored, the offset
     is moved, or this is switched on. RocketMQ has no such key."""
 
+    enable_property_filter: bool = field(default=False, metadata={"live": True})
+    """Whether consumers may filter by properties (SQL92), which reads every message of a queue. If
+    not, their subscriptions and pulls are refused."""
+    filter_support_retry: bool = field(default=False, metadata={"live": True})
+    """Whether messages that are tried again are filtered once more, by the filter of the topic that
+    they were sent to, where a group subscribes to its retry topic by properties."""
+    enable_calc_filter_bit_map: bool = field(default=False, metadata={"live": True})
+    """Whether each message of a topic with such consumers gets a bit map of the filters that it
+    passes, so that pulls need not read it; with `consumequeue_extension`, which holds it."""
+    max_error_rate_of_bloom_filter: int = 20
+    """Percentage of messages that a bit map wrongly says to pass, 1 to 99. Changing it, or the next
+    one, makes the bit maps that there are, and `config/consumerFilter.json`, useless."""
+    expect_consumer_num_use_filter: int = 32
+    """Consumer groups of a topic for which this holds."""
+    filter_data_clean_time_span_ms: int = field(
+        default=24 * 3600 * _SECOND_MS, metadata={"key": "filterDataCleanTimeSpan"}
+    )
+    """How long the filter of a group without members is kept, with its place in bit maps."""
+
     channel_expired_timeout_ms: int = field(
         default=120 * _SECOND_MS, metadata={"key": "channelExpiredTimeout"}
     )
     """A client that sent no heartbeat for so long has left its groups."""
     clients_max: int = 100_000
     """Clients known by their heartbeats, over all groups."""
+    notify_consumer_ids_changed_enable: bool = field(default=True, metadata={"live": True})
+    """Whether members are told when another comes or goes. If not, they notice within 20 s. A group
+    can say so for itself."""
+    real_time_notify_consumer_change: bool = field(default=True, metadata={"live": True})
+    """Whether they are told at once. If not, every 15 s, which spares large groups many rebalances
+    while their members start."""
+    server_load_balancer_enable: bool = field(default=True, metadata={"live": True})
+    """Whether members that ask the broker for their queues get a share. If not, each gets all."""
+    default_message_request_mode: MessageRequestMode = field(
+        default=MessageRequestMode.PULL, metadata={"live": True}
+    )
+    """How such members read topics for which nobody has set it (401)."""
+    default_pop_share_queue_num: int = field(default=-1, metadata={"live": True})
+    """With POP, how many other members read a member's queues too; below 1: all of them."""
     use_server_side_reset_offset: bool = True
     """Whether a group whose offset is reset learns of it by its next pull, connected or not. If
     not, its connected members are told, as by brokers before 5.0, and one that is not connected
@@ -161,6 +196,8 @@ class BrokerConfig:
     )
     """How often the progress of delayed delivery is written; the same holds for it."""
 
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    """Half messages, and the checks of those that nobody ends."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     """Bounds of the connections of clients, and of those to name servers."""
     transport: TransportConfig = field(default_factory=TransportConfig)
@@ -189,6 +226,11 @@ class BrokerConfig:
                 "or 6 (both)"
             )
         parse_delay_levels(self.message_delay_level)
+        if not 1 <= self.max_error_rate_of_bloom_filter <= _PERCENT_MAX:
+            raise ConfigError(
+                f"max_error_rate_of_bloom_filter is {self.max_error_rate_of_bloom_filter}; it must "
+                f"be 1 to {_PERCENT_MAX} percent"
+            )
         _check_addresses(self)
         for name in _POSITIVE:
             _check_at_least(self, name, 1)
@@ -215,6 +257,7 @@ class BrokerConfig:
         return bool(self.broker_permission & PERM_READ)
 
 
+_PERCENT_MAX: Final = 99
 _POSITIVE: Final = (
     "register_timeout_ms",
     "flush_interval_ms",
@@ -230,6 +273,8 @@ _POSITIVE: Final = (
     "pull_messages_max",
     "channel_expired_timeout_ms",
     "clients_max",
+    "expect_consumer_num_use_filter",
+    "filter_data_clean_time_span_ms",
     "consumer_fallbehind_threshold_bytes",
     "consumer_offset_interval_ms",
     "delay_offset_interval_ms",

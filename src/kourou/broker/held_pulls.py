@@ -9,11 +9,11 @@ Source: PullRequestHoldService.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.long_polling import Arrived, Held, LongPolling
+from kourou.broker.long_polling import Arrived, ArrivedMessage, Held, LongPolling
 from kourou.model.subscription import SubscriptionData
 from kourou.remoting.connection import Connection
 from kourou.remoting.steady_time import steady_ms
@@ -59,6 +59,7 @@ class HeldPulls:
         subscription: SubscriptionData,
         timeout_ms: int,
         size_bytes: int,
+        is_wanted: Callable[[ArrivedMessage], bool] | None = None,
     ) -> bool:
         """Hold the pull if there is room, and return whether it is held.
 
@@ -68,6 +69,7 @@ class HeldPulls:
             subscription: which tags wake it.
             timeout_ms: how long it asks to be held.
             size_bytes: about what it keeps in memory.
+            is_wanted: tells of a message with such a tag whether it wakes it.
         """
         now = self._config.now
         timeout_ms = min(timeout_ms, SUSPEND_MAX_MS)
@@ -76,7 +78,7 @@ class HeldPulls:
         if timeout_ms <= 0:
             return False
         deadline_ms = steady_ms() + timeout_ms
-        held = Held(pull, pull.connection, *where, subscription, deadline_ms, size_bytes)
+        held = Held(pull, pull.connection, *where, subscription, deadline_ms, size_bytes, is_wanted)
         if not self._held.hold(held):
             return False
         if self._timer is None or deadline_ms < self._due_ms:

@@ -10,7 +10,7 @@ expire; a tick of 100 ms costs nothing here, since only pulls that are due are l
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -33,6 +33,12 @@ class ArrivedMessage(Protocol):
 
     @property
     def tags_code(self) -> int: ...
+
+    @property
+    def physical_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
 
 
 class Arrived(Protocol):
@@ -62,6 +68,7 @@ class Held(Generic[PullT]):
         subscription: which tags wake it.
         deadline_ms: when it is to be answered even if nothing came, on the caller's clock.
         size_bytes: about what it keeps in memory, beyond what every pull does.
+        is_wanted: tells of a message with such a tag whether it wakes it; None if each does.
     """
 
     pull: PullT
@@ -72,6 +79,7 @@ class Held(Generic[PullT]):
     subscription: SubscriptionData
     deadline_ms: int
     size_bytes: int = 0
+    is_wanted: Callable[[ArrivedMessage], bool] | None = None
 
 
 class LongPolling(Generic[PullT]):
@@ -189,6 +197,7 @@ def _concerns(held: Held[PullT], news: Sequence[Arrived]) -> bool:
     return any(
         arrival.queue_offset >= held.queue_offset
         and matches_code(held.subscription, arrival.tags_code)
+        and (held.is_wanted is None or held.is_wanted(arrival))
         for arrivals in news
         for arrival in arrivals.records()
     )

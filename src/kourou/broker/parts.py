@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from kourou.broker.advertised import store_host
 from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
+from kourou.broker.filter_bit_maps import FilterBitMaps
 from kourou.broker.flusher import Flusher
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.held_pulls import HeldPulls
@@ -27,6 +29,9 @@ from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.retention import Retention
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
+from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
+from kourou.broker.transactions.transaction_counts import parse_transaction_counts
+from kourou.broker.transactions.transactions import Transactions
 from kourou.disk import Disk
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.pool import ConnectionPool
@@ -34,6 +39,8 @@ from kourou.remoting.runtime import Runtime
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import Arrival, MessageStore
 from kourou.store.state.config_file import ConfigFile
+
+_LOCAL: Final = "127.0.0.1"
 
 
 class Parts:
@@ -55,6 +62,7 @@ class Parts:
         pull_checks: decides who may pull what, for all who serve pulls.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due.
+        transactions: takes and ends half messages.
         index: keeps the key index close behind the log.
     """
 
@@ -83,8 +91,9 @@ class Parts:
             runtime, {}, config.limits, tls=config.transport.tls_client()
         )
         self.tables: Final = Tables(config, disk, runtime, store)
+        self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, self.live)
         self.clients: Final = Clients(
-            ConsumerIdsNotifier(self.tables.groups),
+            self.ids_notifier,
             clients_max=config.clients_max,
             expiry_ms=config.channel_expired_timeout_ms,
         )
@@ -106,13 +115,18 @@ class Parts:
         )
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
-        self.pull_checks: Final = PullChecks(
-            self.live, self.tables.topics, self.tables.groups, self.clients
-        )
+        self.pull_checks: Final = self._make_pull_checks()
         self.held_pulls: Final = HeldPulls(self.live)
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
+        self.transactions: Final = self._make_transactions(disk)
         self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
+
+    def _make_pull_checks(self) -> PullChecks:
+        tables = self.tables
+        self.clients.on_emptied = tables.filters.unregister
+        self.store.ask_bit_maps(FilterBitMaps(self.live, tables.filters, self.store))
+        return PullChecks(self.live, tables.topics, tables.groups, self.clients, tables.filters)
 
     def _make_pulls(self) -> PullHandler:
         return PullHandler(
@@ -136,6 +150,21 @@ class Parts:
             reads=self.reads,
             clock=self.runtime.clock,
             delay_levels_ms=self.config.delay_levels_ms,
+        )
+
+    def _make_transactions(self, disk: Disk) -> Transactions:
+        return Transactions(
+            config=self.live,
+            tables=self.tables,
+            store=self.store,
+            commit=self.commit,
+            reads=self.reads,
+            clients=self.clients,
+            stats=self.stats,
+            later=self.later,
+            runtime=self.runtime,
+            file=ConfigFile(disk, TRANSACTIONS_FILE, parse_transaction_counts),
+            host=store_host(self.config) or (_LOCAL, self.config.port),
         )
 
     def _on_config_changed(self, config: BrokerConfig) -> None:

@@ -24,6 +24,7 @@ from typing import Final
 
 from kourou.broker.checked_reads import REMEDY, CheckedReads
 from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.filtered_reads import ArrivedProperties, FilteredReads
 from kourou.broker.held_pulls import HeldPulls
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull_checks import Pull, PullChecks
@@ -68,6 +69,8 @@ class PullHandler:
         self._later = later
         self._stats = stats
         self._held = held
+        self._filtered = FilteredReads(reads)
+        self._arrived = ArrivedProperties(store)
 
     def on_pull_message(self, request: Request) -> RemotingCommand | None:
         """Answer with messages or with where to go on; None when the request is held."""
@@ -105,7 +108,10 @@ class PullHandler:
         if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(*key, header.commit_offset)
         asked = self._asked(pull)
-        found = self._reads.at_once(header.topic, header.queue_id, asked)
+        if pull.filter is None:
+            found = self._reads.at_once(header.topic, header.queue_id, asked)
+        else:
+            found = self._filtered.at_once(header.topic, header.queue_id, asked, pull.filter)
         if found is None:
             self._later.answer(pull.request, partial(self._read_later, pull, asked))
             return None
@@ -123,7 +129,11 @@ class PullHandler:
         """Answer with what must be read from the disk, or looked into."""
         header, began_ms = pull.header, steady_ms()
         try:
-            found = await self._reads.read(header.topic, header.queue_id, asked)
+            if pull.filter is None:
+                found = await self._reads.read(header.topic, header.queue_id, asked)
+            else:
+                where = (header.topic, header.queue_id)
+                found = await self._filtered.read(*where, asked, pull.filter)
         except DamagedRecordError as error:
             command = pull.request.command
             return response(command, ResponseCode.SYSTEM_ERROR, f"{error}; {REMEDY}")
@@ -182,6 +192,7 @@ class PullHandler:
             pull.subscription,
             header.suspend_timeout_millis,
             sum(len(name) + len(text) for name, text in request.command.ext_fields.items()),
+            None if pull.filter is None else partial(self._arrived.is_wanted, pull.filter),
         )
         if is_held:
             # A body means nothing here, but would be kept for as long as the pull is.

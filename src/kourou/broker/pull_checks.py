@@ -12,18 +12,22 @@ The checks come in Java's order, each with Java's code:
     24  without: no member of the group is connected, or it did not subscribe to the topic
     16  the group reads as broadcast, which it may not (4), or may not read this topic (5)
     25  the subscription known here is older than the client's
-    1   the subscription is no tag expression
+    27  it filters by properties, and its group's filter does not compile, or is not known
+    28  the filter known here is older than the client's
+    1   it filters by properties, which is off (`enablePropertyFilter`)
 
 Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kourou.broker.clients import Clients
-from kourou.broker.expressions import is_tag_expression, not_served
+from kourou.broker.consumer_filters import ConsumerFilters, compile_expression
+from kourou.broker.expressions import Bits, Compiled, MessageFilter, is_tag_expression, not_served
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.retry_topics import TopicTable
@@ -32,7 +36,7 @@ from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import PULL_SUBSCRIPTION
-from kourou.model.topic import TopicConfig
+from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_consume import PullMessageRequestHeader
@@ -42,13 +46,18 @@ from kourou.remoting.network import format_address
 
 @dataclass(slots=True)
 class Pull:
-    """A pull that may be served: the request, and what it is about."""
+    """A pull that may be served: the request, and what it is about.
+
+    Attributes:
+        filter: which messages it wants by their properties; None where tags tell.
+    """
 
     request: Request
     header: PullMessageRequestHeader
     topic: TopicConfig
     group: SubscriptionGroup
     subscription: SubscriptionData
+    filter: MessageFilter | None = None
 
 
 class PlainPull(NamedTuple):
@@ -84,12 +93,18 @@ class PullChecks:
     """Decides on pulls by the tables of the broker."""
 
     def __init__(
-        self, config: LiveConfig, topics: TopicTable, groups: Groups, clients: Clients
+        self,
+        config: LiveConfig,
+        topics: TopicTable,
+        groups: Groups,
+        clients: Clients,
+        filters: ConsumerFilters,
     ) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
         self._clients = clients
+        self._filters = filters
 
     def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:
         """Return the pull, or why it is refused."""
@@ -120,11 +135,14 @@ class PullChecks:
         subscription = self._subscription(command, header, group)
         if isinstance(subscription, RemotingCommand):
             return subscription
+        wanted = None
         if not is_tag_expression(subscription.expression_type):
-            text = not_served(subscription.expression_type)
-            return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
+            found = self._filter(command, header, subscription)
+            if isinstance(found, RemotingCommand):
+                return found
+            wanted = found
         self._groups.get_or_create(group.group_name)  # now that the pull is served
-        return Pull(request, header, topic, group, subscription)
+        return Pull(request, header, topic, group, subscription, wanted)
 
     def passes(self, asked: PlainPull) -> Passed | None:
         """Return the topic and group of a pull that `check` lets pass and that wants all messages.
@@ -158,6 +176,55 @@ class PullChecks:
         ):
             return None
         return Passed(topic, group)
+
+    def _filter(
+        self,
+        command: RemotingCommand,
+        header: PullMessageRequestHeader,
+        subscription: SubscriptionData,
+    ) -> MessageFilter | RemotingCommand:
+        """Return what filters by properties for the pull, or why it is refused."""
+        has_own = header.sys_flag & PULL_SUBSCRIPTION
+        known = None if has_own else self._filters.get(header.topic, header.consumer_group)
+        if not has_own and known is None:
+            text = (
+                f"no filter of group {header.consumer_group} for topic {header.topic} is known "
+                f"here: {subscription.sub_string!r} may be wrong"
+            )
+            return _refuse(command, ResponseCode.FILTER_DATA_NOT_EXIST, text)
+        if known is not None and known.client_version < header.sub_version:
+            text = (
+                f"the filter of group {header.consumer_group} known here is of version "
+                f"{known.client_version}, older than the client's {header.sub_version}"
+            )
+            return _refuse(command, ResponseCode.FILTER_DATA_NOT_LATEST, text)
+        if not self._config.now.enable_property_filter:
+            text = not_served(subscription.expression_type)
+            return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        of_real_topic = self._of_real_topic(header)
+        if known is not None:
+            bits = Bits(self._filters.bloom, known.positions, known.born_at_ms)
+            return MessageFilter(known.compiled, bits, of_real_topic)
+        try:
+            own = compile_expression(subscription.expression_type, subscription.sub_string)
+        except FilterSyntaxError as error:
+            # Java takes all messages then.
+            return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        return MessageFilter(own, None, of_real_topic)
+
+    def _of_real_topic(
+        self, header: PullMessageRequestHeader
+    ) -> Callable[[str], Compiled | None] | None:
+        """Return what tells the filter of a message that is tried again, where that is on."""
+        group = header.consumer_group
+        if not self._config.now.filter_support_retry or header.topic != retry_topic(group):
+            return None
+
+        def of_real_topic(topic: str) -> Compiled | None:
+            known = self._filters.get(topic, group)
+            return None if known is None else known.compiled
+
+        return of_real_topic
 
     def _subscription(
         self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup

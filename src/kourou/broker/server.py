@@ -46,6 +46,9 @@ FLUSH_PAUSE_MS: Final = 10
 STATS_INTERVAL_MS: Final = 1_000
 """How often statistics are sampled; rates over 10 s and more are made of that."""
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
+FILTER_SAVE_INTERVAL_MS: Final = 10_000
+IDS_CHANGED_INTERVAL_MS: Final = 15_000
+"""How often consumers are told of others in their group where that is not done at once."""
 FIRST_REGISTRATION_MS: Final = 1_000
 """How long `start` waits for name servers, which may be away; those that answer later are told
 later."""
@@ -215,6 +218,7 @@ class _Running:
         config, topics = self._parts.config, self._parts.tables.topics
         address = await self._ports.start()
         self._parts.delay.start()
+        self._parts.transactions.start()
         self._parts.index.start()
         self._start_loops()
         registration = Registration(
@@ -248,10 +252,19 @@ class _Running:
         loops.start(
             "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
         )
+        loops.start("save filters", FILTER_SAVE_INTERVAL_MS, self._parts.tables.filters.persist)
+        rules = config.transactions
+        loops.start("check transactions", rules.check_interval_ms, self._parts.transactions.check)
+        loops.start(
+            "save transaction counts",
+            rules.metric_flush_interval_ms,
+            self._parts.transactions.persist_counts,
+        )
         loops.start(
             "check slow consumers", SLOW_CHECK_INTERVAL_MS, make_slow_consumers(self._parts).check
         )
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
+        loops.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._tell_ids_changed)
         clean_interval_ms = config.store.retention.clean_interval_ms
         loops.start("remove expired messages", clean_interval_ms, self._parts.retention.run)
 
@@ -284,11 +297,14 @@ class _Running:
         await self._parts.delay.stop()
         await self._parts.index.stop()
         self._parts.held_pulls.close()
+        self._parts.transactions.stop()
         await self._parts.commit.close()
         await self._ports.stop()
         await self._parts.later.close()
         await _try("save tables", self._parts.tables.persist)
         await _try("save delay offsets", self._parts.delay.persist)
+        await _try("save filters", self._parts.tables.filters.persist)
+        await _try("save transaction counts", self._parts.transactions.persist_counts)
         await _try("close store", self._close_store)
         self._parts.flusher.close()
 
@@ -299,6 +315,7 @@ class _Running:
             self._registration.abandon()
         self._parts.held_pulls.close()
         self._parts.delay.abandon()
+        self._parts.transactions.abandon()
         self._parts.index.abandon()
         self._parts.later.abandon()
         self._parts.commit.abandon()
@@ -326,6 +343,9 @@ class _Running:
     async def _expire_clients(self) -> None:
         self._handlers.clients.expire()
         self._handlers.locks.expire()
+
+    async def _tell_ids_changed(self) -> None:
+        self._parts.ids_notifier.flush()
 
     async def _close_store(self) -> None:
         await self._parts.runtime.offload(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from kourou.broker.assignment_modes import FILE_NAME as MODES_FILE
+from kourou.broker.assignment_modes import RequestModes
 from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.consumer_filters import FILE_NAME as FILTERS_FILE
+from kourou.broker.consumer_filters import ConsumerFilters
 from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
@@ -11,19 +15,27 @@ from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics
 from kourou.disk import Disk
-from kourou.protocol.bodies import decode_subscription_group_table, decode_topic_config_table
+from kourou.filter.bloom import BloomFilter
+from kourou.protocol.bodies import (
+    decode_message_request_modes,
+    decode_subscription_group_table,
+    decode_topic_config_table,
+)
+from kourou.protocol.consumer_filter_text import decode_consumer_filters
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import MessageStore
 from kourou.store.state.config_file import ConfigFile
 
 
 class Tables:
-    """The topics, groups and committed offsets of one broker.
+    """The topics, groups, modes of reading and committed offsets of one broker.
 
     Attributes:
         topics: all topics.
         groups: all consumer groups.
+        modes: how groups read topics, where it was set.
         offsets: how far each group has come; none beyond what the log holds.
+        filters: what groups want by properties; saved by itself, each 10 s.
     """
 
     def __init__(
@@ -48,6 +60,10 @@ class Tables:
             runtime.clock,
             auto_create=config.auto_create_subscription_group,
         )
+        self.modes = RequestModes(
+            ConfigFile(disk, MODES_FILE, decode_message_request_modes, restores=True),
+            runtime.offload,
+        )
         self.offsets = ConsumerOffsets(
             ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets, restores=True),
             runtime.offload,
@@ -56,6 +72,16 @@ class Tables:
             None if is_sync else store,
         )
         self.offsets.clamp(store.max_offset)
+        self.filters = ConsumerFilters(
+            ConfigFile(disk, FILTERS_FILE, decode_consumer_filters, restores=True),
+            runtime.offload,
+            runtime.clock,
+            BloomFilter(
+                config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
+            ),
+            was_clean=store.recovery.was_clean,
+            keep_dead_ms=config.filter_data_clean_time_span_ms,
+        )
 
     async def persist(self) -> None:
         """Write the tables that changed; one that cannot be written does not keep the others.
@@ -64,7 +90,7 @@ class Tables:
             OSError: one or several could not be written, and are as they were; the first error.
         """
         errors = []
-        for table in (self.topics, self.groups, self.offsets):
+        for table in (self.topics, self.groups, self.modes, self.offsets):
             try:
                 await table.persist()
             except OSError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from kourou.broker.administration.admin_handlers import call_connection, make_admin_handlers
 from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
+from kourou.broker.advertised import store_host
+from kourou.broker.assignment_handlers import AssignmentHandlers
+from kourou.broker.assignment_routes import AssignmentRoutes
 from kourou.broker.client_handlers import ClientHandlers
-from kourou.broker.config import BrokerConfig
 from kourou.broker.fast_batch import FastBatch
 from kourou.broker.fast_pull import FastPull
 from kourou.broker.fast_send import FastSend
@@ -24,11 +24,10 @@ from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
 from kourou.broker.slow_consumers import SlowConsumers
 from kourou.broker.statistics.stats_handlers import StatsHandlers
-from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import FastPath
-from kourou.remoting.network import parse_address
+from kourou.remoting.steady_time import steady_ms
 
 
 def make_slow_consumers(parts: Parts) -> SlowConsumers:
@@ -53,8 +52,11 @@ def make_handlers(parts: Parts) -> Handlers:
         stats=_stats(parts),
         configs=ConfigHandlers(parts.live, parts.disk.root, parts.runtime.clock),
         pulls=parts.pulls,
-        clients=ClientHandlers(parts.clients, tables.groups, tables.topics, parts.later),
+        clients=ClientHandlers(
+            parts.live, parts.clients, tables.groups, tables.topics, tables.filters, parts.later
+        ),
         locks=LockHandlers(parts.queue_locks),
+        assignments=_assignments(parts),
         offsets=OffsetHandlers(
             groups=tables.groups,
             topics=tables.topics,
@@ -67,6 +69,7 @@ def make_handlers(parts: Parts) -> Handlers:
             tables.topics, parts.store, parts.runtime.offload, parts.later
         ),
         topics=_admin_topics(parts),
+        transactions=parts.transactions,
         admin=make_admin_handlers(parts),
     )
 
@@ -82,7 +85,7 @@ def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
         stats=parts.stats,
         clock=parts.runtime.clock,
         unique_ids=_unique_ids(parts),
-        store_host=_store_host(parts.config),
+        store_host=store_host(parts.config),
     )
     batches = FastBatch(
         config=parts.live,
@@ -92,7 +95,7 @@ def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
         stats=parts.stats,
         clock=parts.runtime.clock,
         unique_ids=_unique_ids(parts),
-        store_host=_store_host(parts.config),
+        store_host=store_host(parts.config),
     )
     pulls = FastPull(
         parts.live,
@@ -110,6 +113,22 @@ def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
     }
 
 
+def _assignments(parts: Parts) -> AssignmentHandlers:
+    config, tables = parts.config, parts.tables
+    return AssignmentHandlers(
+        parts.live,
+        broker_name=config.broker_name,
+        topics=tables.topics,
+        groups=tables.groups,
+        clients=parts.clients,
+        modes=tables.modes,
+        routes=AssignmentRoutes(
+            config.namesrv_addr, config.broker_name, tables.topics, parts.pool, steady_ms
+        ),
+        later=parts.later,
+    )
+
+
 def _sends(parts: Parts) -> SendHandlers:
     topics, groups = parts.tables.topics, parts.tables.groups
     return SendHandlers(
@@ -122,7 +141,8 @@ def _sends(parts: Parts) -> SendHandlers:
         clock=parts.runtime.clock,
         random=parts.runtime.random,
         unique_ids=_unique_ids(parts),
-        store_host=_store_host(parts.config),
+        transactions=parts.transactions,
+        store_host=store_host(parts.config),
     )
 
 
@@ -139,13 +159,13 @@ def _replies(parts: Parts) -> ReplyHandler:
         stats=parts.stats,
         clock=parts.runtime.clock,
         random=parts.runtime.random,
-        store_host=_store_host(parts.config),
+        store_host=store_host(parts.config),
     )
 
 
 def _unique_ids(parts: Parts) -> UniqueIds:
     """Return what makes ids that nobody else makes, whom a random number tells it from."""
-    host, random = _store_host(parts.config), parts.runtime.random
+    host, random = store_host(parts.config), parts.runtime.random
     address = host[0] if host is not None else "127.0.0.1"
     return UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
 
@@ -162,7 +182,7 @@ def _send_backs(parts: Parts) -> SendBackHandler:
         offload=parts.runtime.offload,
         clock=parts.runtime.clock,
         random=parts.runtime.random,
-        store_host=_store_host(parts.config),
+        store_host=store_host(parts.config),
     )
 
 
@@ -190,15 +210,3 @@ def _stats(parts: Parts) -> StatsHandlers:
         offload=parts.runtime.offload,
         clock=parts.runtime.clock,
     )
-
-
-def _store_host(config: BrokerConfig) -> Host | None:
-    """Return the address in message ids, if it is known without asking a connection."""
-    if config.advertise is None:
-        return None
-    host, port = parse_address(config.advertise, config.port)
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return None  # a message id holds an address, not a name
-    return (host, port) if port else None

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_reader import read_one
+from kourou.store.log.record_reader import read_one, read_resident_ranges
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
+from kourou.store.queues.queue_extension import is_address
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
 from kourou.store.reading.checked_get import Asked, Found, QueueReading, get_checked, get_resident
 from kourou.store.reading.plain_get import PlainFound, PlainGet
@@ -126,6 +127,25 @@ class StoreReader:
         """
         return read_one(self._log, physical_offset, self._visible_position)
 
+    def written_bytes(self, physical_offset: int, size: int) -> bytes:
+        """Return bytes of the log that are written, shown or not; as they are, not compared.
+
+        For records that were just appended: others might have to be waited for.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        return self._log.read(physical_offset, size)
+
+    def record_resident(self, physical_offset: int, size: int) -> bytes | None:
+        """Return the bytes of a record that is shown, if they are in memory; they are not checked.
+
+        None if `read_record` must look: it may wait, and nothing of it may be there.
+        """
+        if not self._log.min_position <= physical_offset <= self._visible_position - size:
+            return None
+        return read_resident_ranges(self._log, [(physical_offset, size)])
+
     def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
         """Return the queue's entry at the offset: where the message is, and its tags code.
 
@@ -184,8 +204,17 @@ class StoreReader:
 
 
 def _by_units(queue: ExtendedQueue, asked: Asked, *, may_block: bool = True) -> Asked:
-    """Let a filter of tags codes be asked for those in the queue's extension units."""
-    accepts = asked.accepts
+    """Let filters be asked for what is in the queue's extension units."""
+    accepts, may_match = asked.accepts, asked.may_match
+    if may_match is not None:
+
+        def matches_unit(code: int) -> bool:
+            unit = queue.unit(code, may_block=may_block)
+            if unit is None:
+                return accepts is None or is_address(code) or accepts(code)
+            return may_match(unit) and (accepts is None or accepts(unit.tags_code))
+
+        return asked._replace(accepts=matches_unit)
     if accepts is None:
         return asked
 

@@ -17,6 +17,7 @@ from kourou.broker.clients import Clients, Member, Peer
 from kourou.broker.config import BrokerConfig
 from kourou.broker.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delay import DelayDelivery, parse_delay_offsets
+from kourou.broker.filter_bit_maps import FilterBitMaps
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.held_pulls import HeldPulls
 from kourou.broker.live_config import LiveConfig
@@ -31,6 +32,9 @@ from kourou.broker.retention import Retention
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
+from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
+from kourou.broker.transactions.transaction_counts import parse_transaction_counts
+from kourou.broker.transactions.transactions import Transactions
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
 from kourou.model import properties as names
@@ -169,6 +173,8 @@ class BrokerParts:
         self.groups = self.tables.groups
         self.offsets = self.tables.offsets
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
+        self.clients.on_emptied = self.tables.filters.unregister
+        self.store.ask_bit_maps(FilterBitMaps(self.live, self.tables.filters, self.store))
         self._make_handlers()
         self._make_what_reads_the_log()
         # It has what is used there of a broker's parts.
@@ -177,7 +183,9 @@ class BrokerParts:
     def _make_handlers(self) -> None:
         """Make what serves requests from the tables."""
         config = self.config
-        self.client_handlers = ClientHandlers(self.clients, self.groups, self.topics, self.later)
+        self.client_handlers = ClientHandlers(
+            self.live, self.clients, self.groups, self.topics, self.tables.filters, self.later
+        )
         self.offset_handlers = OffsetHandlers(
             groups=self.groups,
             topics=self.topics,
@@ -192,7 +200,9 @@ class BrokerParts:
         self.held_pulls = HeldPulls(self.live)
         self.pulls = PullHandler(
             self.live,
-            checks=PullChecks(self.live, self.topics, self.groups, self.clients),
+            checks=PullChecks(
+                self.live, self.topics, self.groups, self.clients, self.tables.filters
+            ),
             offsets=self.offsets,
             store=self.store,
             reads=self.reads,
@@ -222,6 +232,19 @@ class BrokerParts:
             reads=self.reads,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
+        )
+        self.transactions = Transactions(
+            config=self.live,
+            tables=self.tables,
+            store=self.store,
+            commit=self.commit,
+            reads=self.reads,
+            clients=self.clients,
+            stats=self.stats,
+            later=self.later,
+            runtime=runtime,
+            file=ConfigFile(self.disk, TRANSACTIONS_FILE, parse_transaction_counts),
+            host=BROKER,
         )
 
     async def ask(
@@ -337,10 +360,12 @@ class BrokerParts:
         """End cleanly, in the order of a broker, with all tables saved."""
         self.held_pulls.close()
         await self.delay.stop()
+        self.transactions.stop()
         await self.later.close()
         await self.commit.close()
         await self.tables.persist()
         await self.delay.persist()
+        await self.transactions.persist_counts()
         self.store.close(self.clock.now_ms())
         self.flusher.close()
 
@@ -348,6 +373,7 @@ class BrokerParts:
         """End as a killed process ends: nothing more is written."""
         self.held_pulls.close()
         self.delay.abandon()
+        self.transactions.abandon()
         self.later.abandon()
         self.commit.abandon()
         self.flusher.close()

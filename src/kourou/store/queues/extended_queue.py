@@ -68,6 +68,14 @@ class ExtendedQueue(SimpleQueue):
         unit = self.extension.unit(code, may_block=may_block)
         return None if unit is None else unit.tags_code
 
+    def unit(self, code: int, *, may_block: bool = True) -> ExtensionUnit | None:
+        """Return the unit that an entry's code stands for; None if it stands for none.
+
+        Raises:
+            BlockingIOError: it would have to wait for the device, and must not.
+        """
+        return self.extension.unit(code, may_block=may_block) if is_address(code) else None
+
     def flush(self) -> tuple[list[str], bool]:
         """Write units and tail to the files, not synced; see `ConsumeQueue.flush`."""
         names, has_new = self.extension.flush()

@@ -16,7 +16,7 @@ Both run on any thread beside the one that writes; what is to be mended in files
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kourou.errors import CorruptRecordError, DamagedRecordError
@@ -27,6 +27,7 @@ from kourou.store.log.record_check import RecordCheck, Wanted
 from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.extended_queue import ExtendedQueue
+from kourou.store.queues.queue_extension import ExtensionUnit
 from kourou.store.reading.get_plan import (
     Accepts,
     GetPlan,
@@ -46,12 +47,18 @@ _ROUNDS_MAX: Final = 64
 
 
 class Asked(NamedTuple):
-    """What a reader asks of a queue."""
+    """What a reader asks of a queue.
+
+    Attributes:
+        accepts: asked for each entry's tags code; None takes all.
+        may_match: asked for each entry's extension unit, where there is one; None takes all.
+    """
 
     offset: int
     max_messages: int
     max_bytes: int
     accepts: Accepts | None
+    may_match: Callable[[ExtensionUnit], bool] | None = None
 
 
 class Mended(NamedTuple):

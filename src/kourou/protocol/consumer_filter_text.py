@@ -1,0 +1,94 @@
+"""`config/consumerFilter.json`: the property filters of consumer groups, in Java's text.
+
+    filterDataByTopic  topic -> {groupFilterData: group -> filter, topic}
+
+Source: ConsumerFilterManager.java, ConsumerFilterData.java, BloomFilterData.java, apache/rocketmq
+5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.json_values import (
+    Json,
+    as_integer,
+    as_object,
+    get_integer,
+    get_list,
+    get_object,
+    get_text,
+)
+
+_BY_TOPIC: Final = "filterDataByTopic"
+_BY_GROUP: Final = "groupFilterData"
+
+
+class ConsumerFilterText(NamedTuple):
+    """One filter as a file says it.
+
+    Attributes:
+        born_at_ms, dead_at_ms: epoch milliseconds; 0 for one that is not dead.
+        bit_count: bits of the bit maps that it was made for; 0 if the file does not say.
+        positions: its bits in them.
+    """
+
+    group: str
+    topic: str
+    expression: str
+    expression_type: str
+    born_at_ms: int
+    dead_at_ms: int
+    client_version: int
+    bit_count: int
+    positions: tuple[int, ...]
+
+
+def encode_consumer_filters(filters: Iterable[ConsumerFilterText]) -> bytes:
+    """Return the text of the file."""
+    topics: dict[str, Json] = {}
+    for one in filters:
+        topic = topics.setdefault(one.topic, {_BY_GROUP: {}, "topic": one.topic})
+        topic[_BY_GROUP][one.group] = {
+            "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.positions)},
+            "bornTime": one.born_at_ms,
+            "clientVersion": one.client_version,
+            "consumerGroup": one.group,
+            "dead": one.dead_at_ms >= one.born_at_ms,
+            "deadTime": one.dead_at_ms,
+            "expression": one.expression,
+            "expressionType": one.expression_type,
+            "topic": one.topic,
+        }
+    return dumps({_BY_TOPIC: topics}, pretty=True)
+
+
+def decode_consumer_filters(text: bytes) -> list[ConsumerFilterText]:
+    """Return what the file says.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    content = as_object(loads(text), "consumer filters")
+    return [
+        _filter(topic, group, as_object(one, _BY_GROUP))
+        for topic, of_topic in get_object(content, _BY_TOPIC).items()
+        for group, one in get_object(as_object(of_topic, _BY_TOPIC), _BY_GROUP).items()
+    ]
+
+
+def _filter(topic: str, group: str, one: Json) -> ConsumerFilterText:
+    bloom = get_object(one, "bloomFilterData")
+    return ConsumerFilterText(
+        group,
+        topic,
+        get_text(one, "expression"),
+        get_text(one, "expressionType"),
+        get_integer(one, "bornTime"),
+        get_integer(one, "deadTime"),
+        get_integer(one, "clientVersion"),
+        get_integer(bloom, "bitNum"),
+        tuple(as_integer(position, "bitPos") for position in get_list(bloom, "bitPos")),
+    )
