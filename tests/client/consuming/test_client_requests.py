@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kourou.client.consuming.consumer import Consumer
+from kourou.client.consuming.redelivery import DeadLetter, RetryLater
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import (
@@ -128,6 +129,7 @@ def test_the_running_info_tells_queues_settings_statistics_and_stacks() -> None:
             assert info.queues[QUEUE].last_consume_timestamp > 0
             assert info.statuses[TOPIC].consume_ok_tps > 0
             assert "MainThread" in (info.jstack or "")
+            assert "task listener 0\n" in (info.jstack or "")
 
             header = GetConsumerRunningInfoRequestHeader("stranger", consumer.client_id)
             answer = await ask(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
@@ -139,11 +141,15 @@ def test_the_running_info_tells_queues_settings_statistics_and_stacks() -> None:
 
 def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
     async def main() -> None:
-        async def refuse_second(_: MessageExt) -> None:
+        async def refuse_some(_: MessageExt) -> None:
             if len(w.got) == 2:
                 raise ValueError("not now")
+            if len(w.got) == 3:
+                raise RetryLater("busy", level=2)
+            if len(w.got) == 4:
+                raise DeadLetter("never")
 
-        async with recording(queues=1) as w, w.consumer(refuse_second) as consumer:
+        async with recording(queues=1) as w, w.consumer(refuse_some) as consumer:
             await w.send(b"0")
             await w.until_got(b"0")
             async with w.cluster.pull_consumer() as reader:
@@ -159,10 +165,12 @@ def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
                 return result.consume_result, result.remark
 
             assert await consume() == (ConsumeResult.THROW_EXCEPTION, "ValueError('not now')")
+            assert await consume() == (ConsumeResult.LATER, "RetryLater('busy')")
+            assert await consume() == (ConsumeResult.LATER, "DeadLetter('never')")
             assert await consume() == (ConsumeResult.SUCCESS, None)
             assert w.deliveries[-1].broker_name == "broker-0"
             await asyncio.sleep(30)
-            assert w.got == [b"0"] * 3, "what failed was not given back"
+            assert w.got == [b"0"] * 5, "what failed was not given back"
 
     run_virtual(main())
 

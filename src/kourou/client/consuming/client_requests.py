@@ -12,6 +12,7 @@ ConsumeMessageConcurrentlyService.consumeMessageDirectly.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import traceback
@@ -47,6 +48,11 @@ from kourou.remoting.dispatch import Handler, reply_error
 
 THREADS_MAX: Final = 200
 """Threads whose stacks are told."""
+
+TASKS_MAX: Final = 200
+"""Tasks of the event loop whose stacks are told."""
+
+_TASK_FRAMES_MAX: Final = 20
 
 
 class Asked(Protocol):
@@ -154,7 +160,7 @@ class ClientRequests:
 
 
 def thread_stacks() -> str:
-    """Return where each thread of the process is, innermost call last."""
+    """Return where each thread of the process is, innermost call last, and each task."""
     frames = sys._current_frames()  # noqa: SLF001 - the documented way to see other threads
     parts = []
     for thread in threading.enumerate()[:THREADS_MAX]:
@@ -162,4 +168,18 @@ def thread_stacks() -> str:
         if frame is not None:
             stack = "".join(traceback.format_stack(frame))
             parts.append(f"{thread.name}  TID: {thread.ident}\n{stack}")
-    return "\n".join(parts)
+    return "\n".join([*parts, *_task_stacks()])
+
+
+def _task_stacks() -> list[str]:
+    """Return where each task of the event loop waits: most listeners are coroutines."""
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        return []
+    parts = []
+    for task in sorted(tasks, key=asyncio.Task.get_name)[:TASKS_MAX]:
+        frames = task.get_stack(limit=_TASK_FRAMES_MAX)
+        lines = [line for frame in frames for line in traceback.format_stack(frame, limit=1)]
+        parts.append(f"task {task.get_name()}\n{''.join(lines)}")
+    return parts

@@ -11,6 +11,7 @@ from kourou.client.consuming.consume_stats import ConsumerStats
 from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.queue_puller import restore_topic
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.redelivery import is_instruction, redelivery_of
 from kourou.client.consuming.running_info import as_status, running_properties
 from kourou.client.instance import ClientInstance
 from kourou.model.message import MessageExt
@@ -111,7 +112,14 @@ class ConsumerAnswers:
         restore_topic(message)
         outcome = await self._call([message])
         return ConsumeMessageDirectlyResult(
-            ConsumeResult.SUCCESS if outcome.error is None else ConsumeResult.THROW_EXCEPTION,
+            _result_of(outcome.error, message),
             remark=None if outcome.error is None else repr(outcome.error),
             spent_time_ms=int(outcome.elapsed_ms),
         )
+
+
+def _result_of(error: BaseException | None, message: MessageExt) -> ConsumeResult:
+    """Return what the listener said; a dead letter is for later, too, as it was not consumed."""
+    if error is None or redelivery_of(error, message) is None:
+        return ConsumeResult.SUCCESS
+    return ConsumeResult.LATER if is_instruction(error) else ConsumeResult.THROW_EXCEPTION
