@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kourou.broker.administration.admin_handlers import AdminHandlers
 from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
+from kourou.broker.assignment_handlers import AssignmentHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.lock_handlers import LockHandlers
 from kourou.broker.offset_handlers import OffsetHandlers
@@ -21,6 +22,7 @@ from kourou.broker.reply import ReplyHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.statistics.stats_handlers import StatsHandlers
+from kourou.broker.transactions.transactions import Transactions
 from kourou.errors import NoPermissionError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -39,17 +41,19 @@ class Handlers:
     configs: ConfigHandlers
     pulls: PullHandler
     clients: ClientHandlers
+    assignments: AssignmentHandlers
     locks: LockHandlers
     offsets: OffsetHandlers
     queries: QueryHandlers
     messages: MessageQueryHandler
     topics: AdminTopicHandlers
+    transactions: Transactions
     admin: AdminHandlers
 
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""
         topics = self.topics
-        return self.admin.table() | {
+        return self.admin.table() | self.transactions.handlers() | {
             RequestCode.SEND_MESSAGE: self.sends.on_send_message,
             RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
             RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
@@ -65,6 +69,11 @@ class Handlers:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.clients.on_get_consumer_list_by_group,
             RequestCode.LOCK_BATCH_MQ: self.locks.on_lock_batch_mq,
             RequestCode.UNLOCK_BATCH_MQ: self.locks.on_unlock_batch_mq,
+            RequestCode.QUERY_ASSIGNMENT: self.assignments.on_query_assignment,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.assignments.on_set_message_request_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: (
+                self.assignments.on_get_all_message_request_mode
+            ),
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.on_query_consumer_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.on_update_consumer_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.on_search_offset_by_timestamp,

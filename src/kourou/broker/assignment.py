@@ -1,0 +1,64 @@
+"""Which queues the broker gives a member of a group that asks it (400); pure.
+
+    mode PULL                            the strategy's share of all queues
+    mode POP, shared by nobody or by     every broker of the topic as one queue -1: all members pop
+      as many as there are others        all of its queues
+    mode POP, members <= queues          the own share and those of the next members, in a ring
+    mode POP, members > queues           the one queue at the own place
+
+The answer None is not the same as no queues: the member then goes on with what it has.
+
+Source: QueryAssignmentProcessor.doLoadBalance and allocate4Pop, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from kourou.model.allocation import Allocate, allocate_averagely, allocate_by_circle
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies_locks import MessageRequestMode, SetMessageRequestMode
+
+STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType(
+    {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle}
+)
+"""Strategies that a member may name; others cannot be known here."""
+
+ALL_QUEUES: Final = -1
+"""The queue id that stands for all queues of a broker."""
+
+
+def assign(
+    queues: Sequence[MessageQueue],
+    consumer_ids: Sequence[str],
+    self_id: str,
+    strategy: Allocate,
+    mode: SetMessageRequestMode,
+) -> list[MessageQueue]:
+    """Return the queues of one member, sorted, each once; none if it is not among the ids.
+
+    Args:
+        queues: of the topic, on all brokers, sorted; at least one.
+        consumer_ids: of the group's members that this broker knows, sorted.
+        self_id: who asks.
+        strategy: how queues are shared out.
+        mode: how the group reads the topic.
+    """
+    if mode.mode is MessageRequestMode.PULL:
+        found = strategy(queues, consumer_ids, self_id)
+    elif not 0 < mode.pop_share_queue_num < len(consumer_ids) - 1:
+        found = [MessageQueue(one.topic, one.broker_name, ALL_QUEUES) for one in queues]
+    elif self_id not in consumer_ids:
+        found = []
+    elif len(consumer_ids) <= len(queues):
+        index, count = consumer_ids.index(self_id), len(consumer_ids)
+        found = [
+            queue
+            for step in range(mode.pop_share_queue_num + 1)
+            for queue in strategy(queues, consumer_ids, consumer_ids[(index + step) % count])
+        ]
+    else:
+        found = [queues[consumer_ids.index(self_id) % len(queues)]]
+    return sorted(set(found))

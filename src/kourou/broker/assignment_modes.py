@@ -1,0 +1,96 @@
+"""How groups read topics, by pulling or by popping, as administrators have set it (401).
+
+The file `config/messageRequestMode.json`, in Java's text: `messageRequestModeMap`, topic -> group
+-> the request that said so. It stays when its topic or group is deleted, as in Java.
+
+Source: MessageRequestModeManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
+from kourou.errors import SystemBusyError
+from kourou.protocol.bodies_locks import (
+    MessageRequestModes,
+    SetMessageRequestMode,
+    decode_message_request_modes,
+    encode_message_request_modes,
+)
+from kourou.protocol.codes import ResponseCode
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/messageRequestMode.json"
+MODES_MAX: Final = 100_000
+"""Pairs of topic and group that may be set: they stay until they are set otherwise."""
+
+
+class RequestModes:
+    """All modes that were set. In memory; `persist` makes changes durable."""
+
+    def __init__(self, file: SavedFile, offload: Offload) -> None:
+        """Start with what the file says.
+
+        Args:
+            file: read now; written by `persist`.
+            offload: takes the writes off the loop.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup parses.
+        """
+        self._saver = ConfigSaver(file, self._take, offload)
+        text = file.load()
+        table = MessageRequestModes() if text is None else decode_message_request_modes(text)
+        self._modes = {
+            topic: dict(groups) for topic, groups in table.message_request_mode_map.items()
+        }
+
+    def get(self, topic: str, group: str) -> SetMessageRequestMode | None:
+        """Return how the group reads the topic; None where nobody has said."""
+        return self._modes.get(topic, {}).get(group)
+
+    def put(self, mode: SetMessageRequestMode) -> None:
+        """Set how a group reads a topic.
+
+        Raises:
+            SystemBusyError: `MODES_MAX` pairs are set.
+        """
+        of_topic = self._modes.get(mode.topic, {})
+        is_new = mode.consumer_group not in of_topic
+        if is_new and sum(map(len, self._modes.values())) >= MODES_MAX:
+            raise SystemBusyError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{MODES_MAX} modes are set: no more groups and topics can get their own",
+            )
+        if of_topic.get(mode.consumer_group) == mode:
+            return
+        self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
+        self._saver.changed()
+        log.info(
+            "request_mode.set topic=%s group=%s mode=%s share=%d",
+            mode.topic,
+            mode.consumer_group,
+            mode.mode,
+            mode.pop_share_queue_num,
+        )
+
+    def body(self) -> bytes:
+        """Return the body that answers 402."""
+        return encode_message_request_modes(MessageRequestModes(self._modes))
+
+    async def persist(self) -> None:
+        """Write the file if something changed; when this returns, all changes before are durable.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        await self._saver.save()
+
+    def _take(self) -> TextParts:
+        return (msgspec.json.format(self.body(), indent=2),)

@@ -1,0 +1,128 @@
+"""The queues of topics on all brokers, as name servers tell them: what assignments are made of.
+
+A topic is looked up when a member first asks for its share, and again when what is known is older
+than 30 s; who asks then waits for that once. If no name server answers, what was known counts
+further: members would else give up queues because of a name server.
+
+Source: TopicRouteInfoManager.java, apache/rocketmq 5.5.0, which looks all of them up each 30 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.broker.topics import Topics
+from kourou.errors import KourouError, TopicNotFoundError
+from kourou.model.queue import MessageQueue
+from kourou.model.route import subscribe_queues
+from kourou.model.topic import is_readable
+from kourou.protocol.bodies import decode_topic_route
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.remoting.check import raise_for_response
+from kourou.remoting.pool import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+FRESH_MS: Final = 30_000
+"""How long what a name server said counts."""
+TIMEOUT_MS: Final = 3_000
+"""How long one name server is waited for."""
+TOPICS_MAX: Final = 10_000
+"""Topics that are remembered; the one unused for the longest time is forgotten first."""
+
+
+@dataclass(slots=True)
+class _Known:
+    queues: list[MessageQueue]
+    at_ms: int
+
+
+class AssignmentRoutes:
+    """The queues of topics.
+
+    Args:
+        namesrv: addresses of the name servers; without any, this broker's own queues are all.
+        broker_name: whose queues those are.
+        topics: of this broker.
+        pool: connections to name servers.
+        now_ms: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        namesrv: tuple[str, ...],
+        broker_name: str,
+        topics: Topics,
+        pool: ConnectionPool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._namesrv = namesrv
+        self._broker_name = broker_name
+        self._topics = topics
+        self._pool = pool
+        self._now_ms = now_ms
+        self._known: dict[str, _Known] = {}  # in the order of last use
+        self._looking: dict[str, asyncio.Task[list[MessageQueue] | None]] = {}
+
+    def known(self, topic: str) -> list[MessageQueue] | None:
+        """Return the topic's queues, sorted, if what is known is fresh; None: ask `look_up`."""
+        if not self._namesrv:
+            return self._own(topic)
+        known = self._known.pop(topic, None)
+        if known is None:
+            return None
+        self._known[topic] = known
+        return known.queues if self._now_ms() - known.at_ms < FRESH_MS else None
+
+    async def look_up(self, topic: str) -> list[MessageQueue] | None:
+        """Return the topic's queues, sorted; None if no name server knows it or answers.
+
+        Several who ask for one topic share a look-up.
+        """
+        looking = self._looking.get(topic)
+        if looking is None:
+            looking = asyncio.create_task(self._look_up(topic), name=f"queues of {topic}")
+            self._looking[topic] = looking
+            looking.add_done_callback(lambda _: self._looking.pop(topic, None))
+        return await asyncio.shield(looking)
+
+    async def _look_up(self, topic: str) -> list[MessageQueue] | None:
+        if not self._namesrv:
+            return self._own(topic)
+        for address in self._namesrv:
+            try:
+                queues = await self._ask(address, topic)
+            except TopicNotFoundError:
+                self._known.pop(topic, None)
+                return None
+            except (KourouError, OSError) as error:
+                log.warning("assignment.no_route topic=%s namesrv=%s: %s", topic, address, error)
+                continue
+            self._known[topic] = _Known(queues, self._now_ms())
+            while len(self._known) > TOPICS_MAX:
+                del self._known[next(iter(self._known))]
+            return queues
+        known = self._known.get(topic)
+        return known.queues if known is not None else None
+
+    async def _ask(self, address: str, topic: str) -> list[MessageQueue]:
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            connection = await self._pool.get(address)
+            header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
+            asked = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            answer = await connection.request(asked, TIMEOUT_MS / 1000)
+        raise_for_response(answer)
+        return subscribe_queues(topic, decode_topic_route(answer.body))
+
+    def _own(self, topic: str) -> list[MessageQueue] | None:
+        config = self._topics.get(topic)
+        if config is None:
+            return None
+        nums = config.read_queue_nums if is_readable(config.perm) else 0
+        return [MessageQueue(topic, self._broker_name, queue_id) for queue_id in range(nums)]
