@@ -154,11 +154,13 @@ def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> Non
         "maxIndexNum",
         "namesrvAddr",
         "recallMessageEnable",
-        "rejectTransactionMessage",
         "storePathCommitLog",
         "storePathRootDir",
         "timerWheelEnable",
         "traceTopicEnable",
+        "transactionCheckInterval",  # shorter in the recording, as the next two
+        "transactionMetricFlushInterval",
+        "transactionTimeOut",
         "warmMapedFileEnable",
     }
 

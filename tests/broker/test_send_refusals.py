@@ -67,9 +67,8 @@ def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None
 @pytest.mark.parametrize(
     ("properties", "header", "code"),
     [
-        ("TRAN_MSG\x01true\x02", {}, 16),
-        ("", {"sys_flag": 0x4}, 16),
-        ("", {"sys_flag": 0xC}, 16),
+        ("", {"sys_flag": 0x4}, 13),
+        ("", {"sys_flag": 0xC}, 13),
         ("TIMER_DELAY_SEC\x015\x02", {}, 1),
         ("TIMER_DELAY_MS\x015\x02", {}, 1),
         ("TIMER_DELIVER_MS\x015\x02", {}, 1),

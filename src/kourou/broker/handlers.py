@@ -1,6 +1,6 @@
 """Which handler serves which request.
 
-A code that is missing here is answered 3, REQUEST_CODE_NOT_SUPPORTED: so are transactions' ends,
+A code that is missing here is answered 3, REQUEST_CODE_NOT_SUPPORTED: so are
 pop and everything else that is not built yet.
 """
 

@@ -1,7 +1,7 @@
 """What kind of message a send brings, as metrics tell them apart.
 
 Source: TopicMessageType.parseFromMessageProperty and BrokerMetricsManager, apache/rocketmq 5.5.0,
-without half messages, timers, priorities and lite topics, which are not stored yet.
+without timers, priorities and lite topics, which are not stored yet.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from kourou.model import properties as names
 NORMAL: Final = "normal"
 DELAY: Final = "delay"
 FIFO: Final = "fifo"
+TRANSACTION: Final = "transaction"
 
 
 def message_type(properties: Mapping[str, str]) -> str:
     """Return the type of a message with these properties."""
-    if names.DELAY in properties:
+    if properties.get(names.TRAN_MSG, "").lower() == "true":
+        return TRANSACTION
+    if names.DELAY in properties or any(name in properties for name in names.TIMERS):
         return DELAY
     if names.SHARDING_KEY in properties:
         return FIFO

@@ -22,25 +22,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from kourou.broker.config import FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
-from kourou.broker.placement import Placement, drop_timers, place
+from kourou.broker.placement import Placement, drop_timers, has_timer, place
 from kourou.broker.retry_topics import find_dlq_topic
 from kourou.broker.send_answers import SendAnswers, region_properties
 from kourou.broker.send_checks import (
     SendChecks,
     check_batch,
     check_batch_topic,
+    check_half,
     check_inner_batch,
     check_served,
+    is_half,
 )
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.timer.scheduling import TimerSends
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import Topics
+from kourou.broker.transactions.half_messages import place_half
 from kourou.clock import Clock
 from kourou.errors import (
     MessageIllegalError,
@@ -51,7 +55,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds, encode_offset_msg_id
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
-from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -65,9 +69,16 @@ from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
+from kourou.store.message_store import Appended
 
 _DEAD_LETTER_DELAY: Final = "-1"
 _PRIORITY_DIGITS_MAX: Final = 9
+
+
+class Halves(Protocol):
+    """Who ends half messages, see `kourou.broker.transactions.transactions.Transactions`."""
+
+    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ class _Send:
         properties: as stored; a delay adds to them. Of a batch, those of the whole, not stored.
         items: the messages of a batch; empty for a single message.
         is_inner: the batch is stored as one record.
+        is_half: it is part of a transaction.
     """
 
     header: SendHeader
@@ -89,6 +101,12 @@ class _Send:
     properties: dict[str, str]
     items: Sequence[BatchItem]
     is_inner: bool = False
+    is_half: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether its producer waits for the sync, as that of a half message always does."""
+        return self.is_half or self.properties.get(names.WAIT, "true").lower() == "true"
 
 
 class SendHandlers:
@@ -106,6 +124,8 @@ class SendHandlers:
         clock: Clock,
         random: Random,
         unique_ids: UniqueIds,
+        transactions: Halves,
+        timers: TimerSends,
         store_host: Host | None,
     ) -> None:
         """Take messages for `topics` into `commit`.
@@ -120,6 +140,8 @@ class SendHandlers:
             clock: the store time.
             random: chooses a queue where the client did not.
             unique_ids: makes the ids of messages and batches that came without one.
+            transactions: told of half messages.
+            timers: places messages that are to be delivered at a time.
             store_host: the broker's address in message ids; None takes the one that the producer
                 connected to.
         """
@@ -131,8 +153,10 @@ class SendHandlers:
         self._stats = stats
         self._clock = clock
         self._random = random
+        self._timers = timers
         self._store_host = store_host
         self._unique_ids = unique_ids
+        self._transactions = transactions
         self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._region = region_properties(config.now)
         self._answers = SendAnswers(self._region)
@@ -183,13 +207,16 @@ class SendHandlers:
                 drop_timers(properties)  # or it would be a dead letter only when due
                 queue_id = 0
         check_served(topic, header, properties)
+        is_part = is_half(header, properties)
+        if is_part:
+            check_half(self._config.now)
         self._check_size(command.body)
         queue_id = _queue_by_priority(properties, topic, queue_id)
         properties.pop(names.POP_CK, None)
         self._add_unique_key(properties)
         properties |= self._region
         properties[names.CLUSTER] = self._config.now.cluster_name
-        return _Send(header, topic, queue_id, properties, ())
+        return _Send(header, topic, queue_id, properties, (), is_half=is_part)
 
     def _inner_batch(self, send: _Send) -> _Send:
         """Return a batch with an id of its own as the one record that it becomes.
@@ -241,7 +268,7 @@ class SendHandlers:
         command = request.command
         store_host = self._store_host or request.connection.local_address
         unique_key = send.properties[names.UNIQ_KEY]
-        waits = self._is_sync_mode and send.properties.get(names.WAIT, "true").lower() == "true"
+        waits = self._is_sync_mode and send.waits
 
         def done(result: PutResult) -> None:
             if result.appended:
@@ -255,6 +282,10 @@ class SendHandlers:
                     unique_key,
                     unique_key if send.is_inner else None,
                 )
+                if send.is_half:
+                    self._transactions.on_half_stored(
+                        drafts[0], result.appended[0], send.topic.name
+                    )
                 status, reason = result.status, result.reason
                 reply(self._answers.stored(command, status, reason, header, waits=waits))
                 self._count(result, message_type(send.properties), self._clock.now_ms() - now_ms)
@@ -276,15 +307,23 @@ class SendHandlers:
                 draft(placement, flag=item.flag, body=item.body, properties=item.properties)
                 for item in send.items
             ]
-        placement = place(
-            send.topic.name, send.queue_id, send.properties, len(self._config.now.delay_levels_ms)
-        )
+        name, properties = send.topic.name, send.properties
+        if send.is_half:
+            placement = place_half(name, send.queue_id, properties, send.header.producer_group)
+        else:
+            levels = len(self._config.now.delay_levels_ms)
+            placement = place(name, send.queue_id, properties, levels)
+            if has_timer(properties):
+                now_ms = self._clock.now_ms()
+                placement = self._timers.place(name, send.queue_id, properties, now_ms)
         text = encode_properties(send.properties)
         if len(text) > PROPERTIES_SIZE_MAX:
             raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
         single = draft(placement, flag=send.header.flag, body=request.command.body, properties=text)
         if send.is_inner:
             single.sys_flag |= INNER_BATCH | NEED_UNWRAP
+        if send.is_half:
+            single.sys_flag &= ~TRANSACTION_MASK
         return [single]
 
     def _count(self, result: PutResult, kind: str, took_ms: int) -> None:

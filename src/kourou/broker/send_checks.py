@@ -8,9 +8,10 @@ The checks come in Java's order, each with Java's code:
     16  the broker is not writable and the topic is an ordered one
     29  the queue does not exist
     26  retry topic: its group does not exist
-    16  the message is transactional
+    16  the message is transactional and those are refused
     1   the message is to be delivered at a time
-    13  the message is light, claims to be an inner batch, or is for a compacted topic
+    13  the message is light, claims to be an inner batch, is for a compacted topic, or is
+        transactional by half
     13  a batch that is empty, delayed, transactional, or for a retry topic; one to be stored as one
         record that is compressed or has too many messages
 
@@ -22,9 +23,10 @@ Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor, apache/rock
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kourou.broker.config import BrokerConfig
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import delay_level_of, has_timer
@@ -162,30 +164,45 @@ def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, s
     """Refuse a single message that asks for what is not built yet.
 
     Raises:
-        NoPermissionError: it is part of a transaction.
         RemoteSystemError: it is to be delivered at a time, and not by a delay level.
         MessageIllegalError: it goes to light queues, claims to be an inner batch, or its topic is
             compacted.
     """
     check_attributes(topic)
-    is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
-    # A half message that its consumer gave back keeps the property; it was committed long ago.
-    is_given_back = header.reconsume_times > 0 and delay_level_of(properties) > 0
-    if (is_half and not is_given_back) or header.sys_flag & TRANSACTION_MASK:
-        raise NoPermissionError(
-            ResponseCode.NO_PERMISSION,
-            "sending transaction message is forbidden: transactions are not served yet",
-        )
-    if has_timer(properties):
-        raise RemoteSystemError(
-            ResponseCode.SYSTEM_ERROR,
-            "accurate timer message is not enabled: use one of the delay levels",
+    if header.sys_flag & TRANSACTION_MASK and not is_half(header, properties):
+        raise _illegal(
+            f"sys_flag {header.sys_flag:#x} says that it is part of a transaction, and its "
+            f"properties do not: a half message has {names.TRAN_MSG}=true"
         )
     if header.sys_flag & INNER_BATCH or names.INNER_NUM in properties:
         raise _illegal("a single message is no inner batch: the broker makes those of batches")
     for name in _LIGHT:
         if name in properties:
             raise _illegal(f"property {name}: light queues are not served yet")
+
+
+def is_half(header: SendHeader, properties: Mapping[str, str]) -> bool:
+    """Return whether the message is part of a transaction.
+
+    One that its consumer gave back keeps the property; it was committed long ago.
+    """
+    if properties.get(names.TRAN_MSG, "").lower() != "true":
+        return False
+    return not (header.reconsume_times > 0 and is_retry_topic(header.topic))
+
+
+def check_half(config: BrokerConfig) -> None:
+    """Refuse a half message where they are refused.
+
+    Raises:
+        NoPermissionError: `reject_transaction_message` is on.
+    """
+    if config.transactions.reject_transaction_message:
+        raise NoPermissionError(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{config.broker_name}] sending transaction message is forbidden: "
+            "rejectTransactionMessage is on",
+        )
 
 
 def check_attributes(topic: TopicConfig) -> None:

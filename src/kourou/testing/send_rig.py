@@ -60,6 +60,7 @@ class SendRig:
             clock=parts.clock,
             random=Random(1),
             unique_ids=unique_ids,
+            transactions=parts.transactions,
             store_host=STORE_HOST,
         )
         sends = FastSend(

@@ -32,7 +32,6 @@ _FIXED: Final = {
     "enablePropertyFilter": "false",
     "enableSlaveActingMaster": "false",
     "recallMessageEnable": "false",
-    "rejectTransactionMessage": "true",
     "slaveReadEnable": "false",
     "storeType": "default",
     "timerWheelEnable": "false",

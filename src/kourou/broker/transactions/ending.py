@@ -1,0 +1,255 @@
+"""END_TRANSACTION (37): a producer says what becomes of its half message.
+
+The checks come in Java's order, each with Java's code:
+
+    (0)  neither commit nor rollback: nothing happens; the producer will be asked
+    1    there is no half message at the given place
+    604  it has an immunity time of its own, that is over, and the producer was not asked: it is
+    1    the group or the queue offset is another
+    1    it has ended before, the other way or nobody knows how
+    0    it has ended before, the same way: nothing is stored, where Java stores the message again
+
+A commit stores the message in its own queue and then the op entry; a rollback stores only that. An
+end that meets another one, or a check that is being stored, waits for it.
+
+Clients send this one-way and learn nothing of a refusal: it is in the log.
+
+Source: EndTransactionProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.message_type import TRANSACTION
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
+from kourou.broker.transactions.halves import Halves
+from kourou.broker.transactions.ledger import Ledger, State
+from kourou.broker.transactions.op_log import OpLog
+from kourou.broker.transactions.transaction_counts import TransactionCounts
+from kourou.clock import Clock
+from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from kourou.model.topic import TRANS_HALF_TOPIC
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_transaction import EndTransactionRequestHeader
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+from kourou.remoting.log_rate import LogRate
+
+log = logging.getLogger(__name__)
+
+_HALF: Final = TRANS_HALF_TOPIC.encode()
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+_CODES: Final = {
+    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_ENDS: Final = {TRANSACTION_COMMIT: State.COMMITTED, TRANSACTION_ROLLBACK: State.ROLLED_BACK}
+
+Reply = Callable[[RemotingCommand], None]
+
+
+class Endings:
+    """Serves the request."""
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        halves: Halves,
+        ledger: Ledger,
+        op_log: OpLog,
+        counts: TransactionCounts,
+        commit: GroupCommit,
+        stats: BrokerStats,
+        later: LaterReplies,
+        clock: Clock,
+        caught_up: asyncio.Event,
+    ) -> None:
+        """End what `ledger` knows as open.
+
+        Args:
+            config: the immunity time of those that have none of their own.
+            halves: where the half messages are.
+            ledger: asked, and told.
+            op_log: told.
+            counts: told.
+            commit: stores the messages.
+            stats: counts them.
+            later: runs the requests that must wait: for a read, or for another end.
+            clock: the store time.
+            caught_up: set once the ledger knows of all that came before the start.
+        """
+        self._config = config
+        self._halves = halves
+        self._ledger = ledger
+        self._op_log = op_log
+        self._counts = counts
+        self._commit = commit
+        self._stats = stats
+        self._later = later
+        self._clock = clock
+        self._caught_up = caught_up
+        self._refusals = LogRate()
+        self.in_flight: dict[int, list[int]] = {}
+        """Commits that are being stored: the current record, and what the op entry will name."""
+
+    def on_end_transaction(self, request: Request) -> RemotingCommand | None:
+        """Serve 37."""
+        header = request.command.header(EndTransactionRequestHeader)
+        if header.commit_or_rollback not in _ENDS:
+            return response(request.command)
+        half = self._halves.take(header.commit_log_offset)
+        if (
+            half is None
+            or not self._caught_up.is_set()
+            or not self._begin(request, header, half, request.reply)
+        ):
+            self._later.answer(request, partial(self._end_later, request, header, half))
+        return None
+
+    async def _end_later(
+        self, request: Request, header: EndTransactionRequestHeader, half: HalfMessage | None
+    ) -> RemotingCommand:
+        """Read the half message, wait for what is under way, and end it."""
+        await self._caught_up.wait()
+        if half is None:
+            half = await self._halves.read(header.commit_log_offset)
+        if half is None or half.draft.topic != _HALF:
+            return self._refuse(request, header, ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+
+        def reply(command: RemotingCommand) -> None:
+            if not answer.done():
+                answer.set_result(command)
+
+        while not self._begin(request, header, half, reply):
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            current, _ = self._ledger.current(half.queue_offset, half.first_offset)
+            self._ledger.when_settled(current, partial(_set, settled))
+            await settled
+        return await answer
+
+    def _begin(
+        self,
+        request: Request,
+        header: EndTransactionRequestHeader,
+        half: HalfMessage,
+        reply: Reply,
+    ) -> bool:
+        """Reply now or when the end is stored; False if another one is under way: not yet."""
+        refusal = self._refusal(header, half)
+        if refusal is not None:
+            reply(self._refuse(request, header, *refusal))
+            return True
+        ledger, wanted = self._ledger, _ENDS[header.commit_or_rollback]
+        current, place = ledger.current(half.queue_offset, half.first_offset)
+        state = ledger.state(current)
+        if state is State.BUSY:
+            return False
+        if state is wanted:
+            reply(response(request.command))
+        elif state not in (State.OPEN, State.GIVEN_UP):
+            how = state.name if state is not None else "before"
+            text = f"the transaction has ended already ({how}): half message {half.queue_offset}"
+            reply(self._refuse(request, header, ResponseCode.SYSTEM_ERROR, text))
+        elif wanted is State.COMMITTED:
+            prepared_at = half.physical_offset if place is None else place
+            self._store_message(request, half, current, prepared_at, reply)
+        else:
+            self._roll_back(request, half, current, reply)
+        return True
+
+    def _refusal(
+        self, header: EndTransactionRequestHeader, half: HalfMessage
+    ) -> tuple[ResponseCode, str] | None:
+        """Return the code and text with which an end is refused for what it says; None if not."""
+        if not header.from_transaction_check:
+            immunity_ms = half.immunity_ms(self._config.now.transactions.timeout_ms)
+            if immunity_ms is not None:
+                age_ms = self._clock.now_ms() - half.draft.born_at_ms
+                if age_ms > immunity_ms:
+                    return ResponseCode.ILLEGAL_OPERATION, (
+                        f"the transaction is {age_ms} ms old, and its immunity time of "
+                        f"{immunity_ms} ms is over: answer its check"
+                    )
+        if half.producer_group != header.producer_group:
+            return ResponseCode.SYSTEM_ERROR, "The producer group wrong"
+        if half.queue_offset != header.tran_state_table_offset:
+            return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
+        return None
+
+    def _store_message(
+        self, request: Request, half: HalfMessage, current: int, prepared_at: int, reply: Reply
+    ) -> None:
+        """Store the message for its consumers, then note that it is."""
+        ledger = self._ledger
+        before = ledger.state(current) or State.OPEN
+        draft = committed_draft(half, prepared_at)
+        ledger.begin(current)
+        self.in_flight[current] = ended = ledger.records_of(current)
+        now_ms = self._clock.now_ms()
+
+        def done(result: PutResult) -> None:
+            del self.in_flight[current]
+            if not result.appended:
+                ledger.settle(current, before)
+                self._stats.on_put_failed()
+                reply(response(request.command, _CODES[result.status], result.reason))
+                return
+            ledger.settle(current, State.COMMITTED)
+            self._op_log.add(ended)
+            stored = result.appended[0]
+            self._stats.on_put(
+                stored.topic, stored.queue_id, TRANSACTION, 1, stored.size,
+                self._clock.now_ms() - now_ms,
+            )  # fmt: skip
+            self._counts.ended(half.topic, State.COMMITTED, was_open=before is State.OPEN)
+            reply(response(request.command))
+
+        self._commit.put([draft], now_ms, done, owner=request.connection)
+
+    def _roll_back(self, request: Request, half: HalfMessage, current: int, reply: Reply) -> None:
+        """Note for good that the message will never be seen."""
+        ledger = self._ledger
+        before = ledger.state(current) or State.OPEN
+        ledger.begin(current)
+
+        def done(result: PutResult) -> None:
+            if not result.appended:
+                ledger.settle(current, before)
+                reply(response(request.command, _CODES[result.status], result.reason))
+                return
+            ledger.settle(current, State.ROLLED_BACK)
+            self._counts.ended(half.topic, State.ROLLED_BACK, was_open=before is State.OPEN)
+            reply(response(request.command))
+
+        self._op_log.add_now(ledger.records_of(current), done)
+
+    def _refuse(
+        self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str
+    ) -> RemotingCommand:
+        """Return the refusal; say it in the log, since a one-way request is not answered."""
+        suppressed = self._refusals.take(self._clock.now_ms() / 1000)
+        if suppressed is not None:
+            log.warning(
+                "transaction.end_refused peer=%s group=%s half_offset=%d physical_offset=%d "
+                "code=%d reason=%s suppressed=%d",
+                request.remote_address, header.producer_group, header.tran_state_table_offset,
+                header.commit_log_offset, code, text, suppressed,
+            )  # fmt: skip
+        return response(request.command, code, text)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

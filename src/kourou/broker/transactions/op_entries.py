@@ -1,0 +1,79 @@
+"""Op entries: which half messages have ended, as their queue offsets. Pure.
+
+The body of a message of RMQ_SYS_TRANS_OP_HALF_TOPIC, whose tag is `d`, is decimal queue offsets of
+RMQ_SYS_TRANS_HALF_TOPIC, each with a comma behind it: `12,13,17,`. It does not say whether they
+were committed or rolled back. Brokers before 5.0 wrote one offset a message, without a comma.
+
+Source: TransactionalMessageServiceImpl.getOpMessage and fillOpRemoveMap, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kourou.errors import MalformedBodyError
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.topic import TRANS_OP_HALF_TOPIC
+from kourou.protocol.message_layout import RecordDraft, read_record
+
+REMOVED_TAG: Final = "d"
+_PROPERTIES: Final = encode_properties({names.TAGS: REMOVED_TAG, names.WAIT: "true"})
+_TOPIC: Final = TRANS_OP_HALF_TOPIC.encode()
+_DIGITS_MAX: Final = 18
+
+
+def encode_op(offsets: Iterable[int]) -> bytes:
+    """Return the body that names these half messages."""
+    return "".join([f"{offset}," for offset in offsets]).encode()
+
+
+def decode_op(body: bytes) -> list[int]:
+    """Return the queue offsets that a body names.
+
+    Raises:
+        MalformedBodyError: it holds something else.
+    """
+    offsets = []
+    parts = body.split(b",")
+    if parts and not parts[-1]:
+        parts.pop()
+    for part in parts:
+        if not (part.isdigit() and len(part) <= _DIGITS_MAX):
+            raise MalformedBodyError(f"op entry: {part[:32]!r} is no queue offset")
+        offsets.append(int(part))
+    return offsets
+
+
+def op_draft(body: bytes, queue_id: int, host: Host, now_ms: int) -> RecordDraft:
+    """Return the record of an op entry of the half messages' queue `queue_id`."""
+    return RecordDraft(
+        topic=_TOPIC,
+        queue_id=queue_id,
+        flag=0,
+        sys_flag=0,
+        born_at_ms=now_ms,
+        born_host=host,
+        store_host=host,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=_PROPERTIES,
+    )
+
+
+def read_op(record: bytes) -> list[int]:
+    """Return the queue offsets that an op record names; none if its tag is another.
+
+    Raises:
+        MalformedMessageError: it is no record.
+        MalformedBodyError: as `decode_op`.
+    """
+    header = read_record(record, check_crc=True)
+    end = header.properties_start + header.properties_size
+    properties = decode_properties(record[header.properties_start : end])
+    if properties.get(names.TAGS) != REMOVED_TAG:
+        return []
+    return decode_op(record[header.body_start : header.body_start + header.body_size])

@@ -1,0 +1,139 @@
+"""RESUME_CHECK_HALF_MESSAGE (323): ask anew about a half message, as if it had just come.
+
+For half messages that were given up, in TRANS_CHECK_MAX_TIME_TOPIC, or that are still open. Java
+stores whatever record it is pointed to as a half message; here what is none is refused, and so is a
+transaction that is known to have ended.
+
+Source: AdminBrokerProcessor.resumeCheckHalfMessage, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.transactions.half_messages import HalfMessage, renewed_draft, resumed_draft
+from kourou.broker.transactions.halves import Halves
+from kourou.broker.transactions.ledger import Ledger, State
+from kourou.broker.transactions.op_log import OpLog
+from kourou.broker.transactions.transaction_counts import TransactionCounts
+from kourou.clock import Clock
+from kourou.errors import InvalidMessageError, InvalidParameterError, RemoteSystemError
+from kourou.model import properties as names
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_transaction import ResumeCheckHalfMessageRequestHeader
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+
+_HALF: Final = TRANS_HALF_TOPIC.encode()
+
+
+class Resuming:
+    """Serves the request."""
+
+    def __init__(
+        self,
+        *,
+        halves: Halves,
+        ledger: Ledger,
+        op_log: OpLog,
+        counts: TransactionCounts,
+        commit: GroupCommit,
+        later: LaterReplies,
+        clock: Clock,
+        caught_up: asyncio.Event,
+    ) -> None:
+        """Store half messages again by way of `commit`; the others are those of `Endings`."""
+        self._halves = halves
+        self._ledger = ledger
+        self._op_log = op_log
+        self._counts = counts
+        self._commit = commit
+        self._later = later
+        self._clock = clock
+        self._caught_up = caught_up
+
+    def on_resume_check_half_message(self, request: Request) -> None:
+        """Serve 323.
+
+        Raises:
+            InvalidParameterError: the message id is none.
+        """
+        header = request.command.header(ResumeCheckHalfMessageRequestHeader)
+        try:
+            _, place = decode_offset_msg_id(header.msg_id or "")
+        except InvalidMessageError as error:
+            raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        self._later.answer(request, partial(self._resume, request, place))
+
+    async def _resume(self, request: Request, place: int) -> RemotingCommand:
+        await self._caught_up.wait()
+        half = await self._halves.read(place)
+        if half is None:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"there is no half message at byte {place} of the log: give the offset message id "
+                f"of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
+            )
+        current = self._current(half)
+        while current is not None and self._ledger.state(current) is State.BUSY:
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._ledger.when_settled(current, partial(settled.set_result, None))
+            await settled
+            current = self._current(half)
+        result = await self._store(half, current)
+        if result.appended:
+            return response(request.command)
+        is_busy = result.status is PutStatus.BUSY
+        code = ResponseCode.SYSTEM_BUSY if is_busy else ResponseCode.SYSTEM_ERROR
+        return response(request.command, code, result.reason)
+
+    def _current(self, half: HalfMessage) -> int | None:
+        """Return the record that stands for the transaction; None if its records are not known."""
+        if half.draft.topic == _HALF:
+            return self._ledger.current(half.queue_offset, half.first_offset)[0]
+        if names.TRAN_PREPARED_QUEUE_OFFSET not in half.properties:
+            return None  # Java gave it up
+        return self._ledger.current(half.first_offset, half.first_offset)[0]
+
+    def _store(self, half: HalfMessage, current: int | None) -> asyncio.Future[PutResult]:
+        """Store it as a half message that was never asked about.
+
+        Raises:
+            RemoteSystemError: its transaction has ended.
+        """
+        ledger = self._ledger
+        state = None if current is None else ledger.state(current)
+        is_gone = state is None and half.draft.topic == _HALF
+        if is_gone or state not in (None, State.OPEN, State.GIVEN_UP):
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"transaction {half.unique_key} has ended: nothing is left to ask about",
+            )
+        future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutResult) -> None:
+            if result.appended:
+                stored = result.appended[0]
+                if current is not None:
+                    place = (stored.queue_offset, stored.physical_offset)
+                    ledger.moved(current, half.first_offset, place)
+                if current is not None and state is State.OPEN:
+                    self._op_log.add([current])
+                else:
+                    self._counts.add(half.topic, 1)
+            elif current is not None and state is not None:
+                ledger.settle(current, state)
+            if not future.done():
+                future.set_result(result)
+
+        if current is not None and state is not None:
+            ledger.begin(current)
+        draft = resumed_draft(half) if current is None else renewed_draft(half, 0)
+        self._commit.put([draft], self._clock.now_ms(), done)
+        return future

@@ -1,0 +1,124 @@
+"""How many half messages of each topic are open: the file `config/transactionMetrics`.
+
+Java's counts drift with each crash; here they are counted anew at each start.
+
+Source: TransactionMetrics.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
+from kourou.broker.transactions.ledger import State
+from kourou.clock import Clock
+from kourou.protocol.bodies import DataVersion
+from kourou.protocol.bodies_topics import data_version_from_json
+from kourou.protocol.fastjson import loads
+from kourou.protocol.json_values import as_integer, as_object, get_object
+from kourou.remoting.runtime import Offload
+
+FILE_NAME: Final = "config/transactionMetrics"
+_ENDS: Final = (State.COMMITTED, State.ROLLED_BACK, State.GIVEN_UP)
+
+
+class TransactionCounts:
+    """Open half messages by the topic that they are for, and ends since the start.
+
+    Attributes:
+        ends: how many were committed, rolled back and given up since the start.
+        checks: how often producers were asked, since the start.
+    """
+
+    def __init__(self, file: SavedFile, offload: Offload, clock: Clock) -> None:
+        """Go on with the file's version; the counts come from the half queue.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup parses.
+        """
+        text = file.load()
+        self._version, self._open = (
+            (DataVersion(), {}) if text is None else parse_transaction_counts(text)
+        )
+        self._clock = clock
+        self._saver = ConfigSaver(file, self._take, offload)
+        self.ends: dict[State, int] = dict.fromkeys(_ENDS, 0)
+        self.checks = 0
+
+    def of(self, topic: str) -> int:
+        """Return how many half messages for the topic are open."""
+        return self._open.get(topic, (0, 0))[0]
+
+    def open_by_topic(self) -> dict[str, int]:
+        """Return the open half messages by topic."""
+        return {topic: count for topic, (count, _) in self._open.items()}
+
+    def add(self, topic: str, count: int) -> None:
+        """Count half messages that came, or with less than 0 that have ended."""
+        before = self._open.get(topic)
+        now_ms = self._clock.now_ms()
+        self._open[topic] = (max(0, before[0] + count) if before else max(0, count), now_ms)
+        self._saver.changed()
+
+    def ended(self, topic: str, how: State, *, was_open: bool) -> None:
+        """Count the end of a half message for the topic."""
+        self.ends[how] += 1
+        if was_open:
+            self.add(topic, -1)
+
+    def set_all(self, counts: Mapping[str, int]) -> None:
+        """Take what was counted in the half queue."""
+        now_ms = self._clock.now_ms()
+        for topic in {*self._open, *counts}:
+            count = counts.get(topic, 0)
+            if self.of(topic) != count or topic not in self._open:
+                self._open[topic] = (count, now_ms)
+                self._saver.changed()
+
+    def keep(self, topics: frozenset[str]) -> None:
+        """Forget topics that are gone and have no half message."""
+        for topic in [name for name, (count, _) in self._open.items() if not count]:
+            if topic not in topics:
+                del self._open[topic]
+                self._saver.changed()
+
+    async def persist(self) -> bool:
+        """Write the file if something changed; see `ConfigSaver.save`.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        return await self._saver.save()
+
+    def _take(self) -> TextParts:
+        self._version = self._version.next(self._clock.now_ms())
+        version = self._version
+        content = {
+            "dataVersion": {
+                "counter": version.counter,
+                "stateVersion": version.state_version,
+                "timestamp": version.timestamp,
+            },
+            "transactionCount": {
+                topic: {"count": count, "timeStamp": at_ms}
+                for topic, (count, at_ms) in self._open.items()
+            },
+        }
+        return (json.dumps(content, separators=(",", ":")).encode(),)
+
+
+def parse_transaction_counts(text: bytes) -> tuple[DataVersion, dict[str, tuple[int, int]]]:
+    """Return what such a file says: its version, and topic -> (count, when it changed).
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    content = as_object(loads(text), FILE_NAME)
+    counts: dict[str, tuple[int, int]] = {}
+    for topic, said in get_object(content, "transactionCount").items():
+        one = as_object(said, topic)
+        count, at_ms = one.get("count", 0), one.get("timeStamp", 0)
+        counts[topic] = (as_integer(count, topic), as_integer(at_ms, topic))
+    return data_version_from_json(get_object(content, "dataVersion")), counts

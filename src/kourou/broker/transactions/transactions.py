@@ -1,0 +1,258 @@
+"""Transactions of one broker: what they are made of, and how far the half queue has come.
+
+    half message     stored in RMQ_SYS_TRANS_HALF_TOPIC      `half_messages.py`, `halves.py`
+    its end          END_TRANSACTION                         `ending.py`, `op_log.py`
+    nobody ends it   its producers are asked                 `check_rules.py`, `checking.py`
+    it is resumed    RESUME_CHECK_HALF_MESSAGE               `resuming.py`
+    after a start    what is open is found out               `catching_up.py`
+    all the time     what is known of each                   `ledger.py`
+
+The progress of the half queue and of the op queue is that of the group CID_RMQ_SYS_TRANS in
+`config/consumerOffset.json`: all half messages below the one have ended, and all op entries below
+the other name nothing else. It only spares reading: the log alone says what is open.
+
+Source: TransactionalMessageServiceImpl.java, TransactionalMessageBridge.java, apache/rocketmq
+5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.broker.checked_reads import CheckedReads
+from kourou.broker.clients import Clients
+from kourou.broker.config_saver import SavedFile
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.tables import Tables
+from kourou.broker.transactions.catching_up import CatchingUp
+from kourou.broker.transactions.checking import Checking
+from kourou.broker.transactions.ending import Endings
+from kourou.broker.transactions.half_messages import HALF_QUEUE
+from kourou.broker.transactions.halves import Halves
+from kourou.broker.transactions.ledger import Ledger, OpEntries, State
+from kourou.broker.transactions.op_log import OpLog
+from kourou.broker.transactions.resuming import Resuming
+from kourou.broker.transactions.transaction_counts import TransactionCounts
+from kourou.model.host import Host
+from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Runtime
+from kourou.store.message_store import Appended, MessageStore
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group under which the progress is kept."""
+CATCH_UP_AGAIN_MS: Final = 10_000
+"""When to try again after the queues could not be read at the start."""
+
+
+class Transactions:
+    """The transactions of one broker.
+
+    Attributes:
+        counts: how many are open, and how they ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        tables: Tables,
+        store: MessageStore,
+        commit: GroupCommit,
+        reads: CheckedReads,
+        clients: Clients,
+        stats: BrokerStats,
+        later: LaterReplies,
+        runtime: Runtime,
+        file: SavedFile,
+        host: Host,
+    ) -> None:
+        """Go on where the files say, once `start` was called.
+
+        Args:
+            config: the times and limits.
+            tables: topics, and the progress.
+            store: holds the half messages.
+            commit: the way into it.
+            reads: reads its queues.
+            clients: who is asked.
+            stats: counts what is stored.
+            later: answers requests that wait.
+            runtime: clock, and the way off the loop.
+            file: that of `counts`.
+            host: the broker's address, in op entries.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup parses.
+        """
+        clock, topics = runtime.clock, tables.topics
+        self._tables = tables
+        self._store = store
+        self._reads = reads
+        self._runtime = runtime
+        self._caught_up = asyncio.Event()
+        head, self._op_offset = (
+            self._progress(TRANS_HALF_TOPIC),
+            self._progress(TRANS_OP_HALF_TOPIC),
+        )
+        self._ledger = Ledger(head)
+        self._ops = OpEntries(self._op_offset)
+        self.counts = TransactionCounts(file, runtime.offload, clock)
+        self._halves = Halves(store, runtime.offload)
+        self._op_log = OpLog(config, commit, clock, host, self._on_op_stored)
+        self._endings = Endings(
+            config=config,
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=commit,
+            stats=stats,
+            later=later,
+            clock=clock,
+            caught_up=self._caught_up,
+        )
+        self._resuming = Resuming(
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=commit,
+            later=later,
+            clock=clock,
+            caught_up=self._caught_up,
+        )
+        self._checking = Checking(
+            config=config,
+            topics=topics,
+            store=store,
+            reads=reads,
+            commit=commit,
+            clients=clients,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            clock=clock,
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it is known what was open at the start."""
+        return self._caught_up.is_set()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handler of each request code."""
+        return {
+            RequestCode.END_TRANSACTION: self._endings.on_end_transaction,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resuming.on_resume_check_half_message,
+        }
+
+    def start(self) -> None:
+        """Begin to find out what is open."""
+        self._task = asyncio.get_running_loop().create_task(self._catch_up())
+
+    def stop(self) -> None:
+        """Store what has ended, right before the group commit closes.
+
+        The op entries of commits that are being stored follow them in the log: there is none whose
+        message is not there.
+        """
+        self._end_task()
+        for ended in self._endings.in_flight.values():
+            self._op_log.add(ended)
+        self._op_log.close()
+        self._caught_up.set()  # whoever waits finds the group commit closed
+
+    def abandon(self) -> None:
+        """Stop as a killed process stops."""
+        self._end_task()
+        self._op_log.abandon()
+
+    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
+        """Note a half message for the topic that is in the store."""
+        self._halves.keep(draft, appended)
+        self.counts.add(topic, 1)
+
+    async def check(self) -> None:
+        """Ask about half messages that are due; see `Checking.run`."""
+        if self._caught_up.is_set():
+            try:
+                await self._checking.run()
+            finally:
+                self._note_progress()
+
+    async def persist_counts(self) -> None:
+        """Write `counts` if they changed.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        await self.counts.persist()
+
+    async def _catch_up(self) -> None:
+        """Find out what was open at the start, however often that fails."""
+        is_failing = False
+        while True:
+            try:
+                await self._catch_up_once()
+            except Exception:
+                if not is_failing:
+                    is_failing = True
+                    log.exception("transactions.not_caught_up again_in_ms=%d", CATCH_UP_AGAIN_MS)
+                await asyncio.sleep(CATCH_UP_AGAIN_MS / 1000)
+            else:
+                return
+
+    async def _catch_up_once(self) -> None:
+        catching_up = CatchingUp(
+            self._store, self._reads, self._runtime.offload, self._ledger, self._ops
+        )
+        found = await catching_up.run(self._op_offset)
+        for current in found.committed:
+            ended = self._ledger.records_of(current)
+            self._ledger.begin(current)
+            self._ledger.settle(current, State.COMMITTED)
+            self._op_log.add(ended)
+        if found.replaced:
+            self._op_log.add(found.replaced)
+        self.counts.set_all(found.open_by_topic)
+        self._caught_up.set()
+        open_count = sum(found.open_by_topic.values())
+        if open_count or found.committed:
+            log.info(
+                "transactions.caught_up open=%d committed_before=%d",
+                open_count, len(found.committed),
+            )  # fmt: skip
+
+    def _progress(self, topic: str) -> int:
+        """Return how far a queue has come, within what it holds."""
+        first = self._store.min_offset(topic, HALF_QUEUE)
+        end = self._store.max_offset(topic, HALF_QUEUE)
+        noted = self._tables.offsets.query(GROUP, topic, HALF_QUEUE)
+        return max(first, min(first if noted is None else noted, end))
+
+    def _on_op_stored(self, op_offset: int, offsets: Sequence[int]) -> None:
+        self._ops.add(op_offset, offsets)
+        if self._caught_up.is_set():
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        """Note how far both queues have come, for the next start."""
+        head, commit = self._ledger.head, self._tables.offsets.commit
+        commit(GROUP, TRANS_HALF_TOPIC, HALF_QUEUE, head)
+        commit(GROUP, TRANS_OP_HALF_TOPIC, HALF_QUEUE, self._ops.needed_from(head))
+
+    def _end_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
