@@ -58,7 +58,7 @@ def jars(version: str) -> str:
     _need("mvn", "Maven")
     library = CACHE / f"lib-{version}"
     if not (library / ".whole").exists():
-        _build(
+        build(
             *("mvn", "-q", "-B", "-f", str(HERE / "java" / POMS[version])),
             *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
             "-DincludeScope=runtime",
@@ -73,8 +73,8 @@ def java_client(version: str) -> Client:
     library, classes = jars(version), CACHE / f"classes-{version}"
     classes.mkdir(parents=True, exist_ok=True)
     source = str(HERE / "java" / "InteropClient.java")
-    _build("javac", "-nowarn", "-cp", library, "-d", str(classes), source)
-    main = (*_java(f"{classes}:{library}"), "InteropClient")
+    build("javac", "-nowarn", "-cp", library, "-d", str(classes), source)
+    main = (*java(f"{classes}:{library}"), "InteropClient")
     return Client(f"Java {version}", "java", main)
 
 
@@ -85,8 +85,8 @@ def broker_classes() -> str:
     if not jar.exists():
         classes.mkdir(parents=True, exist_ok=True)
         source = str(HERE / "java" / "Broker.java")
-        _build("javac", "-nowarn", "-cp", jars("5.5.0"), "-d", str(classes), source)
-        _build("jar", "cf", str(jar), "-C", str(classes), ".")  # archives of classes need jars
+        build("javac", "-nowarn", "-cp", jars("5.5.0"), "-d", str(classes), source)
+        build("jar", "cf", str(jar), "-C", str(classes), ".")  # archives of classes need jars
     return str(jar)
 
 
@@ -95,17 +95,15 @@ def admin_command() -> Sequence[str]:
     _need("javac", "a JDK 17")
     library, classes = jars("5.5.0"), CACHE / "classes-admin"
     classes.mkdir(parents=True, exist_ok=True)
-    _build(
-        "javac", "-nowarn", "-cp", library, "-d", str(classes), str(HERE / "java" / "Admin.java")
-    )
-    return (*_java(f"{HERE / 'java' / 'quiet'}:{classes}:{library}"), "Admin")
+    build("javac", "-nowarn", "-cp", library, "-d", str(classes), str(HERE / "java" / "Admin.java"))
+    return (*java(f"{HERE / 'java' / 'quiet'}:{classes}:{library}"), "Admin")
 
 
 def go_client() -> Client:
     """Return the official Go client, driven by go/main.go."""
     _need("go", "Go 1.22")
     program = CACHE / "go-client"
-    _build("go", "build", "-buildvcs=false", "-o", str(program), ".", directory=HERE / "go")
+    build("go", "build", "-buildvcs=false", "-o", str(program), ".", directory=HERE / "go")
     return Client("Go", "go", (str(program),))
 
 
@@ -116,14 +114,23 @@ def node_client() -> Client:
     home.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json", "interop.js"):
         shutil.copy(HERE / "node" / name, home)
-    _build("npm", "ci", "--silent", "--no-audit", "--no-fund", directory=home)
+    build("npm", "ci", "--silent", "--no-audit", "--no-fund", directory=home)
     return Client("Node", "node", ("node", str(home / "interop.js")))
 
 
-def _java(class_path: str) -> Sequence[str]:
+def java(class_path: str, heap: str = "256m") -> Sequence[str]:
+    """Return the words that start Java."""
     # Its log files and offsets belong below the cache, not into the home directory.
     home = f"-Duser.home={CACHE / 'home'}"
-    return ("java", "-Xmx256m", "-Dfile.encoding=UTF-8", home, "-cp", class_path)
+    return (
+        "java",
+        f"-Xmx{heap}",
+        "-XX:TieredStopAtLevel=1",
+        "-Dfile.encoding=UTF-8",
+        home,
+        "-cp",
+        class_path,
+    )
 
 
 def _need(program: str, what: str) -> None:
@@ -131,5 +138,6 @@ def _need(program: str, what: str) -> None:
         raise RuntimeError(f"the interop tests need {what} ({program}) on the PATH")
 
 
-def _build(*command: str, directory: Path = ROOT) -> None:
+def build(*command: str, directory: Path = ROOT) -> None:
+    """Run a command that builds something, to its end."""
     subprocess.run(command, check=True, cwd=directory, timeout=BUILD_SECONDS)

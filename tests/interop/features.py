@@ -1,0 +1,216 @@
+"""What applications do with the official Java clients, as self-checking programs, and what they need.
+
+Each feature is a class of `java/features`, or of `java/features5` where only release 5 has it. It is
+played against a broker by a process of its client that plays several at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import queue
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from kourou import AdminClient
+from tests.interop import clients
+from tests.interop.clients import CACHE, HERE
+
+RELEASES = ("5.5.0", "4.9.8")
+
+OPTIONS = """
+enablePropertyFilter=true
+traceTopicEnable=true
+recallMessageEnable=true
+enableMixedMessageType=true
+transactionTimeOut=1500
+transactionCheckInterval=1000
+transactionOpBatchInterval=300
+"""
+"""What a broker has to be told for all of it, beside a second for each delay level."""
+
+AT_A_TIME = 4
+PLAY_SECONDS = 420
+"""For all features of one client; ends what hangs."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic that a feature needs: `%p` in its name stands for the feature's own prefix."""
+
+    name: str = "%pT"
+    queues: int = 4
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A program that checks itself.
+
+    Attributes:
+        name: its Java class.
+        topics: to be made before.
+        releases: clients that have it.
+    """
+
+    name: str
+    topics: Sequence[Topic] = (Topic(),)
+    releases: Sequence[str] = RELEASES
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a feature said of itself.
+
+    Attributes:
+        is_right: all was as it should be.
+        facts: what else it noted.
+        failure: what was not so, and where.
+        seconds: how long it took.
+    """
+
+    is_right: bool
+    facts: Mapping[str, object]
+    failure: str
+    seconds: float
+
+
+def _typed(kind: str) -> Topic:
+    return Topic(f"%p{kind}", attributes={"message.type": kind.upper()})
+
+
+FEATURES = (
+    Feature("TagFilter"),
+    Feature("SqlFilter"),
+    Feature("Batch", (Topic(queues=1),)),
+    Feature("ConsumeBatch", (Topic(queues=1),)),
+    Feature("Orderly"),
+    Feature("OrderlyManual"),
+    Feature("OrderlyDeadLetter"),
+    Feature("OrderlyMove"),
+    Feature("Transaction"),
+    Feature("TransactionOrphan"),
+    Feature("DelayLevels"),
+    Feature("Timer", releases=("5.5.0",)),
+    Feature("Recall", releases=("5.5.0",)),
+    Feature("RequestReply"),
+    Feature("Broadcast"),
+    Feature("Allocation", (Topic(queues=7),)),
+    Feature("ServerAssignment", releases=("5.5.0",)),
+    Feature("Suspend"),
+    Feature("Pull", (Topic(queues=1),)),
+    Feature("LitePull"),
+    Feature("LitePullAssign", (Topic(queues=2),)),
+    Feature("Retry"),
+    Feature("ResetOffset"),
+    Feature("StartFrom"),
+    Feature("Trace"),
+    Feature("Namespace", (Topic("%pspace%%pT"),)),
+    Feature("NamespaceV2", releases=("5.5.0",)),
+    Feature("Priority", (_typed("Priority"),), releases=("5.5.0",)),
+    Feature(
+        "MessageTypes",
+        [_typed(kind) for kind in ("Normal", "Fifo", "Delay", "Transaction", "Mixed")],
+        releases=("5.5.0",),
+    ),
+    Feature("Compression", releases=("5.5.0",)),
+    Feature("Query", (Topic(), Topic("%pOther"))),
+)
+
+
+def features_command(release: str) -> Sequence[str]:
+    """Return the words that start Features.java with the client of a release."""
+    folders = ("features", "features5") if release.startswith("5") else ("features",)
+    sources = sorted(path for name in folders for path in (HERE / "java" / name).glob("*.java"))
+    text = "".join(path.read_text() for path in sources)
+    stamp = hashlib.sha256(text.encode()).hexdigest()
+    classes, library = CACHE / f"features-{release}", clients.jars(release)
+    if not (classes / stamp).exists():
+        shutil.rmtree(classes, ignore_errors=True)
+        classes.mkdir(parents=True)
+        clients.build(
+            *("javac", "-nowarn", "-Xlint:none", "-cp", library, "-d", str(classes)),
+            *(str(path) for path in sources),
+        )
+        (classes / stamp).touch()
+    quiet = HERE / "java" / "quiet"
+    return (*clients.java(f"{quiet}:{classes}:{library}", heap="512m"), "Features")
+
+
+def prefix_of(feature: Feature, release: str) -> str:
+    """Return how the names of the feature's topics and groups begin."""
+    return f"{feature.name}-{release.replace('.', '_')}-"
+
+
+async def prepare(namesrv_addr: str, release: str, features: Iterable[Feature]) -> None:
+    """Make the topics of the features."""
+    async with AdminClient(namesrv_addr) as admin:
+        for feature in features:
+            for topic in feature.topics:
+                await admin.create_topic(
+                    topic.name.replace("%p", prefix_of(feature, release)),
+                    queues=topic.queues,
+                    attributes=topic.attributes,
+                )
+
+
+def play(namesrv_addr: str, release: str, features: Sequence[Feature]) -> dict[str, Played]:
+    """Play the features with the client of a release; return feature -> what it said."""
+    asyncio.run(prepare(namesrv_addr, release, features))
+    with (CACHE / f"features-{release}.log").open("w") as log:
+        process = subprocess.Popen(
+            [*features_command(release), "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=CACHE,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    answers: queue.Queue[str] = queue.Queue()
+    reader = threading.Thread(target=_read, args=(process.stdout, answers), daemon=True)
+    reader.start()
+    played: dict[str, Played] = {}
+    waiting = list(features)
+    deadline = time.monotonic() + PLAY_SECONDS  # noqa: TID251 - a real process has real time
+    try:
+        while len(played) < len(features):
+            while waiting and len(features) - len(waiting) - len(played) < AT_A_TIME:
+                feature = waiting.pop(0)
+                prefix = prefix_of(feature, release)
+                process.stdin.write(f"{namesrv_addr} {feature.name} {prefix}\n")
+                process.stdin.flush()
+            line = answers.get(timeout=max(0.0, deadline - time.monotonic()))  # noqa: TID251
+            if not line:
+                break
+            answer = json.loads(line)
+            played[answer["feature"]] = Played(
+                answer["ok"], answer["facts"], answer["failure"], answer["ms"] / 1000
+            )
+    except queue.Empty:
+        pass  # what did not answer is not in the result
+    finally:
+        process.kill()
+        process.communicate()
+        reader.join()
+    return played
+
+
+def _read(lines: IO[str], answers: queue.Queue[str]) -> None:
+    for line in lines:
+        answers.put(line)
+    answers.put("")
+
+
+def read_log(release: str) -> str:
+    """Return the end of what the client of a release printed beside its answers."""
+    path = Path(CACHE / f"features-{release}.log")
+    return path.read_text()[-4_000:] if path.exists() else ""

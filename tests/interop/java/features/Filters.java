@@ -1,0 +1,124 @@
+import java.util.Set;
+import java.util.TreeSet;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Several tags, and codes of tags that are the same: only what was asked for comes. */
+final class TagFilter extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer producer = producer();
+        for (String tag : new String[] {"Aa", "BB", "other", "third"}) { // Aa and BB have one hash code
+            ok(producer.send(message(topic, tag, tag)));
+        }
+        Inbox inbox = consume("taker", topic, "Aa || third");
+        awaitExactly(inbox, 2);
+        equal(Set.of("Aa", "third"), inbox.distinct(), "messages");
+        ok(producer.send(message(topic, "BB", "again-BB")));
+        ok(producer.send(message(topic, "third", "again-third")));
+        awaitExactly(inbox, 3);
+    }
+}
+
+/** SQL filters at the broker: by value, absent properties, while waiting, and by pull; bad ones are refused. */
+final class SqlFilter extends Feature {
+    private static final String SQL =
+        "(price BETWEEN 3 AND 6 OR colour = 'red') AND hidden IS NULL AND TAGS IN ('a', 'b')";
+
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer producer = producer();
+        Set<String> expected = send(producer, topic, 0, 20);
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("taker");
+        consumer.subscribe(topic, MessageSelector.bySql(SQL));
+        consumer.registerMessageListener(taking(inbox));
+        start(consumer);
+        awaitExactly(inbox, expected.size());
+        equal(expected, inbox.distinct(), "messages");
+        expected.addAll(send(producer, topic, 20, 40)); // these meet pulls that wait
+        awaitExactly(inbox, expected.size());
+        equal(expected, inbox.distinct(), "messages");
+
+        DefaultMQPullConsumer reader = reader("reader");
+        MessageSelector dear = MessageSelector.bySql("price > 17");
+        Set<MessageQueue> queues = reader.fetchSubscribeMessageQueues(topic);
+        await(() -> knowsVersion(reader, queues.iterator().next(), dear), () -> "the broker's version");
+        Set<String> pulled = new TreeSet<>();
+        for (MessageQueue queue : queues) {
+            long offset = reader.minOffset(queue);
+            while (offset < reader.maxOffset(queue)) {
+                PullResult result = reader.pull(queue, dear, offset, 32);
+                if (result.getMsgFoundList() != null) {
+                    for (MessageExt message : result.getMsgFoundList()) {
+                        pulled.add(text(message));
+                    }
+                }
+                offset = result.getNextBeginOffset();
+            }
+        }
+        equal(Set.of("18", "19", "38", "39"), pulled, "pulled by an expression");
+        refused(topic, "price >");
+        refused(topic, "price > 'text'");
+    }
+
+    /** The client asks for expressions only when a heartbeat was answered, which this one sends each second. */
+    private static boolean knowsVersion(DefaultMQPullConsumer reader, MessageQueue queue, MessageSelector selector)
+            throws Exception {
+        try {
+            reader.pull(queue, selector, 0, 1);
+            return true;
+        } catch (MQClientException unknown) {
+            check(unknown.getMessage().contains("does not upgrade"), "why: " + unknown);
+            return false;
+        }
+    }
+
+    private Set<String> send(DefaultMQProducer producer, String topic, int from, int to) throws Exception {
+        Set<String> expected = new TreeSet<>();
+        for (int number = from; number < to; number++) {
+            int price = number % 20;
+            Message message = message(topic, price % 3 == 0 ? "a" : "b", Integer.toString(number));
+            message.putUserProperty("price", Integer.toString(price));
+            if (price % 5 == 0) {
+                message.putUserProperty("colour", "red");
+            }
+            if (price == 5 || price == 10) {
+                message.putUserProperty("hidden", "yes");
+            }
+            ok(producer.send(message));
+            boolean isWanted = (price >= 3 && price <= 6) || price % 5 == 0;
+            if (isWanted && price != 5 && price != 10) {
+                expected.add(text(message));
+            }
+        }
+        return expected;
+    }
+
+    private void refused(String topic, String sql) throws Exception {
+        DefaultMQPushConsumer consumer = consumer("refused");
+        consumer.subscribe(topic, MessageSelector.bySql(sql));
+        consumer.registerMessageListener(taking(new Inbox()));
+        try {
+            consumer.start();
+            throw new AssertionError("started with the expression " + sql);
+        } catch (MQClientException expected) {
+            String said = "" + expected;
+            Throwable cause = expected;
+            while (cause.getCause() != null) {
+                cause = cause.getCause();
+                said += " " + cause;
+            }
+            check(said.contains("23") || said.contains("PARSE"), "it says why: " + said);
+        } finally {
+            consumer.shutdown();
+        }
+    }
+}

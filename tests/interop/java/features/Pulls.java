@@ -1,0 +1,202 @@
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullCallback;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** The pull consumer: by offset, waiting, by callback, by tag; offsets are kept by the broker. */
+final class Pull extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of one queue
+        DefaultMQProducer producer = producer();
+        send(producer, topic, "even", 0, 10);
+        DefaultMQPullConsumer consumer = reader("puller");
+        MessageQueue queue = consumer.fetchSubscribeMessageQueues(topic).iterator().next();
+        PullResult found = consumer.pull(queue, "*", 0, 4);
+        equal(PullStatus.FOUND, found.getPullStatus(), "status");
+        equal(4, found.getMsgFoundList().size(), "messages of a pull");
+        equal(4L, found.getNextBeginOffset(), "next offset");
+        equal(0L, found.getMinOffset(), "min offset");
+        equal(10L, found.getMaxOffset(), "max offset");
+        equal(PullStatus.NO_NEW_MSG, consumer.pull(queue, "*", 10, 4).getPullStatus(), "at the end");
+        equal(PullStatus.OFFSET_ILLEGAL, consumer.pull(queue, "*", 99, 4).getPullStatus(), "beyond the end");
+        equal(10L, consumer.pull(queue, "*", 99, 4).getNextBeginOffset(), "the end is told");
+        equal(PullStatus.NO_MATCHED_MSG, consumer.pull(queue, "odd", 0, 32).getPullStatus(), "no such tag");
+
+        CompletableFuture<PullResult> called = new CompletableFuture<>();
+        consumer.pull(queue, "even", 7, 32, completing(called));
+        equal(3, called.get(20, TimeUnit.SECONDS).getMsgFoundList().size(), "messages of a callback");
+
+        CompletableFuture<PullResult> waiting = new CompletableFuture<>();
+        consumer.pullBlockIfNotFound(queue, "*", 10, 4, completing(waiting));
+        Thread.sleep(500);
+        check(!waiting.isDone(), "it waits for a message");
+        send(producer, topic, "odd", 10, 11);
+        PullResult came = waiting.get(20, TimeUnit.SECONDS);
+        equal("10", text(came.getMsgFoundList().get(0)), "what it waited for");
+        equal(List.of("10"), bodies(consumer.pullBlockIfNotFound(queue, "odd", 0, 32)), "by tag, with waiting allowed");
+
+        // A queue that still begins at 0 is consumed from there by a group that has committed nothing.
+        equal(0L, consumer.fetchConsumeOffset(queue, true), "offset before any commit");
+        consumer.updateConsumeOffset(queue, 6);
+        equal(6L, consumer.fetchConsumeOffset(queue, false), "offset in memory");
+        consumer.persist(queue);
+        await(() -> consumer.fetchConsumeOffset(queue, true) == 6, () -> "offset 6 at the broker");
+        long time = found.getMsgFoundList().get(3).getStoreTimestamp();
+        check(consumer.searchOffset(queue, time) <= 3, "offset of a time");
+        equal(0L, consumer.searchOffset(queue, 0), "offset of the beginning");
+        equal(found.getMsgFoundList().get(0).getStoreTimestamp(), consumer.earliestMsgStoreTime(queue), "earliest time");
+    }
+
+    private static PullCallback completing(CompletableFuture<PullResult> future) {
+        return new PullCallback() {
+            @Override public void onSuccess(PullResult result) {
+                future.complete(result);
+            }
+            @Override public void onException(Throwable error) {
+                future.completeExceptionally(error);
+            }
+        };
+    }
+
+    private static List<String> bodies(PullResult result) {
+        List<String> bodies = new ArrayList<>();
+        result.getMsgFoundList().forEach(message -> bodies.add(text(message)));
+        return bodies;
+    }
+}
+
+/** What both ways to use the lite pull consumer need. */
+abstract class LitePulling extends Feature {
+    private static int instances;
+
+    DefaultLitePullConsumer lite(String group) {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group(group));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("lite-" + prefix + instances++);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPersistConsumerOffsetInterval(500);
+        atEnd(consumer::shutdown);
+        return consumer;
+    }
+
+    static List<String> poll(DefaultLitePullConsumer consumer, int count) throws Exception {
+        List<String> bodies = new ArrayList<>();
+        await(() -> {
+            for (MessageExt message : consumer.poll(200)) {
+                bodies.add(text(message));
+            }
+            return bodies.size() >= count;
+        }, () -> count + " messages, came " + bodies);
+        return bodies;
+    }
+}
+
+/** The lite pull consumer by subscription: tag, two members, commit by hand; a new member goes on there. */
+final class LitePull extends LitePulling {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of 4 queues
+        DefaultMQProducer producer = producer();
+        send(producer, topic, "yes", 0, 12);
+        send(producer, topic, "no", 100, 104);
+        DefaultLitePullConsumer first = lite("sharing");
+        first.subscribe(topic, "yes");
+        first.setAutoCommit(false);
+        first.start();
+        List<String> got = poll(first, 12);
+        equal(12, new TreeSet<>(got).size(), "different messages " + got);
+        equal(12, got.size(), "messages " + got);
+        first.commitSync();
+        await(() -> {
+            long committed = 0;
+            for (MessageQueue queue : first.assignment()) {
+                Long offset = first.committed(queue);
+                committed += offset == null ? 0 : Math.max(0, offset);
+            }
+            return committed >= 12;
+        }, () -> "committed offsets");
+        first.shutdown();
+
+        send(producer, topic, "yes", 12, 20);
+        DefaultLitePullConsumer second = lite("sharing");
+        second.subscribe(topic, "yes");
+        second.start();
+        DefaultLitePullConsumer third = lite("sharing");
+        third.subscribe(topic, "yes");
+        third.start();
+        List<String> both = new ArrayList<>();
+        await(() -> {
+            second.poll(100).forEach(message -> both.add(text(message)));
+            third.poll(100).forEach(message -> both.add(text(message)));
+            return new TreeSet<>(both).size() >= 8;
+        }, () -> "8 messages, came " + both);
+        check(both.stream().allMatch(body -> Integer.parseInt(body) >= 12), "what was committed: " + both);
+        await(() -> second.assignment().size() == 2 && third.assignment().size() == 2, () -> "two queues each");
+    }
+}
+
+/** The lite pull consumer with queues by hand: seek, time, pause, commit. */
+final class LitePullAssign extends LitePulling {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of 2 queues
+        DefaultMQProducer producer = producer();
+        List<MessageQueue> queues = new ArrayList<>(new TreeSet<>(producer.fetchPublishMessageQueues(topic)));
+        equal(2, queues.size(), "queues");
+        for (int number = 0; number < 10; number++) {
+            ok(producer.send(message(topic, "t", "a" + number), queues.get(0)));
+            ok(producer.send(message(topic, "t", "b" + number), queues.get(1)));
+        }
+        DefaultLitePullConsumer consumer = lite("assigned");
+        consumer.setAutoCommit(false);
+        consumer.start();
+        equal(new TreeSet<>(queues).size(), consumer.fetchMessageQueues(topic).size(), "queues told");
+        consumer.assign(queues);
+        consumer.seekToBegin(queues.get(0));
+        consumer.seek(queues.get(1), 7);
+        List<String> got = poll(consumer, 13);
+        equal(List.of("b7", "b8", "b9"), only(got, "b"), "from offset 7 on");
+        equal(10, only(got, "a").size(), "from the beginning " + got);
+
+        consumer.seek(queues.get(0), 4);
+        equal("a4", poll(consumer, 6).get(0), "after a seek");
+        consumer.pause(Set.of(queues.get(0)));
+        consumer.seekToEnd(queues.get(1));
+        ok(producer.send(message(topic, "t", "a10"), queues.get(0)));
+        ok(producer.send(message(topic, "t", "b10"), queues.get(1)));
+        equal(List.of("b10"), poll(consumer, 1), "the other queue is paused");
+        for (MessageExt message : consumer.poll(1500)) {
+            // A request that was under way when it was paused may still bring it.
+            equal("a10", text(message), "while paused");
+            fact("paused_brought", text(message));
+        }
+        consumer.resume(Set.of(queues.get(0)));
+        if (!facts.containsKey("paused_brought")) {
+            equal(List.of("a10"), poll(consumer, 1), "after it is resumed");
+        }
+        consumer.commitSync();
+        await(() -> {
+            Long offset = consumer.committed(queues.get(0));
+            return offset != null && offset == 11;
+        }, () -> "offset 11, is " + consumer.committed(queues.get(0)));
+
+        long now = System.currentTimeMillis();
+        equal(0L, consumer.offsetForTimestamp(queues.get(0), 0L), "offset of the beginning");
+        check(consumer.offsetForTimestamp(queues.get(0), now + 60_000) >= 10, "offset of the future");
+    }
+
+    private static List<String> only(List<String> bodies, String start) {
+        List<String> found = new ArrayList<>(bodies);
+        found.removeIf(body -> !body.startsWith(start));
+        return found;
+    }
+}
