@@ -299,6 +299,19 @@ class SubscriptionNotLatestError(RemoteError, code=25):
     retriable = True
 
 
+class FilterNotFoundError(RemoteError, code=27):
+    """The broker holds no filter of the group for the topic: its expression does not parse there,
+    or the next heartbeat heals it (FILTER_DATA_NOT_EXIST)."""
+
+    retriable = True
+
+
+class FilterNotLatestError(RemoteError, code=28):
+    """The broker holds an older filter; the next heartbeat heals it (FILTER_DATA_NOT_LATEST)."""
+
+    retriable = True
+
+
 class GroupNotFoundError(RemoteError, code=26):
     """The broker does not know the group (SUBSCRIPTION_GROUP_NOT_EXIST)."""
 

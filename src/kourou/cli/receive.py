@@ -13,6 +13,7 @@ from kourou.cli.message_show import JsonOrText, shower
 from kourou.cli.options import NAMESRV_DEFAULT, Namesrv, TopicName
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
+from kourou.client.consuming.subscriptions import subscription_of
 from kourou.clock import SystemClock
 from kourou.model.topic import check_client_group, check_topic
 
@@ -34,6 +35,7 @@ store_at_ms, reconsume_times, body (or body_base64, where it is not UTF-8 text).
 Examples:
   kourou receive orders                          from now on
   kourou receive orders --from -1h --tag "eu || us"
+  kourou receive orders --sql "amount > 5 AND region = 'eu'"
   kourou receive orders --from earliest --timeout 1 > orders.jsonl
   kourou receive orders --group billing --count 1 --timeout 30
 
@@ -59,6 +61,10 @@ def receive(
         str | None, typer.Option(metavar="GROUP", help="Consume as a member of this group.")
     ] = None,
     tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags, as "eu || us".')] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help='Only what matches, as "amount > 5" (SQL92).'),
+    ] = None,
     count: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="End after N messages.")
     ] = None,
@@ -71,11 +77,13 @@ def receive(
 ) -> None:
     """Read the options and print."""
     check_topic(topic)
+    subscription_of(topic, tag, sql)  # what is wrong with it is said before anybody is asked
     if group is not None:
         check_client_group(group)
     tail = Tail(
         topic=topic,
         tags=tag,
+        sql=sql,
         start=parse_start(start, SystemClock().now_ms()),
         count_max=count,
         idle_timeout_s=timeout,

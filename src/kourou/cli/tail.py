@@ -34,6 +34,7 @@ class Tail:
 
     Attributes:
         tags: `*`, or tags joined by `||`.
+        sql: instead of tags, an SQL92 expression over properties.
         start: an end of each queue, or an instant in epoch ms.
         count_max: end after so many messages; None never.
         idle_timeout_s: end when none came for so long; None never.
@@ -42,6 +43,7 @@ class Tail:
 
     topic: str
     tags: str
+    sql: str | None
     start: Start | int
     count_max: int | None
     idle_timeout_s: float | None
@@ -97,7 +99,7 @@ async def follow(tail: Tail, namesrv: str) -> int:
     Each queue is read in its order; the queues are mixed as their messages come.
 
     Raises:
-        UsageError: the tags do not parse.
+        UsageError: the expression does not parse.
         ConnectFailedError: no name server was reached, at the start.
         RemoteError: a broker refuses to be read, or the topic was deleted.
     """
@@ -178,7 +180,9 @@ class _Reader:
             try:
                 if offset is None:
                     offset = await self._offset(queue, start)
-                result = await self._consumer.pull_or_wait(queue, offset, tags=self._tail.tags)
+                result = await self._consumer.pull_or_wait(
+                    queue, offset, tags=self._tail.tags, sql=self._tail.sql
+                )
             except KourouError as error:
                 if not error.retriable:
                     raise
@@ -204,7 +208,7 @@ async def as_group(tail: Tail, group: str, namesrv: str) -> int:
     `count_max` is not: another member gets it, or the next run.
 
     Raises:
-        UsageError: the tags do not parse, or the group's name is not valid.
+        UsageError: the expression does not parse, or the group's name is not valid.
         ConnectFailedError: no name server was reached, at the start.
     """
     progress = _Progress(tail)
@@ -214,7 +218,7 @@ async def as_group(tail: Tail, group: str, namesrv: str) -> int:
             await asyncio.Event().wait()  # neither done nor failed, until `close` cancels it
 
     consumer = PushConsumer(group, namesrv, config=_group_config(tail.start))
-    consumer.subscribe(tail.topic, tail.tags)
+    consumer.subscribe(tail.topic, tail.tags, sql=tail.sql)
     consumer.listen(on_message)
     async with consumer:
         say(f"reading {tail.topic} as a member of group {group} (Ctrl-C ends)")

@@ -6,21 +6,40 @@ they raise is said where it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.errors import MalformedBodyError, QueryNotFoundError, RemoteError
+from kourou.errors import (
+    MalformedBodyError,
+    QueryNotFoundError,
+    RemoteError,
+    RequestNotSupportedError,
+)
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.model.subscription import SubscriptionData
+from kourou.model.subscription import TAG_EXPRESSION, SubscriptionData
 from kourou.model.sysflag import (
     PULL_COMMIT_OFFSET,
     PULL_LITE,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
-from kourou.protocol.bodies import HeartbeatData, decode_consumer_list, encode_heartbeat
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.bodies import (
+    CheckClientConfig,
+    HeartbeatData,
+    LockBatch,
+    MessageQueueAssignment,
+    QueryAssignment,
+    decode_assignments,
+    decode_consumer_list,
+    decode_locked_queues,
+    encode_check_client_config,
+    encode_heartbeat,
+    encode_lock_batch,
+    encode_query_assignment,
+)
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.headers_consume import (
     GetConsumerListByGroupRequestHeader,
@@ -44,6 +63,8 @@ from kourou.remoting.pool import ConnectionPool
 
 _PULL_CODES = frozenset(status.value for status in PullStatus)
 _PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
+_FILTERS_SINCE_VERSION: Final = 232
+"""Of brokers that know filters by properties: V4_1_0_SNAPSHOT of MQVersion.java."""
 _DIGITS_PLAIN_MAX: Final = 18
 """Digits that always fit 64 bits."""
 
@@ -72,7 +93,7 @@ async def pull(
         group: the consumer group.
         queue: the queue.
         offset: the first queue offset wanted.
-        subscription: the tags wanted.
+        subscription: the messages wanted.
         max_messages: at most so many.
         max_bytes: at most so much, in bytes; brokers have a limit of their own.
         timeout_s: for the answer, `suspend_ms` included.
@@ -111,6 +132,7 @@ async def pull(
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     command = request(code, header)
     answer = await pool.request(address, command, timeout_s)
+    _check_version(answer, subscription, address)
     return _pull_result(answer, queue, subscription, offset)
 
 
@@ -244,6 +266,80 @@ async def consumer_ids(
     if not ids:
         raise MalformedBodyError(f"{address} lists no member of group {group}")
     return ids
+
+
+async def assigned_queues(
+    pool: ConnectionPool, address: str, asked: QueryAssignment, *, timeout_s: float
+) -> tuple[MessageQueueAssignment, ...] | None:
+    """Return the queues that the broker gives the client; None if it has nothing to go by."""
+    body = encode_query_assignment(asked)
+    command = request(RequestCode.QUERY_ASSIGNMENT, body=body)
+    answer = await pool.request(address, command, timeout_s)
+    raise_for_response(answer)
+    return decode_assignments(answer.body).message_queue_assignments
+
+
+async def check_client(
+    pool: ConnectionPool,
+    address: str,
+    client_id: str,
+    group: str,
+    subscription: SubscriptionData,
+    *,
+    timeout_s: float,
+) -> None:
+    """Ask whether the broker can serve the subscription.
+
+    Raises:
+        RemoteError: it cannot; `RequestNotSupportedError` if it is too old.
+    """
+    body = encode_check_client_config(CheckClientConfig(client_id, group, subscription))
+    command = request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    answer = await pool.request(address, command, timeout_s)
+    _check_version(answer, subscription, address)
+    raise_for_response(answer)
+
+
+def _check_version(answer: RemotingCommand, subscription: SubscriptionData, address: str) -> None:
+    """Refuse what a broker answers that took an expression over properties for tags."""
+    if subscription.expression_type != TAG_EXPRESSION and answer.version < _FILTERS_SINCE_VERSION:
+        raise RequestNotSupportedError(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"broker {address} of version {answer.version} is older than 4.1 "
+            f"({_FILTERS_SINCE_VERSION}) and cannot filter by {subscription.expression_type}: "
+            "upgrade it, or subscribe by tags",
+        )
+
+
+async def lock_queues(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    *,
+    timeout_s: float,
+) -> set[MessageQueue]:
+    """Lock queues of one broker for this client, or for longer; return those that are its own."""
+    body = encode_lock_batch(LockBatch(group, client_id, tuple(queues)))
+    answer = await pool.request(address, request(RequestCode.LOCK_BATCH_MQ, body=body), timeout_s)
+    raise_for_response(answer)
+    return set(decode_locked_queues(answer.body).queues)
+
+
+async def unlock_queues(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    *,
+    timeout_s: float,
+) -> None:
+    """Give up the locks of queues of one broker, as far as this client holds them."""
+    body = encode_lock_batch(LockBatch(group, client_id, tuple(queues)))
+    command = request(RequestCode.UNLOCK_BATCH_MQ, body=body)
+    raise_for_response(await pool.request(address, command, timeout_s))
 
 
 async def send_back(

@@ -10,11 +10,11 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
 from kourou.client.consuming.polling import Mode, Polling
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.subscriptions import subscription_of
 from kourou.client.consuming.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import UsageError
-from kourou.filter.tags import parse_tags
 from kourou.model.group import ConsumeType
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
@@ -155,7 +155,13 @@ class PullConsumer(Polling):
 
     # What is polled
 
-    async def assign(self, queues: Iterable[MessageQueue], tags: str | None = SUB_ALL) -> None:
+    async def assign(
+        self,
+        queues: Iterable[MessageQueue],
+        tags: str | None = SUB_ALL,
+        *,
+        sql: str | None = None,
+    ) -> None:
         """Poll these queues from now on, and no others.
 
         Queues that were polled already go on where they are. Others begin at the group's committed
@@ -164,38 +170,43 @@ class PullConsumer(Polling):
         Args:
             queues: none ends all polling.
             tags: `*`, or tags joined by `||`; of the queues that are new.
+            sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
 
         Raises:
-            UsageError: topics are subscribed: a consumer does one or the other.
-            FilterSyntaxError: `tags` does not parse.
+            UsageError: topics are subscribed: a consumer does one or the other; or both expressions
+                are given.
+            FilterSyntaxError: the expression does not parse.
             ClosedError: the consumer is not open.
         """
         self._instance.check_open()
         self._enter(Mode.ASSIGNED)
         wanted = set(queues)
         for queue in wanted:
-            self._subscriptions[queue.topic] = parse_tags(queue.topic, tags)
+            self._subscriptions[queue.topic] = subscription_of(queue.topic, tags, sql)
         await self._polled.replace(wanted)
 
-    def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
+    def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
         """Poll this member's share of a topic's queues; before the start or after it.
 
-        A second time replaces the tags; what was pulled by then is given by the old ones. All
+        A second time replaces the expression; what was pulled by then is given by the old one. All
         members of a group must subscribe the same, or messages are lost to some of them.
 
         Args:
             topic: it need not exist yet.
             tags: `*`, or tags joined by `||`.
+            sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
 
         Raises:
-            UsageError: queues are assigned: a consumer does one or the other.
+            UsageError: queues are assigned: a consumer does one or the other; or both expressions
+                are given.
             InvalidTopicError: the topic is no valid name.
-            FilterSyntaxError: `tags` does not parse.
+            FilterSyntaxError: the expression does not parse.
             InvalidGroupError: as `start`.
             ClosedError: the consumer is closed.
         """
         check_topic(topic)
-        subscription = parse_tags(topic, tags, self._instance.runtime.clock.now_ms())
+        now_ms = self._instance.runtime.clock.now_ms()
+        subscription = subscription_of(topic, tags, sql, now_ms)
         if not self._instance.is_new:
             self._instance.check_open()
             if self._mode is Mode.NONE:

@@ -14,23 +14,28 @@ from kourou.client.consuming.acknowledgements import (
 )
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consume_concurrently import (
-    BatchListener,
     ConcurrentConsumption,
     Listener,
     ListenerCall,
 )
+from kourou.client.consuming.consume_orderly import NoLocks, OrderlyConsumption
 from kourou.client.consuming.consume_watch import ConsumeWatch
 from kourou.client.consuming.consumer import Consumer, QueueState
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
 from kourou.client.consuming.delivery import ReadyMessages
+from kourou.client.consuming.flow_control import FlowControl
 from kourou.client.consuming.held_queues import HeldQueues
 from kourou.client.consuming.iteration import Iteration, MessageLoop
 from kourou.client.consuming.listener_threads import ListenerThreads
+from kourou.client.consuming.listening import Listening
 from kourou.client.consuming.local_offsets import make_offsets
 from kourou.client.consuming.loop_watch import watch_loop
+from kourou.client.consuming.ordered_calls import OrderedCall
+from kourou.client.consuming.queue_locks import QueueLocks
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.server_assignment import ServerAssignment
 from kourou.client.consuming.subscriptions import Subscriptions
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
@@ -49,7 +54,7 @@ BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
 """Java's, of a consumer that broadcasts and has no name of its own."""
 
 
-class PushConsumer(Lifetime, Consumer):
+class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
     """Consumes topics as one member of a group: each message goes to one member.
 
     Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
@@ -112,7 +117,7 @@ class PushConsumer(Lifetime, Consumer):
         self._call: ListenerCall | None = None
         self._run_blocking = run_blocking
         self._threads: ListenerThreads | None = None
-        self._consumption: ConcurrentConsumption | None = None
+        self._consumption: ConcurrentConsumption | OrderlyConsumption | None = None
         self._closed = asyncio.Event()
         self._requests = ClientRequests(group)
         instance = ClientInstance(
@@ -145,7 +150,7 @@ class PushConsumer(Lifetime, Consumer):
             self.group,
             config,
             subscriptions=self._subscriptions,
-            ready=self._ready,
+            consumption=self._ready,
             offsets=self._offsets,
             on_pulled=self._stats.count_pulled,
         )
@@ -156,6 +161,7 @@ class PushConsumer(Lifetime, Consumer):
             subscriptions=self._subscriptions,
             held=self._held,
             is_alone=self._is_broadcasting,
+            assignment=ServerAssignment.wanted(instance, self.group, config, self._subscriptions),
         )
         self._rebalance.on_queues_changed = self._tell_queues_changed
         self._answers = self._requests.asked = ConsumerAnswers(
@@ -177,7 +183,7 @@ class PushConsumer(Lifetime, Consumer):
         self._instance.check_open()
         return self._held.queues
 
-    def subscribe(self, topic: str, tags: str | None = SUB_ALL) -> None:
+    def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
         """Consume a topic; to be called before `start`. A second time replaces the first.
 
         All members of a group must subscribe the same, or messages are lost to some of them.
@@ -185,14 +191,16 @@ class PushConsumer(Lifetime, Consumer):
         Args:
             topic: it need not exist yet.
             tags: `*`, or tags joined by `||`.
+            sql: instead of tags, an SQL92 expression over properties, all of which are texts:
+                `amount > 5 AND region IN ('eu', 'us')`. Brokers need enablePropertyFilter.
 
         Raises:
             InvalidTopicError: the topic is no valid name.
-            FilterSyntaxError: `tags` does not parse.
-            UsageError: the consumer was started.
+            FilterSyntaxError: the expression does not parse; the text says where.
+            UsageError: the consumer was started, or both expressions are given.
         """
         self._check_new("subscribe")
-        self._subscriptions.want(topic, tags)
+        self._subscriptions.want(topic, tags, sql)
 
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more, before the start or after it.
@@ -203,32 +211,6 @@ class PushConsumer(Lifetime, Consumer):
         if self._subscriptions.leave(topic) and self._instance.is_open:
             self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
             self._rebalance.wake()
-
-    def listen(self, listener: Listener) -> Listener:
-        """Have `listener` called with each message; to be called before `start`.
-
-        Returns:
-            `listener`, so that this also is a decorator.
-
-        Raises:
-            UsageError: the consumer was started, or has a listener.
-        """
-        self._listen(listener, is_batch=False)
-        return listener
-
-    def listen_in_batches(self, listener: BatchListener) -> BatchListener:
-        """Have `listener` called with up to `consume_batch_size` messages of one queue.
-
-        It gets what is there, and does not wait for more. Raising gives all of them back.
-
-        Returns:
-            `listener`, so that this also is a decorator.
-
-        Raises:
-            UsageError: the consumer was started, or has a listener.
-        """
-        self._listen(listener, is_batch=True)
-        return listener
 
     async def start(self) -> None:
         """Join the group, and return when this member has its queues or after a few seconds.
@@ -241,6 +223,7 @@ class PushConsumer(Lifetime, Consumer):
             InvalidGroupError: this process has a consumer of the group with the same
                 `instance_name` already.
             ConnectFailedError: no name server answered within `request_timeout_ms`.
+            RemoteError: a broker cannot filter by a subscription's `sql`.
             ClosedError: the consumer was started before, or is closed meanwhile.
         """
         if not self._subscriptions.wanted:
@@ -308,22 +291,6 @@ class PushConsumer(Lifetime, Consumer):
 
     # Joining and leaving
 
-    def _listen(self, listener: Listener | BatchListener, *, is_batch: bool) -> None:
-        self._check_new("listen")
-        if self._call is not None:
-            raise UsageError("the consumer has a listener already")
-        run_blocking = self._run_blocking
-        if run_blocking is None:
-            run_blocking = self._threads = ListenerThreads(
-                self._config.consume_threads, f"kourou-{self.group}"
-            )
-        self._call = ListenerCall(
-            listener,
-            is_batch=is_batch,
-            run_blocking=run_blocking,
-            watch=self._watch,
-        )
-
     def _acquire_group(self) -> None:
         namesrv = self._instance.namesrv_addresses
         consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
@@ -335,10 +302,13 @@ class PushConsumer(Lifetime, Consumer):
         tasks.start_periodic(
             self._held.persist, config.persist_offset_interval_ms, "persist offsets"
         )
-        tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
         self._start_sampling()
         tasks.start(watch_loop, "event loop watch")
         self._answers.begin(self._call)
+        if isinstance(self._call, OrderedCall):
+            self._begin_in_order(self._call)
+            return
+        tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
         if self._call is None:
             return
         self._consumption = ConcurrentConsumption(
@@ -350,6 +320,22 @@ class PushConsumer(Lifetime, Consumer):
             tasks=tasks,
         )
         self._consumption.start()
+
+    def _begin_in_order(self, call: OrderedCall) -> None:
+        config, tasks = self._config, self._instance.tasks
+        locks = None
+        if not self._is_broadcasting:
+            locks = self._held.locks = QueueLocks(self._instance, self.group, config)
+            locks.on_lost = self._held.lose
+            tasks.start_periodic(locks.renew, config.lock_interval_ms, "renewal of locks")
+        self._consumption = self._held.consumption = OrderlyConsumption(
+            call,
+            config,
+            clock=self._instance.runtime.clock,
+            locks=NoLocks() if locks is None else locks,
+            acknowledgements=self._acknowledgements,
+            offsets=self._offsets,
+        )
 
     async def _shut_down(self) -> None:
         """Disconnect; what was to be finished or committed was, or never will be."""
@@ -388,12 +374,8 @@ class PushConsumer(Lifetime, Consumer):
         self._rebalance.wake()
 
     async def _give_back_overdue(self) -> None:
-        now_ms = self._instance.runtime.clock.now_ms()
-        await give_back_overdue(
-            self._held.process_queues,
-            self._acknowledgements,
-            now_ms - self._config.consume_timeout_ms,
-        )
+        before_ms = self._instance.runtime.clock.now_ms() - self._config.consume_timeout_ms
+        await give_back_overdue(self._held.process_queues, self._acknowledgements, before_ms)
 
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
         return self._held.states()

@@ -7,15 +7,15 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.subscriptions import subscription_of
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
 from kourou.client.pull_result import PullResult
 from kourou.client.retrying import Deadline
 from kourou.errors import KourouError, UsageError
-from kourou.filter.tags import parse_tags
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, subscribe_queues
-from kourou.model.subscription import SUB_ALL
+from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import check_topic
 
 CALLBACKS_MAX: Final = 1_024
@@ -65,6 +65,7 @@ class QueueAccess(CallingClient):
         offset: int,
         *,
         tags: str | None = SUB_ALL,
+        sql: str | None = None,
         max_messages: int = 32,
         timeout_ms: int | None = None,
     ) -> PullResult:
@@ -74,6 +75,7 @@ class QueueAccess(CallingClient):
             queue: the queue.
             offset: the first queue offset wanted.
             tags: `*`, or tags joined by `||`.
+            sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
             max_messages: at most so many, 1 to 1,024; the broker may give fewer.
             timeout_ms: None for `pull_timeout_ms`.
 
@@ -82,12 +84,13 @@ class QueueAccess(CallingClient):
 
         Raises:
             UsageError: an argument is out of its range, or the consumer closed.
-            FilterSyntaxError: `tags` does not parse.
+            FilterSyntaxError: the expression does not parse.
             TransportError: no answer within the timeout.
             RemoteError: the broker refused: no such topic, no permission.
         """
         timeout_ms = self._config.pull_timeout_ms if timeout_ms is None else timeout_ms
-        return await self._pull(queue, offset, tags, max_messages, (0, timeout_ms))
+        subscription = subscription_of(queue.topic, tags, sql)
+        return await self._pull(queue, offset, subscription, max_messages, (0, timeout_ms))
 
     async def pull_or_wait(
         self,
@@ -95,6 +98,7 @@ class QueueAccess(CallingClient):
         offset: int,
         *,
         tags: str | None = SUB_ALL,
+        sql: str | None = None,
         max_messages: int = 32,
         wait_ms: int | None = None,
         timeout_ms: int | None = None,
@@ -105,6 +109,7 @@ class QueueAccess(CallingClient):
             queue: as in `pull`, and so the next three.
             offset: as in `pull`.
             tags: as in `pull`.
+            sql: as in `pull`.
             max_messages: as in `pull`.
             wait_ms: how long to wait; then the status is NO_NEW_MSG. None for the config's.
             timeout_ms: for everything; None for `wait_ms` and `pull_timeout_ms` together.
@@ -115,7 +120,8 @@ class QueueAccess(CallingClient):
         wait_ms = self._config.wait_ms if wait_ms is None else wait_ms
         if timeout_ms is None:
             timeout_ms = wait_ms + self._config.pull_timeout_ms
-        return await self._pull(queue, offset, tags, max_messages, (wait_ms, timeout_ms))
+        subscription = subscription_of(queue.topic, tags, sql)
+        return await self._pull(queue, offset, subscription, max_messages, (wait_ms, timeout_ms))
 
     def pull_with_callback(
         self,
@@ -125,6 +131,7 @@ class QueueAccess(CallingClient):
         on_error: Callable[[KourouError], object] | None = None,
         *,
         tags: str | None = SUB_ALL,
+        sql: str | None = None,
         max_messages: int = 32,
     ) -> None:
         """Pull as `pull_or_wait` does, without waiting for it here.
@@ -138,6 +145,7 @@ class QueueAccess(CallingClient):
             on_result: called with the result, which may have no message.
             on_error: called with what `pull_or_wait` raises; None: that is logged.
             tags: `*`, or tags joined by `||`.
+            sql: as in `pull`.
             max_messages: at most so many, 1 to 1,024.
 
         Raises:
@@ -152,7 +160,7 @@ class QueueAccess(CallingClient):
         async def pull() -> None:
             try:
                 result = await self.pull_or_wait(
-                    queue, offset, tags=tags, max_messages=max_messages
+                    queue, offset, tags=tags, sql=sql, max_messages=max_messages
                 )
             except KourouError as error:
                 if on_error is None:
@@ -267,7 +275,7 @@ class QueueAccess(CallingClient):
         self,
         queue: MessageQueue,
         offset: int,
-        tags: str | None,
+        subscription: SubscriptionData,
         max_messages: int,
         times_ms: tuple[int, int],
     ) -> PullResult:
@@ -276,7 +284,6 @@ class QueueAccess(CallingClient):
         _check_offset(offset)
         if not 1 <= max_messages <= MESSAGES_MAX:
             raise UsageError(f"max_messages is {max_messages}: allowed are 1 to {MESSAGES_MAX}")
-        subscription = parse_tags(queue.topic, tags)
         wait_until = Deadline(wait_ms)
 
         async def call(address: str, deadline: Deadline) -> PullResult:

@@ -12,13 +12,16 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.delivery import ReadyMessages
+from kourou.client.consuming.delivery import Consumption
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.process_queue import ProcessQueue
+from kourou.client.consuming.pull_flow import PullFlow
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
     CodecMissingError,
+    FilterNotFoundError,
+    FilterNotLatestError,
     FlowControlError,
     KourouError,
     ProtocolError,
@@ -51,7 +54,7 @@ class QueuePuller:
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
-        config: its limits and delays.
+        flow: its limits, delays and pauses, as they are at each pull.
         subscription: the tags wanted, as the heartbeats tell them.
         process_queue: where the messages are held until they are done.
         offset: the queue offset to begin with.
@@ -74,19 +77,19 @@ class QueuePuller:
         self,
         instance: ClientInstance,
         group: str,
-        config: PushConsumerConfig,
+        flow: PullFlow,
         *,
         subscription: SubscriptionData,
         process_queue: ProcessQueue,
         offset: int,
-        ready: ReadyMessages,
+        ready: Consumption,
         offsets: Offsets,
         on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
         on_pulled: PulledSome,
     ) -> None:
         self._instance = instance
         self._group = group
-        self._config = config
+        self._flow = flow
         self._subscription = subscription
         self._process_queue = process_queue
         self._queue = process_queue.queue
@@ -102,8 +105,19 @@ class QueuePuller:
         self.max_offset: int | None = None
         self.last_pull_at_ms = 0
 
+    @property
+    def _config(self) -> PushConsumerConfig:
+        return self._flow.config
+
     async def run(self) -> None:
         """Pull until the queue is dropped. Cancelling leaves no message half taken."""
+        self._flow.enter(self._queue)
+        try:
+            await self._run()
+        finally:
+            self._flow.leave(self._queue)
+
+    async def _run(self) -> None:
         while not self._process_queue.is_dropped:
             try:
                 delay_ms = await self._step()
@@ -118,7 +132,10 @@ class QueuePuller:
 
     async def _step(self) -> int:
         """Pull once, or not while too much is held; return the delay before the next, in ms."""
-        if self._holds_too_much():
+        if self._flow.is_paused(self._queue):
+            await self._flow.resumed(self._queue)
+            return 0
+        if self._flow.is_full(self._process_queue):
             return self._config.flow_control_delay_ms
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
@@ -162,14 +179,6 @@ class QueuePuller:
             # All that lies before is done, or of no interest to the subscription.
             self._offsets.update(self._queue, self._offset)
 
-    def _holds_too_much(self) -> bool:
-        held, config = self._process_queue, self._config
-        return (
-            len(held) > config.pull_threshold_count
-            or held.size_bytes > config.pull_threshold_size_bytes
-            or held.span > config.consume_max_span
-        )
-
     async def _pull(self) -> PullResult:
         config, queue = self._config, self._queue
         address = await self._address()
@@ -198,7 +207,7 @@ class QueuePuller:
         """Do what may heal the failure; return the delay before the next pull, in ms."""
         if isinstance(error, FlowControlError):
             return _BUSY_DELAY_MS
-        if isinstance(error, SubscriptionNotFoundError | SubscriptionNotLatestError):
+        if isinstance(error, _UNREGISTERED):
             # A broker that restarted has not heard of this member, or not of its subscription.
             log.info("pull.unregistered queue=%s reason=%s", self._queue, error)
             await self._register()
@@ -230,6 +239,14 @@ class QueuePuller:
             self._instance.request_timeout_s,
             None if self._broker_id == MASTER_ID else self._broker_id,
         )
+
+
+_UNREGISTERED: Final = (
+    SubscriptionNotFoundError,
+    SubscriptionNotLatestError,
+    FilterNotFoundError,
+    FilterNotLatestError,
+)
 
 
 def restore_topic(message: MessageExt) -> None:

@@ -1,18 +1,46 @@
-"""What a push consumer subscribes: expressions before the start, what brokers are told after it."""
+"""What consumers subscribe: expressions before the start, what brokers are told after it."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import UserDict
 
+from kourou.client.consuming.filter_check import check_filters
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, try_until
-from kourou.errors import NoRouteError
+from kourou.errors import NoRouteError, UsageError
+from kourou.filter.sql92 import check_sql
 from kourou.filter.tags import parse_tags
-from kourou.model.subscription import SUB_ALL, SubscriptionData
+from kourou.model.subscription import SQL92_EXPRESSION, SUB_ALL, SubscriptionData
 from kourou.model.topic import check_topic, retry_topic
 
 log = logging.getLogger(__name__)
+
+
+def subscription_of(
+    topic: str, tags: str | None, sql: str | None, sub_version: int = 0
+) -> SubscriptionData:
+    """Return the subscription of one expression or the other.
+
+    Args:
+        topic: a valid name.
+        tags: `*` or None for all, or tags joined by `||`.
+        sql: an SQL92 expression over properties; None for tags.
+        sub_version: epoch milliseconds.
+
+    Raises:
+        FilterSyntaxError: the expression does not parse, with the position.
+        UsageError: both are given.
+    """
+    if sql is None:
+        return parse_tags(topic, tags, sub_version)
+    if tags not in (None, SUB_ALL):
+        raise UsageError(
+            f"tags={tags!r} and sql={sql!r}: give one; in SQL, tags are the property TAGS"
+        )
+    check_sql(sql)
+    return SubscriptionData(topic, sql, sub_version=sub_version, expression_type=SQL92_EXPRESSION)
 
 
 class Subscriptions(UserDict[str, SubscriptionData]):
@@ -23,25 +51,24 @@ class Subscriptions(UserDict[str, SubscriptionData]):
         group: the consumer group.
 
     Attributes:
-        wanted: the expressions of the program, by topic.
+        wanted: what the program asked for, by topic; without version.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__()
         self._instance = instance
         self._group = group
-        self.wanted: dict[str, str | None] = {}
+        self.wanted: dict[str, SubscriptionData] = {}
 
-    def want(self, topic: str, tags: str | None) -> None:
+    def want(self, topic: str, tags: str | None, sql: str | None = None) -> None:
         """Note what the program wants.
 
         Raises:
             InvalidTopicError: the topic is no valid name.
-            FilterSyntaxError: `tags` does not parse.
+            FilterSyntaxError, UsageError: as `subscription_of`.
         """
         check_topic(topic)
-        parse_tags(topic, tags)
-        self.wanted[topic] = tags
+        self.wanted[topic] = subscription_of(topic, tags, sql)
 
     def leave(self, topic: str) -> bool:
         """Forget a topic; return whether brokers were told of it."""
@@ -51,17 +78,19 @@ class Subscriptions(UserDict[str, SubscriptionData]):
     def fix(self, *, is_retrying: bool) -> None:
         """Subscribe what is wanted, as of now, and the group's retry topic unless it has none."""
         now_ms = self._instance.runtime.clock.now_ms()
-        expressions = dict(self.wanted)
+        wanted = dict(self.wanted)
         if is_retrying:
-            expressions[retry_topic(self._group)] = SUB_ALL
-        for topic, tags in expressions.items():
-            self.data[topic] = parse_tags(topic, tags, now_ms)
+            topic = retry_topic(self._group)
+            wanted[topic] = SubscriptionData(topic)
+        for topic, subscription in wanted.items():
+            self.data[topic] = dataclasses.replace(subscription, sub_version=now_ms)
 
     async def look_up_routes(self, timeout_ms: int) -> None:
-        """Find the brokers to join; a topic may be new.
+        """Find the brokers to join; a topic may be new. Have them check filters by properties.
 
         Raises:
             ConnectFailedError: no name server answered within `timeout_ms`.
+            RemoteError: as `check_filters`.
         """
         deadline = Deadline(timeout_ms)
         for topic in list(self.wanted):
@@ -73,3 +102,4 @@ class Subscriptions(UserDict[str, SubscriptionData]):
                     log.warning("topic.unknown group=%s reason=%s", self._group, error)
 
             await try_until(deadline, self._instance.backoff, look_up, lambda _: None)
+        await check_filters(self._instance, self._group, self.values(), deadline)
