@@ -36,6 +36,8 @@ class AdminClient(Blocking[AsyncAdminClient]):
     describe_groups = waits(AsyncAdminClient.describe_groups)
     group_config = waits(AsyncAdminClient.group_config)
     group_list = waits(AsyncAdminClient.group_list)
+    request_modes = waits(AsyncAdminClient.request_modes)
+    set_request_mode = waits(AsyncAdminClient.set_request_mode)
     update_group = waits(AsyncAdminClient.update_group)
 
     # Offsets

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kourou.cli import group_changes, group_members, group_offsets, output
+from kourou.cli import group_changes, group_members, group_mode, group_offsets, output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
     NAMESRV_DEFAULT,
@@ -121,6 +121,9 @@ app.command("update", help=group_changes.UPDATE_HELP, short_help="Change its set
     group_changes.update
 )
 app.command("delete", help=group_changes.DELETE_HELP, short_help="Delete it.")(group_changes.delete)
+app.command(
+    "set-mode", help=group_mode.SET_MODE_HELP, short_help="Have it pull or pop a topic."
+)(group_mode.set_mode)
 app.command(
     "connections",
     help=group_members.CONNECTIONS_HELP,

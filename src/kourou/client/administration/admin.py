@@ -8,6 +8,7 @@ from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, Red
 from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
 from kourou.client.administration.admin_namesrv import NamesrvAdmin
 from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
+from kourou.client.administration.admin_request_modes import RequestModeAdmin
 from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
 from kourou.client.administration.dead_letters import DeadMessage
 
@@ -24,7 +25,14 @@ __all__ = [
 
 
 class AdminClient(
-    TopicAdmin, GroupAdmin, OffsetAdmin, DeadLetterAdmin, ClientAdmin, BrokerAdmin, NamesrvAdmin
+    TopicAdmin,
+    GroupAdmin,
+    OffsetAdmin,
+    RequestModeAdmin,
+    DeadLetterAdmin,
+    ClientAdmin,
+    BrokerAdmin,
+    NamesrvAdmin,
 ):
     """Describes and changes the topics, groups, offsets and servers of a cluster.
 

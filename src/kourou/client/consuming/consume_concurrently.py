@@ -14,7 +14,6 @@ Source: ConsumeMessageConcurrentlyService.java.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
 import time
@@ -35,6 +34,7 @@ from kourou.client.consuming.listener_runs import (
     Unfinished,
 )
 from kourou.client.consuming.redelivery import Redelivery, is_instruction, redelivery_of
+from kourou.client.consuming.workers import Workers
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
@@ -197,16 +197,18 @@ class ConcurrentConsumption:
         self._ready = ready
         self._acknowledgements = acknowledgements
         self._tasks = tasks
-        self._workers: list[asyncio.Task[None]] = []
+        self._runs: ListenerRuns | None = None
+        work = self._work if call.is_batch else self._work_in_runs
+        self._workers = Workers(work, "listener")
 
     def start(self) -> None:
         """Begin to call the listener."""
-        work, call = self._work, self._call
+        call = self._call
         if not call.is_batch:
             if not call.is_coroutine:
                 self._ready.patience_s = THREAD_PATIENCE_S
             loop_time_s = asyncio.get_running_loop().time
-            runs = ListenerRuns(
+            self._runs = ListenerRuns(
                 call.listener,
                 clock=self._clock,
                 ready=self._ready,
@@ -214,11 +216,12 @@ class ConcurrentConsumption:
                 acknowledgements=self._acknowledgements,
                 time_s=loop_time_s if call.is_coroutine else time.perf_counter,
             )
-            work = functools.partial(self._work_in_runs, runs)
-        self._workers = [
-            asyncio.create_task(work(), name=f"listener {number}")
-            for number in range(self._config.consume_threads)
-        ]
+        self._workers.resize(self._config.consume_threads)
+
+    def resize(self, count: int) -> None:
+        """Call the listener so many times at once from now on; no call is cut short."""
+        if self._workers.resize(count) and self._runs is not None:
+            self._runs.interrupt()
 
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
@@ -227,7 +230,7 @@ class ConcurrentConsumption:
         listener may close its own consumer: its own call is not waited for. One that catches its
         cancellation and goes on is left behind after a second.
         """
-        workers = self._others()
+        workers = self._workers.others()
         if not workers:
             return
         try:
@@ -240,29 +243,35 @@ class ConcurrentConsumption:
 
     def cancel(self) -> None:
         """End all calls now, but the one that asks for it; return without waiting for their end."""
-        for worker in self._others():
+        for worker in self._workers.others():
             worker.cancel()
 
-    def _others(self) -> list[asyncio.Task[None]]:
+    async def _wait(self) -> bool:
+        """Wait for messages; return False if there will be none, or not for this worker."""
+        if not self._workers.is_wanted():
+            return False
+        self._workers.begin_waiting()
         try:
-            me = asyncio.current_task()
-        except RuntimeError:  # not called from a task, nor from the loop
-            me = None
-        return [worker for worker in self._workers if worker is not me]
+            return await self._ready.wait()
+        finally:
+            self._workers.end_waiting()
 
     async def _work(self) -> None:
         count = 0
-        while (delivery := self._ready.take_now() or await self._ready.take()) is not None:
-            await self._deliver(delivery)
+        while await self._wait():
+            delivery = self._ready.take_now()
+            if delivery is not None:
+                await self._deliver(delivery)
             count += 1
             if count % TURN_MESSAGES == 0:
                 await asyncio.sleep(0)
 
-    async def _work_in_runs(self, runs: ListenerRuns) -> None:
+    async def _work_in_runs(self) -> None:
         """Work as `_work` does, with a listener that is called in runs unless there are hooks."""
-        call = self._call
+        call, runs = self._call, self._runs
+        assert runs is not None, "it was started"
         count = 0
-        while await self._ready.wait():
+        while await self._wait():
             if call.watch.told:
                 delivery = self._ready.take_now()
                 if delivery is not None:

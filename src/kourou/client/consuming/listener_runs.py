@@ -81,6 +81,12 @@ class ListenerRuns:
         self._loop = asyncio.get_running_loop()
         self._done: deque[tuple[Delivery, float]] = deque()
         self._is_loop_told = False
+        self._interrupted: list[bool] = []  # replaced when it is filled: each run looks at its own
+
+    def interrupt(self) -> None:
+        """End all runs under way after the call that each is in; more can follow. On the loop."""
+        interrupted, self._interrupted = self._interrupted, []
+        interrupted.append(True)
 
     def run(self) -> Unfinished | None:
         """Call the listener until no message waits, a call fails, or a hook wants to be told.
@@ -93,7 +99,8 @@ class ListenerRuns:
         # Looked up once: the loop below is all that a message costs here.
         take, listener, now_ms = self._ready.pop, self._listener, self._clock.now_ms
         time_s, done, hooks = self._time_s, self._done, self._watch.told
-        while not hooks:
+        interrupted = self._interrupted
+        while not hooks and not interrupted:
             try:
                 delivery = take()
             except IndexError:  # asking first would not help: another thread may be faster
@@ -129,8 +136,9 @@ class ListenerRuns:
         # No coroutine but the listener's own for each message: they would cost as much as it.
         take, listener, now_ms = self._ready.pop, self._listener, self._clock.now_ms
         time_s, done, hooks = self._time_s, self._done, self._watch.told
+        interrupted = self._interrupted
         count = 0
-        while not hooks:
+        while not hooks and not interrupted:
             try:
                 delivery = take()
             except IndexError:

@@ -19,6 +19,7 @@ class ListenerThreads:
     """At most so many threads, started when first needed."""
 
     def __init__(self, threads_max: int, name: str) -> None:
+        self._name = name
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
 
     def __call__(
@@ -26,6 +27,14 @@ class ListenerThreads:
     ) -> Awaitable[T]:
         """Run `function` on a thread. Cancelling stops waiting for it, not the function."""
         return asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+
+    def resize(self, threads_max: int) -> None:
+        """Have at most so many threads from now on; those that run functions first end them."""
+        old, self._executor = (
+            self._executor,
+            ThreadPoolExecutor(threads_max, thread_name_prefix=self._name),
+        )
+        old.shutdown(wait=False)
 
     def close(self) -> None:
         """Take no more work; threads end with the functions that they run."""

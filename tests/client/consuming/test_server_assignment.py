@@ -1,0 +1,125 @@
+"""Consumers that have brokers share the queues out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.errors import ConfigError
+from kourou.model.group import MessageModel
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+BODIES = [b"%d" % number for number in range(24)]
+
+
+def owned(consumer: PushConsumer) -> list[tuple[str, int]]:
+    return [(one.broker_name, one.queue_id) for one in consumer.queues if one.topic == TOPIC]
+
+
+@pytest.mark.parametrize("allocation", ["AVG", "AVG_BY_CIRCLE"])
+def test_brokers_share_the_queues_of_all_brokers_out(allocation: str) -> None:
+    async def main() -> None:
+        async with recording(brokers=2, queues=3) as w:
+            members = [
+                w.consumer(
+                    client_rebalance=False, allocation=allocation, instance_name=f"m{number}"
+                )
+                for number in range(2)
+            ]
+            async with members[0], members[1]:
+                await asyncio.sleep(45)
+                assert [len(owned(member)) for member in members] == [3, 3]
+                assert not set(owned(members[0])) & set(owned(members[1]))
+                await w.send(*BODIES)
+                await w.until_got(*BODIES)
+                assert sorted(w.got) == sorted(BODIES)
+
+    run_virtual(main())
+
+
+def test_the_queues_of_a_member_that_left_go_to_the_other() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            stays = w.consumer(client_rebalance=False, instance_name="a")
+            leaves = w.consumer(client_rebalance=False, instance_name="b")
+            async with stays:
+                async with leaves:
+                    await w.until(lambda: (len(owned(stays)), len(owned(leaves))) == (2, 2))
+                await w.until(lambda: len(owned(stays)) == 4)
+
+    run_virtual(main())
+
+
+def test_failed_messages_come_again_to_members_that_ask_brokers() -> None:
+    async def main() -> None:
+        async with recording() as w:
+
+            def fail_once(_: object) -> None:
+                if w.got.count(w.got[-1]) == 1:
+                    raise ValueError("once")
+
+            async with w.consumer(fail_once, client_rebalance=False):
+                await w.send(b"1", b"2")
+                await w.until_got(b"1", b"1", b"2", b"2")
+
+    run_virtual(main())
+
+
+def test_a_broker_that_is_away_takes_no_queues_from_anybody() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            consumer = w.consumer(client_rebalance=False)
+            async with consumer:
+                assert len(owned(consumer)) == 4
+                await w.cluster.kill_broker()
+                await asyncio.sleep(100)
+                assert len(owned(consumer)) == 4
+                await w.cluster.restart_broker()
+                await w.send(*BODIES)
+                await w.until_got(*BODIES)
+
+    run_virtual(main())
+
+
+def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with recording() as w:
+            async with w.cluster.admin() as admin:
+                await admin.set_request_mode(TOPIC, "consumers", is_pop=True)
+            consumer = w.consumer(client_rebalance=False)
+            async with consumer:
+                await asyncio.sleep(100)
+                assert owned(consumer) == []
+                async with w.cluster.admin() as admin:
+                    await admin.set_request_mode(TOPIC, "consumers", is_pop=False)
+                await w.send(*BODIES)
+                await w.until_got(*BODIES)
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(main())
+    told = [one.message for one in caplog.records if "wants group consumers to pop" in one.message]
+    assert len(told) == 1
+    assert "kourou group set-mode" in told[0]
+
+
+def test_one_that_broadcasts_has_all_queues_whoever_shares_them_out() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            consumer = w.consumer(client_rebalance=False, message_model=MessageModel.BROADCASTING)
+            async with consumer:
+                assert len(owned(consumer)) == 4
+
+    run_virtual(main())
+
+
+def test_a_strategy_that_brokers_do_not_know_is_refused_at_once() -> None:
+    for allocation in ("CONSISTENT_HASH", lambda queues, _, __: queues):
+        with pytest.raises(ConfigError, match="brokers know AVG and AVG_BY_CIRCLE only"):
+            PushConsumerConfig(allocation=allocation, client_rebalance=False)
