@@ -1,7 +1,7 @@
-"""What applications do with the official Java clients, as self-checking programs, and what they need.
+"""What applications do with the official Java clients, as programs that check themselves.
 
-Each feature is a class of `java/features`, or of `java/features5` where only release 5 has it. It is
-played against a broker by a process of its client that plays several at a time.
+Each feature is a class of `java/features`, or of `java/features5` where only release 5 has it. It
+is played against a broker by a process of its client that plays several at a time.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Everything that applications do with the official Java clients works with Kourou as with Java.
 
-A table: feature x client x broker. Each feature is a program that checks itself (`features.py`); that
-it passes on the Java broker shows that it asks for what RocketMQ does.
+A table: feature x client x broker. Each feature is a program that checks itself (`features.py`);
+that it passes on the Java broker shows that it asks for what RocketMQ does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def selected(request: pytest.FixtureRequest) -> dict[tuple[str, str], list[Featu
     groups: dict[tuple[str, str], list[Feature]] = {}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.path == Path(__file__):
-            values = item.callspec.params
+            values: dict[str, Any] = dict(item.callspec.params)
             groups.setdefault((values["broker"], values["release"]), []).append(values["feature"])
     return groups
 
@@ -73,7 +74,7 @@ def played() -> dict[tuple[str, str], dict[str, Played]]:
 
 
 @pytest.mark.parametrize(("broker", "release", "feature"), TABLE)
-def test_a_feature_of_the_official_client_works(  # noqa: PLR0913 - fixtures and the table's columns
+def test_a_feature_of_the_official_client_works(
     broker: str,
     release: str,
     feature: Feature,

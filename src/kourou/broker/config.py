@@ -81,6 +81,8 @@ class BrokerConfig:
 
     auto_create_topic_enable: bool = field(default=True, metadata={"live": True})
     """Whether a send to an unknown topic makes it, after the pattern of `TBW102`."""
+    enable_mixed_message_type: bool = field(default=False, metadata={"live": True})
+    """Whether a topic may be declared to take messages of all types (`message.type=MIXED`)."""
     default_topic_queue_nums: int = 8
     """Queues of `TBW102`, and so the most that an automatically made topic gets."""
     auto_create_subscription_group: bool = field(default=True, metadata={"live": True})

@@ -188,7 +188,7 @@ def _send_backs(parts: Parts) -> SendBackHandler:
 
 def _admin_topics(parts: Parts) -> AdminTopicHandlers:
     return AdminTopicHandlers(
-        config=parts.config,
+        config=parts.live,
         topics=parts.tables.topics,
         offsets=parts.tables.offsets,
         store=parts.store,

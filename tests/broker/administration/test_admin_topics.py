@@ -47,7 +47,7 @@ class AdminBench:
         self.sends = sends
         self.parts = parts = sends.parts
         self.handlers = AdminTopicHandlers(
-            config=parts.config,
+            config=parts.live,
             topics=parts.topics,
             offsets=parts.offsets,
             store=parts.store,
@@ -165,6 +165,22 @@ def test_a_topic_that_could_not_be_served_is_not_made(change: dict[str, Any]) ->
         assert answer.code == 29
         assert answer.remark
         assert admin.parts.topics.get("New") is None
+
+    run_sends(test)
+
+
+def test_a_topic_may_take_messages_of_all_types_where_the_option_says_so() -> None:
+    async def test(bench: SendRig) -> None:
+        admin = AdminBench(bench)
+        mixed = replace(CREATE, attributes="+message.type=MIXED")
+        admin.parts.live.update({"enableMixedMessageType": "true"}, EPOCH_MS)
+        assert (await admin.ask(17, mixed)).code == 0
+        admin.parts.live.update({"enableMixedMessageType": "false"}, EPOCH_MS)
+        assert (await admin.ask(17, replace(CREATE, perm=4))).code == 0, "it stays what it is"
+        assert (await admin.ask(17, mixed)).code == 29
+        topic = admin.parts.topics.get("New")
+        assert topic is not None
+        assert (topic.perm, topic.attributes) == (4, {"message.type": "MIXED"})
 
     run_sends(test)
 

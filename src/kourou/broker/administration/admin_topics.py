@@ -21,8 +21,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from kourou.broker.config import BrokerConfig
 from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
@@ -73,7 +73,7 @@ class AdminTopicHandlers:
     def __init__(
         self,
         *,
-        config: BrokerConfig,
+        config: LiveConfig,
         topics: Topics,
         offsets: ConsumerOffsets,
         store: MessageStore,
@@ -85,7 +85,7 @@ class AdminTopicHandlers:
         """Serve `topics`.
 
         Args:
-            config: the broker's name, in statistics.
+            config: the broker's name, in statistics; whether topics may take messages of any type.
             topics: changed and read.
             offsets: those of a deleted topic go with it.
             store: read for statistics.
@@ -95,7 +95,7 @@ class AdminTopicHandlers:
             stats: tells how many messages come a second.
         """
         self._config = config
-        self._system_topics = SYSTEM_TOPICS | {topic.name for topic in system_topics(config)}
+        self._system_topics = SYSTEM_TOPICS | {topic.name for topic in system_topics(config.now)}
         self._topics = topics
         self._offsets = offsets
         self._store = store
@@ -197,7 +197,7 @@ class AdminTopicHandlers:
         async def serve() -> RemotingCommand:
             times_ms = await self._offload(_last_times, self._store, topic.name, ends)
             offsets = {
-                MessageQueue(topic.name, self._config.broker_name, queue_id): TopicOffset(
+                MessageQueue(topic.name, self._config.now.broker_name, queue_id): TopicOffset(
                     *ends[queue_id], at_ms
                 )
                 for queue_id, at_ms in enumerate(times_ms)
@@ -220,7 +220,8 @@ class AdminTopicHandlers:
             known.attributes if known is not None else {}, change, is_new=known is None
         )
         topic = replace(topic, attributes=attributes)
-        _check_topic_config(topic)
+        may_mix = self._config.now.enable_mixed_message_type or not change
+        _check_topic_config(topic, may_mix=may_mix)
         return topic
 
     def _check_not_system(self, name: str) -> None:
@@ -273,8 +274,11 @@ def _change_text(attributes: Mapping[str, str]) -> str:
     )
 
 
-def _check_topic_config(topic: TopicConfig) -> None:
-    """Refuse numbers that no topic can have, and ways of storing that are not built yet."""
+def _check_topic_config(topic: TopicConfig, *, may_mix: bool) -> None:
+    """Refuse numbers that no topic can have, and ways of storing that are not built yet.
+
+    A topic may take messages of all types (MIXED) where `may_mix` says so.
+    """
     for what, count in (("read", topic.read_queue_nums), ("write", topic.write_queue_nums)):
         if not 1 <= count <= QUEUE_NUMS_MAX:
             raise _invalid(f"{what} queues are {count}; allowed are 1 to {QUEUE_NUMS_MAX}")
@@ -282,8 +286,8 @@ def _check_topic_config(topic: TopicConfig) -> None:
         raise _invalid(f"perm is {topic.perm}; allowed are 0 to {PERM_MAX}")
     if topic.topic_filter_type not in _FILTER_TYPES:
         raise _invalid(f"topicFilterType is {topic.topic_filter_type!r}, not {_FILTER_TYPES}")
-    if topic.attributes.get(_MESSAGE_TYPE) == _MIXED:
-        raise _invalid("MIXED message type is not supported")
+    if topic.attributes.get(_MESSAGE_TYPE) == _MIXED and not may_mix:
+        raise _invalid("MIXED message type is not supported; enableMixedMessageType allows it")
     for name, served in SERVED_VALUES.items():
         if topic.attributes.get(name, served) != served:
             raise _invalid(f"{name}={topic.attributes[name]}: only {served} is served yet")
