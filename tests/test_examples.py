@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kourou.blocking import AdminClient
 from kourou.testing.process import Serving
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -83,3 +84,26 @@ def test_an_order_that_was_sent_twice_is_charged_once(namesrv: str, tmp_path: Pa
     connection = sqlite3.connect(database)
     assert connection.execute("SELECT order_id FROM charges").fetchall() == [("o-17",)]
     connection.close()
+
+
+def test_a_question_gets_its_reply(namesrv: str) -> None:
+    with AdminClient(namesrv) as admin:
+        admin.create_topic("PriceAsked", queues=4)  # else consumers hear of it when next they look
+    answers = start("price_answers.py", namesrv)
+    try:
+        assert run("price_question.py", namesrv) == "120 EUR\n"
+        answers.send_signal(signal.SIGINT)
+        out, err = answers.communicate(timeout=TIMEOUT_S)
+        assert (answers.returncode, out, err) == (0, "", "")
+    finally:
+        answers.kill()
+
+
+def test_an_order_is_told_to_be_paid_if_its_payment_is_stored(namesrv: str, tmp_path: Path) -> None:
+    database = tmp_path / "payments.db"
+    process = start("paid_orders.py", namesrv, PAYMENTS_DB=str(database))
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, err) == (0, "")
+    assert out == "o-17 COMMIT confirmed\no-18 ROLLBACK confirmed\n"
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("SELECT eur FROM payment").fetchall() == [(120,)]

@@ -47,7 +47,8 @@ class Served:
     """All handlers of a broker with one topic, one message and one consumer."""
 
     def __init__(self) -> None:
-        config = small_config()
+        # Where replies are stored, so are those that reach nobody, as in Java.
+        config = small_config(store_reply_message_enable=False)
         self.disk = SimDisk()
         runtime = sim_runtime()
         self.now_ms = runtime.clock.now_ms

@@ -23,7 +23,7 @@ from random import Random
 from typing import Final
 
 from kourou.broker.client_calls import CallClient
-from kourou.broker.clients import Clients
+from kourou.broker.clients import NAME_LENGTH_MAX, Clients
 from kourou.broker.config import FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.live_config import LiveConfig
@@ -200,7 +200,8 @@ class ReplyHandler:
             return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
         member = self._clients.producer(client_id)
         if member is None:
-            return f"push reply message fail, channel of <{client_id}> not found."
+            asked_for = client_id[:NAME_LENGTH_MAX]
+            return f"push reply message fail, channel of <{asked_for}> not found."
         now_ms = self._clock.now_ms()
         told = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}
         pushed = command_of(

@@ -31,6 +31,7 @@ from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.remoting.pool import ConnectionPool
 
 _STORED: Final = frozenset(status.value for status in SendStatus)
+_DELAYS: Final = ("delay_level", "deliver_at_ms", "delay_ms")
 _DURABILITY_BY_STATUS: Final = {SendStatus.FLUSH_DISK_TIMEOUT: Durability.MEMORY}
 
 
@@ -80,7 +81,7 @@ def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
     Raises:
         InvalidTopicError: as `check_message`, or a retry topic.
         InvalidMessageError: as `check_message`; or the batch is empty, its topics or
-            `wait_store_ok` differ, or a message has a delay level.
+            `wait_store_ok` differ, or a message is delayed.
     """
     if not messages:
         raise InvalidMessageError("the batch has no message")
@@ -95,9 +96,10 @@ def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
             )
         if message.wait_store_ok != first.wait_store_ok:
             raise InvalidMessageError("wait_store_ok must be the same in all messages of a batch")
-        if message.delay_level:
+        if message.is_delayed:
+            given = next(name for name in _DELAYS if getattr(message, name))
             raise InvalidMessageError(
-                f"delay_level {message.delay_level} in a batch: send it alone"
+                f"{given} {getattr(message, given)} in a batch: send it alone"
             )
 
 
@@ -198,10 +200,12 @@ async def send_message(
     *,
     timeout_s: float,
     is_asked_again: bool = False,
+    answers: list[RemotingCommand] | None = None,
 ) -> list[SendReceipt]:
     """Send once and return a receipt for each message, in order.
 
     `is_asked_again`: the server was asked before and said GO_AWAY; saying so again ends this.
+    `answers`, if given, gets the answer.
 
     Raises:
         TransportError: no answer; the messages may be stored.
@@ -209,6 +213,8 @@ async def send_message(
         MalformedHeaderError: the answer does not say where they are stored.
     """
     answer = await pool.request(address, command, timeout_s, is_asked_again=is_asked_again)
+    if answers is not None:
+        answers.append(answer)
     return receipts(answer, outgoing.msg_ids, queue)
 
 
@@ -235,9 +241,23 @@ def receipts(
         )
     durability = _durability(answer, status)
     return [
-        SendReceipt(msg_id, place, stored, header.queue_offset + index, durability, status)
+        SendReceipt(
+            msg_id,
+            place,
+            stored,
+            header.queue_offset + index,
+            durability,
+            status,
+            header.recall_handle,
+        )
         for index, (msg_id, place) in enumerate(zip(msg_ids, offset_msg_ids, strict=True))
     ]
+
+
+def traced_region(answer: RemotingCommand) -> str | None:
+    """Return the region of the broker that answered; None if its messages are not to be traced."""
+    is_traced = answer.ext_fields.get(names.TRACE_ON, "true").lower() != "false"
+    return answer.ext_fields.get(names.MSG_REGION) if is_traced else None
 
 
 def _durability(answer: RemotingCommand, status: SendStatus) -> Durability:

@@ -11,6 +11,7 @@ from typing import Final
 
 from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.host import pack_address
+from kourou.model.topic import TRACE_TOPIC, check_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import SerializeType
 from kourou.protocol.compression import CompressionType
@@ -93,7 +94,20 @@ class ClientConfig:
     """How headers are written: JSON, or ROCKETMQ's binary form, which is smaller. Every server
     reads both. None: what the environment's ROCKETMQ_SERIALIZE_TYPE names, else JSON."""
 
+    enable_trace: bool = field(default=False, metadata={"key": "enableTrace"})
+    """Write traces of all that is sent or consumed into `trace_topic`, in the background and in
+    RocketMQ's form. What cannot be written is given up; sending and consuming never wait for it."""
+
+    trace_topic: str = field(default=TRACE_TOPIC, metadata={"key": "traceTopic"})
+    """Where traces go. Brokers create it where they create topics by themselves, or at their start
+    with `traceTopicEnable`."""
+
+    trace_batch_max: int = field(default=10, metadata={"key": "traceMsgBatchNum"})
+    """Sends, or calls of a listener, after whose traces they leave; else after 5 s."""
+
     def __post_init__(self) -> None:
+        check_topic(self.trace_topic)
+        check_range(self, "trace_batch_max", 1, 20)
         for name in (
             "request_timeout_ms",
             "route_refresh_interval_ms",
@@ -193,6 +207,12 @@ class ProducerConfig(ClientConfig):
     )
     """Bytes of their bodies; a single larger message goes alone."""
 
+    transaction_threads: int = 8
+    """Threads on which plain functions of transactions run: local ones, and checks."""
+
+    transaction_checks_max: int = field(default=2_000, metadata={"key": "checkRequestHoldMax"})
+    """Checks of transactions that run or wait at once; more are left to the broker's next try."""
+
     requests_waiting_max: int = 10_000
     """Requests that wait for replies at once (`Producer.request`)."""
 
@@ -209,6 +229,8 @@ class ProducerConfig(ClientConfig):
             check_range(self, "attempt_timeout_ms", 1, self.send_timeout_ms)
         check_range(self, "refused_attempts_max", 1, 100)
         check_range(self, "max_message_size_bytes", 1, BODY_SIZE_LIMIT_BYTES)
+        check_range(self, "transaction_threads", 1, 1_000)
+        check_range(self, "transaction_checks_max", 1, 1_000_000)
         if self.compress_body_over_bytes is not None:
             check_range(self, "compress_body_over_bytes", 1, BODY_SIZE_LIMIT_BYTES)
         is_zstd = self.compress_type is CompressionType.ZSTD

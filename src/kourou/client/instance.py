@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
+from kourou.client.companions import Companions
 from kourou.client.config import ClientConfig, serialize_type_of_environment
 from kourou.client.name_servers import NameServers
 from kourou.client.namesrv_addr import NamesrvLookup, find_url, parse_namesrv_addr
@@ -107,7 +108,7 @@ class ClientInstance:
             else config.serialize_type
         )
         self._guard = ProcessGuard()
-        self._config = config
+        self.config = config
         self._kind = kind
         self._producer_group = producer_group
         self._consumer = consumer
@@ -116,6 +117,7 @@ class ClientInstance:
         self._on_route_changed = on_route_changed
         self._on_registered = on_registered
         self._fast_path = fast_path
+        self.companions = Companions()
         self._state = _State.NEW
         self._ended = asyncio.Event()
         self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
@@ -139,7 +141,7 @@ class ClientInstance:
 
     @property
     def request_timeout_s(self) -> float:
-        return self._config.request_timeout_ms / 1000
+        return self.config.request_timeout_ms / 1000
 
     def check_open(self) -> None:
         """Refuse a call outside of the client's life.
@@ -218,7 +220,7 @@ class ClientInstance:
         self._guard.check(self._kind)
         if self._state is not _State.NEW:
             raise ClosedError(f"the {self._kind} was started before; make a new one")
-        config = self._config
+        config = self.config
         self.pool = ConnectionPool(
             self.runtime,
             self._handlers,
@@ -254,6 +256,7 @@ class ClientInstance:
                 "heartbeat to all brokers",
                 first_ms=min(FIRST_HEARTBEAT_MS, config.heartbeat_interval_ms),
             )
+        self.companions.start()
 
     def stop(self) -> bool:
         """Refuse what users ask from now on; return False unless it was open.
@@ -292,7 +295,7 @@ class ClientInstance:
             return
         try:
             await self.tasks.close()
-            await asyncio.gather(*map(self._unregister, self._registered))
+            await asyncio.gather(self.companions.close(), *map(self._unregister, self._registered))
         finally:
             self.name_servers.close()
             self.routes.close()
@@ -306,6 +309,7 @@ class ClientInstance:
         if self._state in (_State.OPEN, _State.STOPPED):
             self._state = _State.CLOSED
             self.tasks.cancel()
+            self.companions.abort()
             self.name_servers.close()
             self.routes.close()
             self.pool.abort()

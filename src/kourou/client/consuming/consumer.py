@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kourou.client.consuming.consume_hooks import ConsumeHook, ConsumeHooks
 from kourou.client.consuming.consume_stats import SAMPLE_INTERVAL_MS, ConsumerStats, TopicStats
+from kourou.client.consuming.consume_traces import consume_traces
 from kourou.client.consuming.rebalance_loop import QueuesChanged
 from kourou.client.health import ConsumerHealth
 from kourou.client.instance import ClientInstance
@@ -47,6 +48,8 @@ class Consumer(ABC):
         self.group = group
         self._instance = instance
         self._hooks = ConsumeHooks()
+        for hook in consume_traces(instance, group):
+            self._hooks.add(hook)
         self._stats = ConsumerStats(instance.runtime.clock.now_ms())
         self._queues_changed: list[QueuesChanged] = []
 

@@ -104,7 +104,7 @@ class Batcher:
 
     def takes(self, message: Message) -> bool:
         """Return whether a message may travel in a batch; delayed and large ones go alone."""
-        if not self._linger_s or message.delay_level or is_retry_topic(message.topic):
+        if not self._linger_s or message.is_delayed or is_retry_topic(message.topic):
             return False
         size = len(message.body)
         if self._compress_over is not None and size >= self._compress_over:

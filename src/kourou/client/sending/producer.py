@@ -30,9 +30,11 @@ from kourou.client.sending.queue_choice import (
     Where,
     place,
 )
+from kourou.client.sending.recalling import Recalling
 from kourou.client.sending.requesting import Registrations, Requesting
 from kourou.client.sending.send_hooks import SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
+from kourou.client.sending.send_traces import send_traces
 from kourou.client.sending.sender import Sender
 from kourou.client.sending.stored_answers import take_stored
 from kourou.model.message import Message
@@ -41,6 +43,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import publish_queues
 from kourou.model.topic import check_client_group
 from kourou.protocol.compression import compress
+from kourou.remoting.dispatch import Handler
 from kourou.remoting.runtime import Runtime
 
 __all__ = ["Durability", "Producer", "SendReceipt", "SendStatus"]
@@ -51,7 +54,7 @@ _END_TIMEOUT_S: Final = 1.0
 """How long `close` waits for sends to notice that their connections are closed."""
 
 
-class Producer(Requesting, Lifetime):
+class Producer(Requesting, Recalling, Lifetime):
     """Sends messages to topics, each to the next of the topic's queues in turn.
 
     Delivery is at least once. When an answer is lost, the message is sent again, and both copies
@@ -101,13 +104,13 @@ class Producer(Requesting, Lifetime):
             runtime,
             kind="producer",
             producer_group=group,
-            handlers=self._replies.handlers(),
+            handlers=self._handlers(),
             auto_create_queue_nums=self._config.default_topic_queue_nums if auto_create else None,
             fast_path=take_stored,
         )
         rng = self._instance.runtime.random
         self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
-        self._hooks = SendHooks(hooks)
+        self._hooks = SendHooks([*hooks, *send_traces(self._instance, group)])
         self._under_way = UnderWay()
         self._submitted: set[asyncio.Task[SendReceipt]] = set()
 
@@ -352,6 +355,9 @@ class Producer(Requesting, Lifetime):
         problems = tuple(self._instance.problems())
         is_new = self._instance.is_new
         return ProducerHealth(self._instance.is_open, problems, 0 if is_new else self._count())
+
+    def _handlers(self) -> dict[int, Handler]:
+        return self._replies.handlers()
 
     def _encode(self, message: Message, timeout_ms: int | None) -> Outgoing:
         check_message(message, self._config)

@@ -29,6 +29,8 @@ class SendAttempt:
         broker_address: `host:port` of its broker.
         number: 1 for the first try.
         is_oneway: no answer is asked for.
+        properties: the property text as it is sent; of a batch, that of the whole.
+        body_bytes: bytes of the body as it is sent, compressed or not.
     """
 
     group: str
@@ -38,6 +40,8 @@ class SendAttempt:
     broker_address: str
     number: int
     is_oneway: bool = False
+    properties: str = ""
+    body_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,13 @@ class SendOutcome:
         receipts: one a message, if the broker stored them; none of a one-way message.
         error: what the try raised, `asyncio.CancelledError` if the caller gave up; None: nothing.
             Another try may follow.
+        region: the broker's, if it said that this is to be traced; else None.
     """
 
     elapsed_ms: float
     receipts: Sequence[SendReceipt] = ()
     error: BaseException | None = None
+    region: str | None = None
 
 
 class SendHook(Protocol):

@@ -12,6 +12,7 @@ from kourou.client.calls_send import (
     encode_message,
     send_command,
     send_message,
+    traced_region,
 )
 from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
@@ -24,6 +25,7 @@ from kourou.client.sending.queue_choice import Turns, Where, check_queue
 from kourou.client.sending.send_hooks import SendAttempt, SendHooks, SendOutcome
 from kourou.client.sending.send_plans import SendPlans, vip_address
 from kourou.client.sending.send_stats import SendStats
+from kourou.client.sending.tries import Tries
 from kourou.errors import ClosedError, KourouError, RemoteError, TransportError
 from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
@@ -95,13 +97,13 @@ class Sender:
     ) -> list[SendReceipt]:
         deadline = self._deadline(timeout_ms)
         outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
-        return await self._deliver(_Tries(self, outgoing, deadline, where))
+        return await self._deliver(Tries(self, outgoing, deadline, where))
 
     async def _go_on(self, first: FirstTry, failed: BaseException | None) -> SendReceipt:
         """Do what is left of a send after its first try, or that try itself if it did not fail."""
         outgoing = encode_message(first.message, first.msg_id)
         deadline = Deadline(first.timeout_ms, first.began_s)
-        tries = _Tries(self, outgoing, deadline, first.where)
+        tries = Tries(self, outgoing, deadline, first.where)
         if failed is None:
             tries.target = first.queue
             tries.is_asked_again = first.connection is not None
@@ -183,7 +185,7 @@ class Sender:
         return turn.choose(route, failed_broker, self._faults.preferences(now_ms))
 
     async def _deliver(
-        self, tries: _Tries, failed: BaseException | None = None
+        self, tries: Tries, failed: BaseException | None = None
     ) -> list[SendReceipt]:
         """Try until the broker has it; each try takes the next queue, on another broker if any.
 
@@ -207,7 +209,7 @@ class Sender:
                 raise tries.last from None  # it was tried before the close, and may be stored
             raise
 
-    async def attempt(self, tries: _Tries) -> list[SendReceipt]:
+    async def attempt(self, tries: Tries) -> list[SendReceipt]:
         """Try once."""
         tries.number += 1
         if tries.number > 1:
@@ -227,7 +229,7 @@ class Sender:
             outgoing, target, address, tries.number, deadline, is_asked_again=is_asked_again
         )
 
-    def on_failure(self, tries: _Tries, error: KourouError) -> None:
+    def on_failure(self, tries: Tries, error: KourouError) -> None:
         """Prepare another try."""
         tries.last = error
         if self._instance.is_closed:
@@ -245,6 +247,7 @@ class Sender:
         *,
         is_asked_again: bool,
     ) -> Awaitable[list[SendReceipt]]:
+        answers: list[RemotingCommand] | None = [] if self._hooks else None
         sending = send_message(
             self._instance.pool,
             address,
@@ -253,21 +256,21 @@ class Sender:
             target,
             timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
             is_asked_again=is_asked_again,
+            answers=answers,
         )
         if not self._is_watched:
             return sending
-        return self._watch(sending, outgoing, target, address, number)
+        attempt = self._begin(outgoing, target, address, number)
+        return self._watch(sending, target, attempt, answers)
 
     async def _watch(
         self,
         sending: Awaitable[list[SendReceipt]],
-        outgoing: Outgoing,
         target: MessageQueue,
-        address: str,
-        number: int,
+        attempt: SendAttempt | None,
+        answers: Sequence[RemotingCommand] | None,
     ) -> list[SendReceipt]:
         """Return what one try returns, and tell hooks and latency table of it."""
-        attempt = self._begin(outgoing, target, address, number)
         began_s = self._now_s()
         receipts: list[SendReceipt] = []
         error: BaseException | None = None
@@ -278,7 +281,7 @@ class Sender:
             raise
         finally:
             self._note_latency(target.broker_name, began_s, error)
-            self._end(attempt, began_s, receipts, error)
+            self._end(attempt, began_s, receipts, error, answers)
         return receipts
 
     def _begin(
@@ -294,7 +297,15 @@ class Sender:
         if not self._hooks:
             return None
         attempt = SendAttempt(
-            self._group, outgoing.messages, outgoing.msg_ids, target, address, number, is_oneway
+            self._group,
+            outgoing.messages,
+            outgoing.msg_ids,
+            target,
+            address,
+            number,
+            is_oneway,
+            outgoing.properties,
+            len(outgoing.body),
         )
         self._hooks.before(attempt)
         return attempt
@@ -305,10 +316,12 @@ class Sender:
         began_s: float,
         receipts: Sequence[SendReceipt],
         error: BaseException | None,
+        answers: Sequence[RemotingCommand] | None = None,
     ) -> None:
         if attempt is not None:
             elapsed_ms = (self._now_s() - began_s) * 1000
-            self._hooks.after(attempt, SendOutcome(elapsed_ms, receipts, error))
+            region = traced_region(answers[-1]) if answers else None
+            self._hooks.after(attempt, SendOutcome(elapsed_ms, receipts, error, region))
 
     def _note_latency(self, broker_name: str, began_s: float, error: BaseException | None) -> None:
         if self._faults is None:
@@ -355,38 +368,3 @@ class Sender:
             default_queue_nums=self._config.default_topic_queue_nums,
             oneway=is_oneway,
         )
-
-
-class _Tries:
-    """The tries of one message or batch: an object, as closures would be a dozen for each."""
-
-    __slots__ = (
-        "deadline",
-        "failed_broker",
-        "is_asked_again",
-        "last",
-        "number",
-        "outgoing",
-        "sender",
-        "target",
-        "where",
-    )
-
-    def __init__(
-        self, sender: Sender, outgoing: Outgoing, deadline: Deadline, where: Where
-    ) -> None:
-        self.sender = sender
-        self.outgoing = outgoing
-        self.deadline = deadline
-        self.where = where
-        self.failed_broker: str | None = None
-        self.target: MessageQueue | None = None  # of the first try, if that is chosen already
-        self.is_asked_again = False  # the server was, and said GO_AWAY
-        self.last: KourouError | None = None
-        self.number = 0
-
-    def attempt(self) -> Awaitable[list[SendReceipt]]:
-        return self.sender.attempt(self)
-
-    def on_failure(self, error: KourouError) -> None:
-        self.sender.on_failure(self, error)

@@ -36,6 +36,7 @@ class _Stored(msgspec.Struct, gc=False):
     queueId: str  # noqa: N815 - wire name
     queueOffset: str  # noqa: N815 - wire name
     KOUROU_DURABILITY: str = ""
+    recallHandle: str = ""  # noqa: N815 - wire name
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -80,6 +81,7 @@ def take_stored(connection: Connection, buffer: bytearray, start: int, end: int)
             or answer.flag != FLAG_RESPONSE
             or type(first) is not FirstTry
             or "," in place
+            or fields.recallHandle
             or fields.queueId != str(first.queue.queue_id)  # type: ignore[union-attr]
             or not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX)
         ):

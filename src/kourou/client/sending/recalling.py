@@ -1,0 +1,63 @@
+"""Taking back messages that wait to be delivered at a time."""
+
+from __future__ import annotations
+
+from kourou.client.config import ProducerConfig
+from kourou.client.instance import ClientInstance
+from kourou.client.retrying import Deadline, check_timeout
+from kourou.errors import InvalidTopicError, RemoteError
+from kourou.model.queue import MessageQueue
+from kourou.model.recall_handle import decode_recall_handle
+from kourou.model.topic import DLQ_PREFIX, check_topic, is_retry_topic
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import request
+from kourou.protocol.headers_send import RecallMessageRequestHeader, RecallMessageResponseHeader
+
+
+class Recalling:
+    """What a producer takes back: a part of `Producer`."""
+
+    group: str
+    _instance: ClientInstance
+    _config: ProducerConfig
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take back a message that was sent with a time and is not delivered yet.
+
+        The broker must allow that (`recallMessageEnable`, by default it does not). One of Kourou
+        does not deliver the message once it has answered this. Java's answers the same for a
+        message that was delivered already, or was taken back before.
+
+        Args:
+            topic: of the message.
+            handle: `SendReceipt.recall_handle`.
+            timeout_ms: for everything together; None for `send_timeout_ms`.
+
+        Returns:
+            The message's unique id.
+
+        Raises:
+            UsageError: the handle or the topic is invalid, or the producer closed.
+            NoPermissionError: the broker does not allow it.
+            RemoteError: as `send`; with code 604 if the handle is of another topic, or the time of
+                the message has come.
+            TransportError: as `send`; it may have been taken back.
+        """
+        self._instance.check_open()
+        check_topic(topic)
+        if is_retry_topic(topic) or topic.startswith(DLQ_PREFIX):
+            raise InvalidTopicError(f"topic {topic}: nothing waits there to be taken back")
+        broker = decode_recall_handle(handle).broker_name
+        check_timeout(timeout_ms)
+        limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
+        header = RecallMessageRequestHeader(topic, handle, self.group, broker_name=broker)
+
+        async def call(address: str, deadline: Deadline) -> str:
+            command = request(RequestCode.RECALL_MESSAGE, header)
+            pool = self._instance.pool
+            answer = await pool.request(address, command, deadline.remaining_s())
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemoteError.from_response(answer.code, answer.remark)
+            return answer.header(RecallMessageResponseHeader).msg_id
+
+        return await self._instance.call_broker(MessageQueue(topic, broker, 0), limit_ms, call)

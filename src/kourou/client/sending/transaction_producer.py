@@ -1,0 +1,352 @@
+"""TransactionProducer: sends messages that consumers see if, and only if, something else happened.
+
+Source: TransactionMQProducer.java, DefaultMQProducerImpl.sendMessageInTransaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from kourou.client.calls_send import check_message, encode_message
+from kourou.client.config import ProducerConfig
+from kourou.client.retrying import check_timeout
+from kourou.client.send_receipt import SendReceipt, SendStatus
+from kourou.client.sending.producer import Producer
+from kourou.client.sending.queue_choice import QueueSelector, place
+from kourou.client.sending.send_hooks import SendHook
+from kourou.client.sending.transaction import (
+    EndTransactionHook,
+    EndTransactionHooks,
+    LocalTransaction,
+    Transaction,
+    TransactionCheck,
+    TransactionEnd,
+    TransactionReceipt,
+    TransactionState,
+    checked_state,
+)
+from kourou.client.sending.transaction_calls import as_half, check_half, end_command
+from kourou.client.sending.transaction_checks import TransactionChecks
+from kourou.client.sending.user_calls import UserCalls
+from kourou.errors import KourouError, RemoteError, UsageError
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import AUTO_CREATE_TOPIC
+from kourou.protocol.codes import RequestCode
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.runtime import Offload, Runtime
+
+log = logging.getLogger(__name__)
+
+REGISTER_INTERVAL_MS: Final = 30_000
+"""How often brokers of topics without a route yet are looked for."""
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can be part of a transaction.
+
+    The broker stores the message where nobody sees it (a half message), then something of yours is
+    done, then the message is committed or rolled back. If neither is said, because this process
+    died or lost the network, the broker asks a producer of the same group after some time, as often
+    as its configuration says (15 times, each 30 s): `check` then looks up what became of it. So
+    keep the transaction's id where the work itself is kept.
+
+        def charged(message: MessageExt) -> TransactionState:
+            known = database.has_payment(message.msg_id)
+            return TransactionState.COMMIT if known else TransactionState.ROLLBACK
+
+        async with TransactionProducer("payments", "localhost:9876", check=charged) as producer:
+            async with producer.transaction(Message("Paid", b"...")) as transaction:
+                await charge(card, payment_id=transaction.id)
+
+    Everything of `Producer` is there too.
+
+    Args:
+        group: names all processes that can answer for each other's transactions.
+        namesrv_addr: as for `Producer`.
+        check: says what became of a transaction, given its message, whose `msg_id` is the id; a
+            plain function, on one of `transaction_threads`, or a coroutine function. What it raises
+            means that it does not know yet. Commits and rollbacks never overtake each other: a
+            second one changes nothing.
+        topics: whose brokers may ask from the start; those of topics that are sent to, and of the
+            topic TBW102, may anyway.
+        config: limits and timeouts.
+        hooks: as for `Producer`.
+        end_hooks: told of each end before it leaves.
+        runtime: the outside world, for tests; None for the real one.
+        run_blocking: runs plain functions, for tests; None for threads.
+
+    Raises:
+        InvalidGroupError, ConfigError, CodecMissingError: as `Producer`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        check: TransactionCheck,
+        topics: Sequence[str] = (),
+        config: ProducerConfig | None = None,
+        hooks: Sequence[SendHook] = (),
+        end_hooks: Sequence[EndTransactionHook] = (),
+        runtime: Runtime | None = None,
+        run_blocking: Offload | None = None,
+    ) -> None:
+        config = config or ProducerConfig()
+        self._end_hooks = EndTransactionHooks(end_hooks)
+        self._checks = TransactionChecks(
+            group, check, self._end_hooks, config.transaction_checks_max
+        )
+        self._topics = (*topics, AUTO_CREATE_TOPIC)
+        super().__init__(group, namesrv_addr, config=config, hooks=hooks, runtime=runtime)
+        self._calls = UserCalls(
+            config.transaction_threads, f"kourou-transaction-{group}", run_blocking
+        )
+
+    async def start(self) -> None:
+        """Begin to work, and look for brokers that may ask.
+
+        Raises:
+            ClosedError, ForkedError, ConfigError: as `Producer.start`.
+        """
+        self._checks.calls = self._calls
+        await super().start()
+        self._checks.tasks = self._instance.tasks
+        self._instance.tasks.start_periodic(
+            self._find_brokers, REGISTER_INTERVAL_MS, "look-up of brokers that may ask", first_ms=0
+        )
+
+    async def close(self) -> None:
+        """End as `Producer.close` does; transactions under way are waited for as messages are."""
+        try:
+            await super().close()
+        finally:
+            self._calls.close()
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        local: LocalTransaction,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> TransactionReceipt:
+        """Send a half message, call `local`, and end the transaction as that says.
+
+        Args:
+            message: what consumers get if it is committed; not delayed.
+            local: gets the transaction and does the work; a plain function runs on one of
+                `transaction_threads`. UNKNOWN leaves it to `check`.
+            timeout_ms: for the half message, and again for the end; None for `send_timeout_ms`.
+            queue: as in `Producer.send`.
+            sharding_key: as in `Producer.send`.
+
+        Returns:
+            How it ended, and whether the broker has said that it is so.
+
+        Raises:
+            UsageError, TransportError, RemoteError: as `Producer.send`, of the half message:
+                `local` was not called, and nobody will see the message. RemoteError also if the
+                half message is not as safe as the broker wants it: it was rolled back.
+            UsageError: `local` returned no TransactionState; the broker will ask.
+            Exception: what `local` raised; the broker will ask, since nobody knows how far it came.
+        """
+        transaction = await self.begin_transaction(
+            message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
+        )
+        with self._under_way:
+            try:
+                state = await self._run(local, transaction)
+            except BaseException as error:
+                await self._leave_unknown(transaction, repr(error), timeout_ms)
+                raise
+            return await self.end_transaction(transaction, state, timeout_ms=timeout_ms)
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """Send a half message; commit it when the block is left, roll it back if that raises.
+
+            async with producer.transaction(Message("Paid", b"...")) as transaction:
+                await charge(card, payment_id=transaction.id)
+
+        Set `transaction.state` to end it as something else. What is no `Exception`, such as being
+        cancelled, leaves it to `check`: nobody knows how far the block came.
+
+        Args:
+            message: as in `send_in_transaction`.
+            timeout_ms: as in `send_in_transaction`.
+            queue: as in `Producer.send`.
+            sharding_key: as in `Producer.send`.
+
+        Raises:
+            UsageError, TransportError, RemoteError: as `send_in_transaction`; the block is not
+                entered.
+        """
+        transaction = await self.begin_transaction(
+            message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
+        )
+        with self._under_way:
+            try:
+                yield transaction
+            except Exception:
+                rolled_back = TransactionState.ROLLBACK
+                await self.end_transaction(transaction, rolled_back, timeout_ms=timeout_ms)
+                raise
+            except BaseException as error:
+                await self._leave_unknown(transaction, repr(error), timeout_ms)
+                raise
+            await self.end_transaction(transaction, transaction.state, timeout_ms=timeout_ms)
+
+    async def begin_transaction(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> Transaction:
+        """Send a half message, which nobody sees before `end_transaction`.
+
+        Args:
+            message: as in `send_in_transaction`.
+            timeout_ms: None for `send_timeout_ms`.
+            queue: as in `Producer.send`.
+            sharding_key: as in `Producer.send`.
+
+        Raises:
+            UsageError, TransportError, RemoteError: as `send_in_transaction`.
+        """
+        self._instance.check_open()
+        where, message = place(message, queue, sharding_key)
+        check_message(message, self._config)
+        check_half(message)
+        check_timeout(timeout_ms)
+        outgoing = as_half(encode_message(message, self._next_id()), self.group)
+        with self._under_way:
+            [half] = await self._sender.send(outgoing, timeout_ms, where)
+            transaction = Transaction(message, half)
+            if half.status is not SendStatus.SEND_OK:
+                await self._give_up(transaction, timeout_ms)
+        return transaction
+
+    async def end_transaction(
+        self,
+        transaction: Transaction,
+        state: TransactionState,
+        *,
+        timeout_ms: int | None = None,
+    ) -> TransactionReceipt:
+        """Tell the broker what becomes of a half message.
+
+        Does not raise if the broker cannot be told, or refuses: what was done is done, the receipt
+        is not confirmed, and the broker will ask. Telling it twice changes nothing.
+
+        Args:
+            transaction: what `begin_transaction` returned.
+            state: UNKNOWN leaves it to `check`.
+            timeout_ms: for the broker's answer; None for `send_timeout_ms`.
+        """
+        is_confirmed = False
+        try:
+            is_confirmed = await self._tell(transaction, state, "", timeout_ms)
+        except KourouError as error:
+            log.warning(
+                "transaction.not_ended group=%s id=%s state=%s reason=%s",
+                self.group, transaction.id, state.name, error,
+            )  # fmt: skip
+        return TransactionReceipt(transaction.id, transaction.half, state, is_confirmed)
+
+    def _handlers(self) -> dict[int, Handler]:
+        check = {RequestCode.CHECK_TRANSACTION_STATE: self._checks.on_check_transaction_state}
+        return super()._handlers() | check
+
+    async def _run(self, local: LocalTransaction, transaction: Transaction) -> TransactionState:
+        value = await self._calls.call(local, transaction)
+        state = checked_state(value)
+        if state is None:
+            raise UsageError(
+                f"the local transaction returned {value!r:.100}, no TransactionState: the broker "
+                "will ask what became of it"
+            )
+        return state
+
+    async def _tell(
+        self, transaction: Transaction, state: TransactionState, remark: str, timeout_ms: int | None
+    ) -> bool:
+        """Send the end, and return whether the broker has answered that it is so.
+
+        Raises:
+            TransportError, RemoteError: it has not, or has refused.
+        """
+        timeout_s = (self._config.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        half = transaction.half
+        address = await self._instance.routes.address(
+            half.queue.topic, half.queue.broker_name, timeout_s
+        )
+        self._end_hooks.call(
+            TransactionEnd(
+                self.group,
+                transaction.message.topic,
+                transaction.id,
+                address,
+                state,
+                is_checked=False,
+                message=transaction.message,
+            )
+        )
+        is_oneway = state is TransactionState.UNKNOWN  # Java's brokers do not answer that
+        command = end_command(transaction, self.group, state, oneway=is_oneway, remark=remark)
+        if is_oneway:
+            await self._instance.pool.oneway(address, command, timeout_s)
+            return False
+        answer = await self._instance.pool.request(address, command, timeout_s)
+        if answer.code != 0:
+            raise RemoteError.from_response(answer.code, answer.remark)
+        return True
+
+    async def _leave_unknown(
+        self, transaction: Transaction, reason: str, timeout_ms: int | None
+    ) -> None:
+        try:
+            await self._tell(transaction, TransactionState.UNKNOWN, reason[:1000], timeout_ms)
+        except KourouError as error:  # the broker asks all the same
+            log.info("transaction.not_told id=%s reason=%s", transaction.id, error)
+
+    async def _give_up(self, transaction: Transaction, timeout_ms: int | None) -> None:
+        """Roll back a half message that is stored, but not as the broker wants it.
+
+        Raises:
+            RemoteError: always; it tells what was wrong.
+        """
+        half: SendReceipt = transaction.half
+        await self.end_transaction(transaction, TransactionState.ROLLBACK, timeout_ms=timeout_ms)
+        raise RemoteError.from_response(
+            half.status.value,
+            f"the half message {half.msg_id} was rolled back: {half.status.name}",
+        )
+
+    async def _find_brokers(self) -> None:
+        """Look up the routes of topics that are not known yet, and so register at their brokers."""
+        routes = self._instance.routes
+        is_new = False
+        for topic in self._topics:
+            if routes.known(topic) is None:
+                try:
+                    await routes.get(topic, self._instance.request_timeout_s)
+                    is_new = True
+                except KourouError as error:
+                    log.debug("transaction_producer.no_route topic=%s reason=%s", topic, error)
+        if is_new:
+            await self._instance.heartbeat_all()

@@ -1,0 +1,51 @@
+"""The tries of one message or batch, until a broker has it or the time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from kourou.client.calls_send import Outgoing
+from kourou.client.retrying import Deadline
+from kourou.client.send_receipt import SendReceipt
+from kourou.client.sending.queue_choice import Where
+from kourou.errors import KourouError
+from kourou.model.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from kourou.client.sending.sender import Sender
+
+
+class Tries:
+    """The tries of one message or batch: an object, as closures would be a dozen for each."""
+
+    __slots__ = (
+        "deadline",
+        "failed_broker",
+        "is_asked_again",
+        "last",
+        "number",
+        "outgoing",
+        "sender",
+        "target",
+        "where",
+    )
+
+    def __init__(
+        self, sender: Sender, outgoing: Outgoing, deadline: Deadline, where: Where
+    ) -> None:
+        self.sender = sender
+        self.outgoing = outgoing
+        self.deadline = deadline
+        self.where = where
+        self.failed_broker: str | None = None
+        self.target: MessageQueue | None = None  # of the first try, if that is chosen already
+        self.is_asked_again = False  # the server was, and said GO_AWAY
+        self.last: KourouError | None = None
+        self.number = 0
+
+    def attempt(self) -> Awaitable[list[SendReceipt]]:
+        return self.sender.attempt(self)
+
+    def on_failure(self, error: KourouError) -> None:
+        self.sender.on_failure(self, error)

@@ -1,0 +1,201 @@
+"""Writes a client's traces into the trace topic, in the background and by connections of its own.
+
+What is traced waits in a bounded queue: what finds it full is dropped and counted, and so is what
+the brokers do not take within some seconds. A client never waits for its traces, except for a
+moment when it closes.
+
+Source: AsyncTraceDispatcher.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kourou.client.calls_send import (
+    Outgoing,
+    encode_message,
+    send_command,
+    send_message,
+    with_compressed_body,
+)
+from kourou.client.config import ClientConfig
+from kourou.client.instance import ClientInstance
+from kourou.client.retrying import Deadline, try_until
+from kourou.client.send_receipt import SendReceipt
+from kourou.client.trace_messages import Traced, trace_messages
+from kourou.errors import KourouError, NoRouteError
+from kourou.model.message import Message
+from kourou.model.msgid import UniqueIds
+from kourou.model.route import publish_queues
+from kourou.protocol.compression import CompressionType, compress
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 2_048
+"""Sends, or calls of a listener, whose traces wait to be written."""
+
+FLUSH_INTERVAL_S: Final = 5.0
+SEND_TIMEOUT_MS: Final = 5_000
+CLOSE_TIMEOUT_S: Final = 3.0
+"""How long a client that closes waits for what is left."""
+
+_QUEUE_NUMS: Final = 4
+"""Queues of a trace topic that is made by its first message."""
+
+_COMPRESS_BYTES: Final = 4_096
+_LEVEL: Final = 5
+_number: Final = itertools.count(1)
+
+
+class TraceWriter:
+    """Takes traces of one client, and writes them.
+
+    Args:
+        client: whose name servers and settings it uses.
+        group: the client's.
+        kind: PRODUCE or CONSUME.
+
+    Attributes:
+        topic: the trace topic.
+        dropped: how many traces were given up.
+    """
+
+    def __init__(self, client: ClientInstance, group: str, kind: str) -> None:
+        config: ClientConfig = replace(client.config, instance_name=None)
+        self.topic = config.trace_topic
+        self.dropped = 0
+        self._batch_max = config.trace_batch_max
+        self._group = f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_number)}"
+        self._instance = ClientInstance(
+            ";".join(client.namesrv_addresses),
+            config,
+            client.runtime,
+            kind="trace writer",
+            producer_group=self._group,
+            auto_create_queue_nums=_QUEUE_NUMS,
+        )
+        salt = client.runtime.random.getrandbits(32)
+        self._ids = UniqueIds(self._instance.ip, os.getpid(), salt)
+        self._waiting: deque[tuple[Traced, ...]] = deque()
+        self._is_closing = False
+        self._is_failing = False
+        self._turn = client.runtime.random.getrandbits(16)
+
+    def now_ms(self) -> int:
+        """Return the time that traces tell."""
+        return self._instance.runtime.clock.now_ms()
+
+    def next_id(self) -> str:
+        """Return a unique id, by which the traces before and after a call find each other."""
+        return self._ids.next(self.now_ms())
+
+    def put(self, traced: Iterable[Traced]) -> None:
+        """Have the traces of one send, or of one side of a listener's call, written soon."""
+        together = tuple(traced)
+        if not together:
+            return
+        if len(self._waiting) >= WAITING_MAX or self._is_closing:
+            self._drop(len(together), "as many wait as may")
+            return
+        self._waiting.append(together)
+        if len(self._waiting) >= self._batch_max:
+            self._wake.set()
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._wake = asyncio.Event()
+        self._instance.start()
+        self._task = self._instance.tasks.start(self._run, "traces")
+
+    async def close(self) -> None:
+        """Write what is left, as far as that is possible in `CLOSE_TIMEOUT_S`, and disconnect."""
+        if self._instance.is_new:
+            return
+        self._is_closing = True
+        self._wake.set()
+        await asyncio.wait((self._task,), timeout=CLOSE_TIMEOUT_S)
+        if self._waiting:
+            self._drop(sum(map(len, self._waiting)), "the client closed")
+            self._waiting.clear()
+        self._instance.stop()
+        await self._instance.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._is_closing = True
+        self._instance.abort()
+
+    async def _run(self) -> None:
+        while not self._is_closing:
+            try:
+                async with asyncio.timeout(FLUSH_INTERVAL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self._flush()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        """Write what waits now."""
+        together = [one for traced in self._waiting for one in traced]
+        self._waiting.clear()
+        for message in trace_messages(together, self.topic):
+            try:
+                await self._send(message)
+            except KourouError as error:
+                self._drop(1, str(error))
+            except Exception:
+                log.exception("trace.broken")
+                self._drop(1, "an error of ours")
+            else:
+                self._is_failing = False
+
+    async def _send(self, message: Message) -> None:
+        instance = self._instance
+        outgoing = encode_message(message, self.next_id())
+        if len(outgoing.body) >= _COMPRESS_BYTES:
+            body = await instance.runtime.offload(compress, outgoing.body, _LEVEL)
+            outgoing = with_compressed_body(outgoing, body, CompressionType.ZLIB)
+        deadline = Deadline(SEND_TIMEOUT_MS)
+
+        async def attempt() -> list[SendReceipt]:
+            return await self._try(outgoing, deadline)
+
+        def on_failure(error: KourouError) -> None:
+            if error.refresh_route:
+                instance.routes.refresh_soon(self.topic)
+
+        await try_until(deadline, instance.backoff, attempt, on_failure)
+
+    async def _try(self, outgoing: Outgoing, deadline: Deadline) -> list[SendReceipt]:
+        """Send to the next of the topic's queues."""
+        instance = self._instance
+        route = await instance.routes.get(self.topic, deadline.remaining_s())
+        queues = publish_queues(self.topic, route)
+        if not queues:
+            raise NoRouteError(f"the trace topic {self.topic} has no queue that can be written")
+        self._turn += 1
+        queue = queues[self._turn % len(queues)]
+        address = await instance.routes.address(
+            self.topic, queue.broker_name, deadline.remaining_s()
+        )
+        command = send_command(outgoing, queue, self._group, self.now_ms(), _QUEUE_NUMS)
+        timeout_s = deadline.remaining_s()
+        return await send_message(
+            instance.pool, address, command, outgoing, queue, timeout_s=timeout_s
+        )
+
+    def _drop(self, count: int, reason: str) -> None:
+        """Count what is given up, and say so once until it works again."""
+        self.dropped += count
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning("trace.dropped topic=%s reason=%s", self.topic, reason)

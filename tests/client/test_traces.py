@@ -1,0 +1,244 @@
+"""Clients write traces of what they send and consume where asked to, and never wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kourou.client import trace_writer
+from kourou.client.config import ProducerConfig
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, Traced, trace_messages
+from kourou.errors import ConfigError, InvalidTopicError
+from kourou.model.message import Message, MessageExt
+from kourou.protocol.trace_text import (
+    ConsumedTrace,
+    ConsumingTrace,
+    SentTrace,
+    TracedKind,
+    TracedOutcome,
+    TraceRecord,
+    decode_traces,
+)
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+TRACES = "RMQ_SYS_TRACE_TOPIC"
+TRACING = ProducerConfig(enable_trace=True)
+
+
+async def trace_bodies(cluster: Cluster, topic: str = TRACES) -> list[MessageExt]:
+    """Return the messages of the trace topic."""
+    async with cluster.pull_consumer("tracing-readers") as reader:
+        found: list[MessageExt] = []
+        for queue in await reader.fetch_subscribe_message_queues(topic):
+            found += (await reader.pull(queue, 0)).messages
+        return found
+
+
+async def traced(cluster: Cluster, topic: str = TRACES) -> list[TraceRecord]:
+    """Return all that was traced, by time of the trace messages."""
+    messages = sorted(await trace_bodies(cluster, topic), key=lambda one: one.physical_offset)
+    return [record for message in messages for record in decode_traces(message.body)]
+
+
+def test_a_send_is_traced_as_by_javas_producer() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                message = Message(TOPIC, b"hello", tags="TagA", keys=["k1", "k2"])
+                receipt = await producer.send(message)
+                delayed = await producer.send(Message(TOPIC, b"x" * 5_000, delay_level=1))
+            first, second = await traced(w.cluster)
+            host, port = w.cluster.broker_address()
+            assert isinstance(first, SentTrace)
+            assert first == SentTrace(
+                at_ms=first.at_ms,
+                region="DefaultRegion",
+                group="orders",
+                topic=TOPIC,
+                msg_id=receipt.msg_id,
+                tags="TagA",
+                keys="k1 k2",
+                store_host=f"{host}:{port}",
+                body_bytes=5,
+                cost_ms=first.cost_ms,
+                kind=TracedKind.NORMAL,
+                offset_msg_id=receipt.offset_msg_id,
+                is_success=True,
+            )
+            assert isinstance(second, SentTrace)
+            assert (second.msg_id, second.kind) == (delayed.msg_id, TracedKind.DELAY)
+            assert second.body_bytes < 200  # as it was sent: compressed
+            assert second.tags is None
+            (stored,) = await trace_bodies(w.cluster)
+            assert set(stored.keys) == {receipt.msg_id, "k1", "k2", delayed.msg_id}
+            assert stored.tags is None
+
+    run_virtual(main())
+
+
+def test_each_message_of_a_batch_is_traced_under_its_own_id() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                receipts = await producer.send_batch([Message(TOPIC, b"a"), Message(TOPIC, b"bb")])
+            records = await traced(w.cluster)
+            assert [
+                (one.msg_id, one.body_bytes) for one in records if isinstance(one, SentTrace)
+            ] == [(receipts[0].msg_id, 1), (receipts[1].msg_id, 2)]
+
+    run_virtual(main())
+
+
+def test_a_listeners_calls_are_traced_before_and_after() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            await w.send(b"1")
+            fails = iter([True, False])
+
+            def listener(_: MessageExt) -> None:
+                if next(fails):
+                    raise ValueError("not today")
+
+            async with w.consumer(listener, enable_trace=True):
+                await w.until(lambda: len(w.got) == 2)
+            before, after, again, done = await traced(w.cluster)
+            assert isinstance(before, ConsumingTrace)
+            assert isinstance(after, ConsumedTrace)
+            assert isinstance(again, ConsumingTrace)
+            assert isinstance(done, ConsumedTrace)
+            assert (before.group, before.region, before.retries) == (
+                "consumers",
+                "DefaultRegion",
+                0,
+            )
+            assert (after.request_id, after.msg_id) == (before.request_id, before.msg_id)
+            assert (after.is_success, after.outcome) == (False, TracedOutcome.EXCEPTION)
+            assert (again.msg_id, again.retries) == (before.msg_id, 1)
+            assert again.request_id != before.request_id
+            assert (done.is_success, done.outcome) == (True, TracedOutcome.SUCCESS)
+
+    run_virtual(main())
+
+
+def test_what_a_poll_gives_is_traced() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            await w.send(b"1")
+            config = PullConsumerConfig(enable_trace=True)
+            async with w.cluster.pull_consumer("pullers", config) as reader:
+                queues = await reader.fetch_subscribe_message_queues(TOPIC)
+                await reader.assign(queues)
+                for queue in queues:
+                    await reader.seek_to_beginning(queue)
+                while not await reader.poll(timeout_ms=1_000):
+                    pass
+            kinds = [type(one) for one in await traced(w.cluster)]
+            assert kinds == [ConsumingTrace, ConsumedTrace]
+
+    run_virtual(main())
+
+
+def test_traces_leave_after_five_seconds_or_ten_sends() -> None:
+    async def main() -> None:
+        async with (
+            recording(trace_topic_enable=True) as w,
+            w.cluster.producer("orders", TRACING) as producer,
+        ):
+            await producer.send(Message(TOPIC, b"1"))
+            await asyncio.sleep(4)
+            assert await traced(w.cluster) == []
+            await asyncio.sleep(2)
+            assert len(await traced(w.cluster)) == 1
+            await asyncio.gather(*(producer.send(Message(TOPIC, b"2")) for _ in range(10)))
+            await asyncio.sleep(0.5)
+            assert len(await traced(w.cluster)) == 11
+
+    run_virtual(main())
+
+
+def test_a_trace_topic_that_is_missing_is_made_by_the_first_trace() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            config = ProducerConfig(enable_trace=True, trace_topic="OurTraces")
+            async with w.cluster.producer("orders", config) as producer:
+                await producer.send(Message(TOPIC, b"1"))
+            assert len(await traced(w.cluster, "OurTraces")) == 1
+
+    run_virtual(main())
+
+
+def test_the_trace_topic_itself_is_not_traced() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                await producer.send(Message(TRACES, b"by hand"))
+            assert [one.body for one in await trace_bodies(w.cluster)] == [b"by hand"]
+
+    run_virtual(main())
+
+
+def test_a_broker_that_wants_no_traces_gets_none() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True, trace_on=False) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                await producer.send(Message(TOPIC, b"1"))
+            async with w.consumer(enable_trace=True):
+                await w.until_got(b"1")
+            assert await traced(w.cluster) == []
+
+    run_virtual(main())
+
+
+def test_sending_does_not_wait_for_traces_that_cannot_be_written(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_writer, "WAITING_MAX", 20)
+
+    async def main() -> None:
+        async with recording(auto_create_topic_enable=False) as w:
+            producer = w.cluster.producer("orders", TRACING)
+            await producer.start()
+            began_s = asyncio.get_running_loop().time()
+            for _ in range(100):
+                await producer.send(Message(TOPIC, b"1"))
+            assert asyncio.get_running_loop().time() - began_s < 2
+            began_s = asyncio.get_running_loop().time()
+            await producer.close()
+            assert asyncio.get_running_loop().time() - began_s < 5
+
+    run_virtual(main())
+    said = [record for record in caplog.records if "trace.dropped" in record.getMessage()]
+    assert len(said) == 1
+
+
+def _traced(number: int, *, size: int = 0, keys: int = 1, topic: str = "T") -> Traced:
+    fields: dict[str, Any] = {"at_ms": 1, "region": "r", "group": "g", "topic": topic}
+    record = SentTrace(**fields, msg_id=f"id-{number}", tags="t" * size or None)
+    names = tuple(f"{number}-{index}" + "k" * 90 for index in range(keys))
+    return Traced(topic, record, names)
+
+
+def test_trace_messages_hold_one_topic_and_stay_below_their_limits() -> None:
+    some = [_traced(number, size=50_000) for number in range(5)]
+    some += [_traced(number, topic="U") for number in range(5, 8)]
+    messages = list(trace_messages(some, TRACES))
+    assert all(len(one.body) <= BODY_BYTES_MAX for one in messages)
+    ids = [[record.msg_id for record in decode_traces(one.body)] for one in messages]
+    assert ids == [["id-0", "id-1"], ["id-2", "id-3"], ["id-4"], ["id-5", "id-6", "id-7"]]
+    many = list(trace_messages([_traced(number, keys=50) for number in range(9)], TRACES))
+    assert sum(len(decode_traces(one.body)) for one in many) == 9
+    assert all(sum(len(key) + 1 for key in one.keys) <= KEYS_BYTES_MAX for one in many)
+    (lone,) = trace_messages([_traced(0, keys=500)], TRACES)
+    assert 0 < sum(len(key) + 1 for key in lone.keys) <= KEYS_BYTES_MAX
+
+
+def test_a_config_that_names_no_topic_or_too_large_a_batch_is_refused() -> None:
+    with pytest.raises(InvalidTopicError):
+        ProducerConfig(trace_topic="no topic")
+    with pytest.raises(ConfigError, match="trace_batch_max"):
+        ProducerConfig(trace_batch_max=21)
