@@ -201,7 +201,8 @@ class SendHandlers:
             return _Send(header, topic, queue_id, properties, items)
         if is_retry_topic(topic.name):
             group = self._checks.group_of_retry(topic.name)
-            if self._checks.is_dead(header, group, command.version):
+            is_dead = self._checks.is_dead(header, group, command.version)
+            if is_dead and not _is_redriven(header, properties):
                 topic = find_dlq_topic(self._topics, group)
                 properties[names.DELAY] = _DEAD_LETTER_DELAY
                 drop_timers(properties)  # or it would be a dead letter only when due
@@ -367,6 +368,15 @@ def _queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id:
             ResponseCode.MESSAGE_ILLEGAL, f"property {names.PRIORITY} is {text!r}, not a priority"
         )
     return min(int(text), topic.write_queue_nums - 1)
+
+
+def _is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
+    """Return whether it is a dead letter that an administrator sends to its group again.
+
+    A group that consumes in order gives up by itself what it sends there, but did not send that.
+    """
+    by_a_member = header.reconsume_times > 0 or header.max_reconsume_times is not None
+    return names.REDRIVEN_FROM in properties and not by_a_member
 
 
 def _draft(

@@ -63,7 +63,8 @@ REDRIVE_HELP: Final = """\
 Send dead letters of GROUP again, with fresh counts: one, or with --all those never sent again.
 
 The group alone gets them, as messages of the topic that they came from. With --topic they go to
-that topic itself, and so to all its groups; that is the way for a group that consumes in order.
+that topic itself, and so to all its groups; with brokers of Java's, that is the way for a group
+that consumes in order.
 
 It may be repeated: how far --all has come is kept by the brokers, and a message that was sent
 already, by --all or alone, is found by its id and skipped. After an error or a crash, the same

@@ -16,6 +16,7 @@ from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from kourou.model.topic import dlq_topic, retry_topic
+from kourou.remoting.steady_time import steady_ms
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -196,6 +197,22 @@ def test_a_compressed_body_stays_as_it_is() -> None:
             async with w.consumer():
                 await w.until_got(body, body)
             assert w.deliveries[1].store_size < 1000
+
+    run_virtual(main())
+
+
+def test_a_group_that_consumes_in_order_gets_its_dead_letters_again_too() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.admin() as admin:
+            await kill(w, b"a")
+            running = w.cluster.broker()._running
+            assert running is not None
+            locks, queue = running._parts.queue_locks, MessageQueue(TOPIC, "broker-0", 0)
+            assert locks.lock(GROUP, "somebody", [queue], steady_ms()) == [queue]
+            assert await admin.redrive_all(GROUP) == Redrive(sent=1)
+            async with w.consumer():
+                await w.until_got(b"a")
+            assert len(await admin.dead_letters(GROUP)) == 1
 
     run_virtual(main())
 

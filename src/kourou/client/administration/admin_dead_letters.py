@@ -119,8 +119,8 @@ class DeadLetterAdmin(MessageAdmin):
             group: whose dead letter it is.
             message: the dead letter, as any call here returned it.
             to_topic: to the topic that it was first sent to, where all groups get it; else the
-                group alone does. For a group that consumes in order: brokers take what comes to the
-                retry topic of such a group for dead.
+                group alone does. The way for a group that consumes in order from Java's brokers:
+                they take all that comes to the retry topic of such a group for dead.
             again: also if it was sent again before.
 
         Returns:
