@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     from kourou.client.sending.send_stats import ProducerStats
     from kourou.model.allocation import ConfiguredQueues, MachineRooms, NearbyMachineRooms
     from kourou.model.consistent_hash import ConsistentHash
+    from kourou.client.sending.transaction import (
+        EndTransactionHook,
+        Transaction,
+        TransactionEnd,
+        TransactionReceipt,
+        TransactionState,
+    )
+    from kourou.client.sending.transaction_producer import TransactionProducer
     from kourou.model.group import ConsumeFromWhere, MessageModel, SubscriptionGroup
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue
@@ -61,6 +69,7 @@ __all__ = [
     "ConsumerHealth",
     "DeadLetter",
     "Durability",
+    "EndTransactionHook",
     "GroupDescription",
     "Idempotent",
     "MachineRooms",
@@ -93,6 +102,11 @@ __all__ = [
     "TlsClientConfig",
     "TopicRates",
     "TopicStats",
+    "Transaction",
+    "TransactionEnd",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
     "__version__",
     "by_key",
     "by_unique_id",
@@ -114,6 +128,7 @@ _HOMES: Final = MappingProxyType(
         "ConsumerHealth": "kourou.client.health",
         "DeadLetter": "kourou.client.consuming.redelivery",
         "Durability": "kourou.client.send_receipt",
+        "EndTransactionHook": "kourou.client.sending.transaction",
         "GroupDescription": "kourou.client.administration.admin",
         "Idempotent": "kourou.client.consuming.idempotent",
         "MachineRooms": "kourou.model.allocation",
@@ -146,6 +161,11 @@ _HOMES: Final = MappingProxyType(
         "TlsClientConfig": "kourou.remoting.tls",
         "TopicRates": "kourou.client.administration.admin",
         "TopicStats": "kourou.client.consuming.consume_stats",
+        "Transaction": "kourou.client.sending.transaction",
+        "TransactionEnd": "kourou.client.sending.transaction",
+        "TransactionProducer": "kourou.client.sending.transaction_producer",
+        "TransactionReceipt": "kourou.client.sending.transaction",
+        "TransactionState": "kourou.client.sending.transaction",
         "by_key": "kourou.client.consuming.idempotent",
         "by_unique_id": "kourou.client.consuming.idempotent",
         "split_batch": "kourou.client.sending.batching",

@@ -43,6 +43,34 @@ def send(namesrv: str, topic: str, count: int) -> list[str]:
         return [producer.send(Message(topic, b"%d" % n)).msg_id for n in range(count)]
 
 
+def test_a_transaction_is_a_block_or_a_function(namesrv: str) -> None:
+    def never(message: MessageExt) -> kourou.TransactionState:
+        raise AssertionError(message)
+
+    threads: list[str] = []
+
+    def local(_: kourou.Transaction) -> kourou.TransactionState:
+        threads.append(threading.current_thread().name)
+        return kourou.TransactionState.COMMIT
+
+    with blocking.TransactionProducer("payers", namesrv, check=never) as producer:
+        with producer.transaction(Message("Paid", b"block")) as transaction:
+            assert transaction.id
+        with pytest.raises(ZeroDivisionError), producer.transaction(Message("Paid", b"lost")):
+            raise ZeroDivisionError
+        receipt = producer.send_in_transaction(Message("Paid", b"function"), local)
+        assert receipt.is_confirmed
+    assert threads[0].startswith("kourou-transaction-payers")
+
+    config = kourou.PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    with blocking.PullConsumer("paid", namesrv, config=config) as consumer:
+        consumer.subscribe("Paid")
+        bodies: set[bytes] = set()
+        while len(bodies) < 2:
+            bodies |= {message.body for message in consumer.poll()}
+    assert bodies == {b"block", b"function"}
+
+
 @pytest.mark.parametrize("name", blocking.__all__)
 def test_each_client_has_all_names_of_its_asyncio_client(name: str) -> None:
     asynchronous, waiting = getattr(kourou, name), getattr(blocking, name)

@@ -18,5 +18,6 @@ from kourou.blocking.admin import AdminClient
 from kourou.blocking.producer import Producer
 from kourou.blocking.pull_consumer import PullConsumer
 from kourou.blocking.push_consumer import PushConsumer
+from kourou.blocking.transaction_producer import TransactionProducer
 
-__all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]

@@ -27,6 +27,8 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig, PushCons
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.sending.producer import Producer
+from kourou.client.sending.transaction import TransactionCheck
+from kourou.client.sending.transaction_producer import TransactionProducer
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address
@@ -143,6 +145,22 @@ class Cluster:
     def producer(self, group: str = "producers", config: ProducerConfig | None = None) -> Producer:
         """Return a producer of the cluster, to be started."""
         return Producer(group, self.namesrv_addr, config=config, runtime=self.runtime)
+
+    def transaction_producer(
+        self,
+        check: TransactionCheck,
+        group: str = "producers",
+        config: ProducerConfig | None = None,
+    ) -> TransactionProducer:
+        """Return a producer of transactions, to be started; plain functions run on the loop."""
+        return TransactionProducer(
+            group,
+            self.namesrv_addr,
+            check=check,
+            config=config,
+            runtime=self.runtime,
+            run_blocking=self.runtime.offload,
+        )
 
     def push_consumer(
         self,

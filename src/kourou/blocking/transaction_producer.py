@@ -1,0 +1,74 @@
+"""The blocking producer of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kourou.blocking.background import Blocking, waits
+from kourou.blocking.producer import Producer
+from kourou.client.config import ProducerConfig
+from kourou.client.sending.queue_choice import QueueSelector
+from kourou.client.sending.transaction import Transaction, TransactionCheck, TransactionState
+from kourou.client.sending.transaction_producer import (
+    TransactionProducer as AsyncTransactionProducer,
+)
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from kourou.remoting.runtime import Runtime
+
+
+class TransactionProducer(Producer):
+    """Sends messages in transactions, as `kourou.TransactionProducer`.
+
+    Local transactions and checks that are plain functions run on threads of the producer's own.
+    """
+
+    _client: AsyncTransactionProducer
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str,
+        *,
+        check: TransactionCheck,
+        topics: Sequence[str] = (),
+        config: ProducerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        Blocking.__init__(
+            self,
+            lambda: AsyncTransactionProducer(
+                group, namesrv_addr, check=check, topics=topics, config=config, runtime=runtime
+            ),
+        )
+
+    send_in_transaction = waits(AsyncTransactionProducer.send_in_transaction)
+    begin_transaction = waits(AsyncTransactionProducer.begin_transaction)
+    end_transaction = waits(AsyncTransactionProducer.end_transaction)
+
+    @contextmanager
+    def transaction(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> Iterator[Transaction]:
+        """Send a half message; commit it when the block is left, roll it back if that raises.
+
+        See `kourou.TransactionProducer.transaction`.
+        """
+        transaction = self.begin_transaction(
+            message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
+        )
+        try:
+            yield transaction
+        except Exception:
+            self.end_transaction(transaction, TransactionState.ROLLBACK, timeout_ms=timeout_ms)
+            raise
+        except BaseException:
+            self.end_transaction(transaction, TransactionState.UNKNOWN, timeout_ms=timeout_ms)
+            raise
+        self.end_transaction(transaction, transaction.state, timeout_ms=timeout_ms)
