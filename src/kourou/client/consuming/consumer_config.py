@@ -21,6 +21,9 @@ _START_POINTS: Final = (
     ConsumeFromWhere.TIMESTAMP,
 )
 
+SERVER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
+"""Those by which brokers share queues out."""
+
 _MODELS: Final = (MessageModel.CLUSTERING, MessageModel.BROADCASTING)
 
 
@@ -138,6 +141,21 @@ class PushConsumerConfig(ConsumerConfig):
     """Where BROADCASTING keeps its offsets, as `<client id>/<group>/offsets.json`. None:
     `.rocketmq_offsets` in the home directory, which Java's clients use too."""
 
+    client_rebalance: bool = field(default=True, metadata={"key": "clientRebalance"})
+    """Whether members share queues out by themselves. False: brokers tell each its queues, by AVG
+    or AVG_BY_CIRCLE; the same for all members. Ignored in BROADCASTING."""
+
+    pull_threshold_topic_count: int | None = field(
+        default=None, metadata={"key": "pullThresholdForTopic"}
+    )
+    """Messages held of all this member's queues of a topic; each queue has an equal part of it, in
+    place of `pull_threshold_count`. None: no limit of topics."""
+
+    pull_threshold_topic_size_bytes: int | None = field(
+        default=None, metadata={"key": "pullThresholdSizeForTopic"}
+    )
+    """The same for bytes of bodies, in place of `pull_threshold_size_bytes`."""
+
     consume_threads: int = field(default=20, metadata={"key": "consumeThreadMax"})
     """Messages given to listeners at a time, and threads for listeners that are plain functions."""
 
@@ -165,7 +183,35 @@ class PushConsumerConfig(ConsumerConfig):
 
     max_reconsume_times: int | None = field(default=None, metadata={"key": "maxReconsumeTimes"})
     """Deliveries again of a failed message before the broker puts it into `%DLQ%group`. None: the
-    group's own retryMaxTimes, which is 16 unless an administrator set another."""
+    group's own retryMaxTimes, which is 16 unless an administrator set another; in order, for
+    ever."""
+
+    suspend_queue_ms: int = field(default=1_000, metadata={"key": "suspendCurrentQueueTimeMillis"})
+    """Time in ms, 10 to 30,000, before an ordered listener gets the message again that it failed
+    with. Its queue waits till then; others do not."""
+
+    consume_continuously_ms: int = field(
+        default=60_000, metadata={"key": "rocketmq.client.maxTimeConsumeContinuously"}
+    )
+    """Time in ms for which an ordered listener gets messages of one queue while others wait."""
+
+    handover_ms: int = 1_000
+    """Time in ms that a queue which may have been another member's rests before this member starts
+    it, so that the other can end and commit what it was doing. That one takes half of it."""
+
+    lock_interval_ms: int = field(
+        default=20_000, metadata={"key": "rocketmq.client.rebalance.lockInterval"}
+    )
+    """Time in ms between two requests for the locks that an ordered consumer holds."""
+
+    lock_expiry_ms: int = field(
+        default=30_000, metadata={"key": "rocketmq.client.rebalance.lockMaxLiveTime"}
+    )
+    """Time in ms after which an ordered consumer believes in a lock no more that it could not ask
+    for again. At most 45 s: brokers give it to others after a minute."""
+
+    lock_timeout_ms: int = 1_000
+    """Time in ms for a request to lock or unlock queues."""
 
     send_back_timeout_ms: int = 5_000
     """Time in ms for giving a failed message back to its broker."""
@@ -191,8 +237,22 @@ class PushConsumerConfig(ConsumerConfig):
             raise ConfigError(f"message_model is {self.message_model}: one of {allowed}")
         for name, low, high in _PUSH_RANGES:
             check_range(self, name, low, high)
+        if self.pull_threshold_topic_count is not None:
+            check_range(self, "pull_threshold_topic_count", 1, 6_553_500)
+        if self.pull_threshold_topic_size_bytes is not None:
+            check_range(self, "pull_threshold_topic_size_bytes", 1, 102_400 * MIB)
+        if not self.client_rebalance and self.allocation not in SERVER_STRATEGIES:
+            raise ConfigError(
+                f"allocation is {self.allocation}, client_rebalance is False: brokers know "
+                f"{' and '.join(SERVER_STRATEGIES)} only"
+            )
         if self.max_reconsume_times is not None:
             check_range(self, "max_reconsume_times", 0, 2**31 - 1)
+        if self.lock_expiry_ms <= self.lock_interval_ms:
+            raise ConfigError(
+                f"lock_expiry_ms is {self.lock_expiry_ms}: must be above "
+                f"lock_interval_ms, {self.lock_interval_ms}"
+            )
         if self.pull_timeout_ms <= self.pull_suspend_timeout_ms:
             raise ConfigError(
                 f"pull_timeout_ms is {self.pull_timeout_ms}: must be above "
@@ -233,6 +293,12 @@ _PUSH_RANGES: Final = (
     ("pull_timeout_ms", 1, 7_200_000),
     ("send_back_timeout_ms", 1, 3_600_000),
     ("local_retry_delay_ms", 1, 3_600_000),
+    ("suspend_queue_ms", 10, 30_000),
+    ("consume_continuously_ms", 1, 3_600_000),
+    ("handover_ms", 0, 10_000),
+    ("lock_interval_ms", 1, 45_000),
+    ("lock_expiry_ms", 1, 45_000),
+    ("lock_timeout_ms", 1, 10_000),
     ("persist_offset_interval_ms", 1, 3_600_000),
     ("shutdown_timeout_ms", 0, 3_600_000),
 )

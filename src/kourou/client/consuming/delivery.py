@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.model.message import MessageExt
@@ -24,6 +25,19 @@ class Delivery:
     def is_wanted(self) -> bool:
         """Whether it is still this consumer's to deliver: not given up, sent back or done."""
         return self.process_queue.holds(self.message)
+
+
+class Consumption(Protocol):
+    """Who consumes what is pulled."""
+
+    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        """Consume messages that `process_queue` has begun to hold."""
+
+    async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """Begin with no more messages of the queue; return whether no listener has one any more.
+
+        Waits for that, but not longer than `timeout_s`.
+        """
 
 
 class ReadyMessages:
@@ -110,6 +124,22 @@ class ReadyMessages:
             if delivery.is_wanted:
                 taken.append(delivery)
         return taken
+
+    async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """Give out no more messages of the queue, and let those who have some end with them.
+
+        Returns:
+            Whether nobody has one any more; False if somebody still does after `timeout_s`.
+        """
+        idle = asyncio.Event()
+        if not process_queue.drain(idle.set):
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await idle.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def close(self) -> None:
         """Give out no more messages; those who wait get None."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer import QueueState
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.delivery import ReadyMessages
+from kourou.client.consuming.delivery import Consumption
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.process_queue import ProcessQueue
+from kourou.client.consuming.pull_flow import PullFlow
+from kourou.client.consuming.queue_locks import QueueLocks
 from kourou.client.consuming.queue_puller import PulledSome, QueuePuller
 from kourou.client.consuming.rebalance import QueueChanges
 from kourou.client.consuming.start_offset import find_start_offset
@@ -25,31 +27,40 @@ from kourou.protocol.bodies import ProcessQueueInfo
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Held:
     process_queue: ProcessQueue
     puller: QueuePuller
     pulling: asyncio.Task[None]
     start: int
+    is_ended: bool = False
 
 
 class HeldQueues:
     """Starts and releases queues.
 
-    A queue released is dropped first, so that nothing of it is delivered or committed any more, and
-    its offset persisted then: the next owner begins there, with what was not done.
+    A queue that is released is drained first: no more of it is given to listeners, and those that
+    have some get a moment to end. Then it is dropped, so that nothing of it is committed any more,
+    its offset is persisted, and the next owner begins there, with what was not done. A queue that
+    was started while there are other members rests as long before that.
+
+    A queue that is locked stays so until nothing of it is in a listener's hands: till then it is
+    leaving, and neither this member nor another starts it.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
         config: where to start, limits and delays.
         subscriptions: by topic.
-        ready: where pulled messages go.
+        consumption: where pulled messages go; may be replaced before the first queue starts.
         offsets: of the queues held.
         on_pulled: counts pulls that found messages.
 
     Attributes:
         on_lost: called when a queue was given up that the next rebalance pass must start anew.
+        consumption: as given, or what replaced it.
+        flow: what holds back the pulls.
+        locks: if queues must be locked before they are started.
     """
 
     def __init__(
@@ -59,18 +70,21 @@ class HeldQueues:
         config: PushConsumerConfig,
         *,
         subscriptions: Mapping[str, SubscriptionData],
-        ready: ReadyMessages,
+        consumption: Consumption,
         offsets: Offsets,
         on_pulled: PulledSome,
     ) -> None:
         self._instance = instance
         self._group = group
         self._config = config
+        self.flow = PullFlow(config)
         self._subscriptions = subscriptions
-        self._ready = ready
+        self.consumption = consumption
+        self.locks: QueueLocks | None = None
         self._offsets = offsets
         self._on_pulled = on_pulled
         self._held: dict[MessageQueue, _Held] = {}
+        self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
         self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self.on_lost: Callable[[], None] | None = None
@@ -109,6 +123,8 @@ class HeldQueues:
                 cached_msg_count=len(held.process_queue),
                 cached_msg_size_in_mib=held.process_queue.size_bytes // MIB,
                 dropped=held.process_queue.is_dropped,
+                locked=self.locks is not None and self.locks.is_held(queue),
+                last_lock_timestamp=self._locked_at_ms(queue),
                 last_pull_timestamp=held.puller.last_pull_at_ms,
                 last_consume_timestamp=held.process_queue.last_consumed_at_ms,
             )
@@ -127,19 +143,26 @@ class HeldQueues:
         """Return the topics of the queues held."""
         return {queue.topic for queue in self._held}
 
-    async def apply(self, changes: QueueChanges) -> None:
+    async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
+
+        Returns:
+            Whether all could be started: a queue that is leaving, or that another member has
+            locked, is to be tried again soon.
 
         Raises:
             TransportError, RemoteError: a start offset could not be found. That queue is not
                 started; the others are.
         """
         async with self._changing:
-            await asyncio.gather(*map(self._release, changes.released))
-            outcomes = await asyncio.gather(*map(self._add, changes.added), return_exceptions=True)
+            _, (is_whole, *outcomes) = await asyncio.gather(
+                asyncio.gather(*map(self._release, changes.released)),
+                self._start(changes.added, is_shared=changes.is_shared),
+            )
         for outcome in outcomes:
-            if outcome is not None:
+            if isinstance(outcome, BaseException):
                 raise outcome
+        return is_whole is True
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
         """Go on at other offsets, back or forth, in those of the queues that are held.
@@ -160,7 +183,7 @@ class HeldQueues:
     async def persist(self) -> None:
         """Tell the brokers the offsets of all queues held whose pulls they answer."""
         await self._offsets.persist(
-            [queue for queue, held in self._held.items() if not held.puller.is_failing]
+            [queue for queue, held in self._held.items() if self._may_commit(queue, held)]
         )
 
     async def stop_pulling(self) -> None:
@@ -171,20 +194,60 @@ class HeldQueues:
         await asyncio.gather(*pulls, return_exceptions=True)
 
     async def release_all(self) -> None:
-        """Release every queue."""
-        await asyncio.gather(*map(self._release, self.queues))
+        """Release every queue, those that are leaving too, without waiting for listeners."""
+        releases = [self._release(queue, patience_s=0, is_last=True) for queue in self.queues]
+        leaving = [self._leave(queue, held, 0) for queue, held in self._leaving.items()]
+        await asyncio.gather(*releases, *leaving)
 
     def drop_all(self) -> None:
         """Drop every queue and tell nobody."""
-        for held in self._held.values():
+        for held in [*self._held.values(), *self._leaving.values()]:
             held.process_queue.drop()
             held.pulling.cancel()
         self._held.clear()
+        self._leaving.clear()
+
+    def lose(self, queue: MessageQueue) -> None:
+        """Give up a queue that another member may have had meanwhile, and tell nobody.
+
+        What listeners do with its messages counts no more.
+        """
+        held = self._held.get(queue)
+        if held is None:
+            return
+        held.process_queue.drop()
+        self._offsets.forget(queue)  # the other's is newer
+        self._start_over(queue, held)
 
     def _done_offset(self, queue: MessageQueue, held: _Held) -> int:
         """Return the queue offset below which all is done."""
         offset = self._offsets.get(queue)
         return held.start if offset is None else offset
+
+    def _may_commit(self, queue: MessageQueue, held: _Held) -> bool:
+        """Return whether the offset in memory is worth more than the broker's."""
+        return not held.puller.is_failing and (self.locks is None or self.locks.is_held(queue))
+
+    def _locked_at_ms(self, queue: MessageQueue) -> int:
+        age_s = None if self.locks is None else self.locks.age_s(queue)
+        if age_s is None:
+            return 0
+        return self._instance.runtime.clock.now_ms() - int(age_s * 1000)
+
+    async def _start(
+        self, queues: Sequence[MessageQueue], *, is_shared: bool
+    ) -> list[bool | BaseException | None]:
+        """Start queues; return whether all could be tried, and how each that was tried ended."""
+        free = [queue for queue in queues if queue not in self._leaving]
+        if not free:
+            return [not queues]
+        if self.locks is not None:
+            granted = await self.locks.lock(free)
+            free = [queue for queue in free if queue in granted]
+        elif is_shared:
+            await asyncio.sleep(self._config.handover_ms / 1000)
+        outcomes = await asyncio.gather(*map(self._add, free), return_exceptions=True)
+        return [len(free) == len(queues), *outcomes]
 
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have gone on since
@@ -206,11 +269,11 @@ class HeldQueues:
         puller = QueuePuller(
             self._instance,
             self._group,
-            self._config,
+            self.flow,
             subscription=subscription,
             process_queue=process_queue,
             offset=offset,
-            ready=self._ready,
+            ready=self.consumption,
             offsets=self._offsets,
             on_offset_illegal=self._restart,
             on_pulled=self._on_pulled,
@@ -219,15 +282,48 @@ class HeldQueues:
         self._held[queue] = _Held(process_queue, puller, pulling, offset)
         log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
 
-    async def _release(self, queue: MessageQueue) -> None:
+    async def _release(
+        self, queue: MessageQueue, *, patience_s: float | None = None, is_last: bool = False
+    ) -> None:
+        """Release a queue; with `is_last`, whatever still runs: nobody will look again."""
         held = self._held.pop(queue, None)
         if held is None:
             return
-        held.process_queue.drop()
+        self._leaving[queue] = held
         held.pulling.cancel()
         await asyncio.gather(held.pulling, return_exceptions=True)
-        if not held.puller.is_failing:
+        if patience_s is None:
+            patience_s = self._config.handover_ms / 2000
+        is_idle = await self.consumption.drain(held.process_queue, patience_s)
+        if is_idle or is_last or self.locks is None:
+            await self._end(queue, held, is_idle=is_idle)
+            return
+        # Whoever gets it next would be a second owner: the lock is kept till the listener ends.
+        log.info("queue.leaving group=%s queue=%s", self._group, queue)
+        patience_s = self._config.consume_timeout_ms / 1000
+        self._instance.tasks.start(lambda: self._leave(queue, held, patience_s), f"leave {queue}")
+
+    async def _leave(self, queue: MessageQueue, held: _Held, patience_s: float) -> None:
+        """End a queue that is leaving when the listener has ended, or is not waited for longer."""
+        is_idle = await self.consumption.drain(held.process_queue, patience_s)
+        if not is_idle:
+            log.warning("listener.abandoned queue=%s", queue)
+        await self._end(queue, held, is_idle=is_idle)
+        if self.on_lost is not None:
+            self.on_lost()
+
+    async def _end(self, queue: MessageQueue, held: _Held, *, is_idle: bool) -> None:
+        """Drop the queue, persist its offset, and leave it to others."""
+        held.process_queue.drop()
+        if held.is_ended:
+            return  # somebody else has seen to it, or does
+        held.is_ended = True
+        if self._may_commit(queue, held):
             await self._offsets.persist((queue,))
+        if self.locks is not None and is_idle:
+            await self.locks.unlock((queue,))
+        elif self.locks is not None:
+            self.locks.drop(queue)
         log.info(
             "queue.released group=%s queue=%s offset=%s",
             self._group,
@@ -235,6 +331,7 @@ class HeldQueues:
             self._offsets.get(queue),
         )
         self._offsets.forget(queue)
+        del self._leaving[queue]
 
     def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
         """Have the queue started again, as its broker does not hold the offset `asked`.
@@ -250,11 +347,16 @@ class HeldQueues:
             self._cut[queue] = answer.next_offset
         else:
             self._offsets.overwrite(queue, answer.next_offset)
+        held = self._held.get(queue)
+        if held is not None and held.process_queue is process_queue:
+            self._start_over(queue, held)
+
+    def _start_over(self, queue: MessageQueue, held: _Held) -> None:
+        """Release a queue that was dropped, and have the next pass look at it."""
 
         async def restart() -> None:
             async with self._changing:
-                held = self._held.get(queue)
-                if held is not None and held.process_queue is process_queue:
+                if self._held.get(queue) is held:
                     await self._release(queue)
             if self.on_lost is not None:
                 self.on_lost()

@@ -109,10 +109,11 @@ class PolledQueues:
         """
         return self._get(queue).queue
 
-    async def apply(self, changes: QueueChanges) -> None:
+    async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others; where the group is in these is found meanwhile."""
         async with self._changing:
             await self._apply(changes.released, changes.added)
+        return True
 
     async def replace(self, wanted: Collection[MessageQueue]) -> None:
         """Have these queues and no others; those that are among them go on."""

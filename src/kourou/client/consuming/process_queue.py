@@ -10,7 +10,7 @@ Source: ProcessQueue.java.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -21,6 +21,8 @@ class ProcessQueue:
 
     Attributes:
         queue: the queue.
+        is_draining: the queue is about to go to another member: only what listeners have begun
+            with is held, and can still be finished. Never set back.
         is_dropped: the queue belongs to another member now: its messages must not be delivered,
             sent back or committed from here any more. Never set back.
         size_bytes: sum of the bodies held, as pulled.
@@ -31,8 +33,10 @@ class ProcessQueue:
         "_end",
         "_highest",
         "_messages",
+        "_on_idle",
         "_order",
         "_started",
+        "is_draining",
         "is_dropped",
         "last_consumed_at_ms",
         "queue",
@@ -41,6 +45,7 @@ class ProcessQueue:
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
+        self.is_draining = False
         self.is_dropped = False
         self.size_bytes = 0
         self.last_consumed_at_ms = 0
@@ -50,6 +55,7 @@ class ProcessQueue:
         self._started: dict[int, int] = {}
         self._highest = -1
         self._end: int | None = None
+        self._on_idle: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         """Return how many messages are held."""
@@ -71,7 +77,12 @@ class ProcessQueue:
         return self._highest - self._lowest() if self._messages else 0
 
     def put(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
-        """Hold `messages`; return those that were not held yet, in the order given."""
+        """Hold `messages`; return those that were not held yet, in the order given.
+
+        None is held once the queue is draining.
+        """
+        if self.is_draining:
+            return []
         held, order, highest = self._messages, self._order, self._highest
         added = []
         is_ascending = True
@@ -96,7 +107,7 @@ class ProcessQueue:
 
     def advance(self, offset: int) -> None:
         """Note that everything below the queue offset `offset` was pulled, or nobody wants it."""
-        if self._end is None or offset > self._end:
+        if (self._end is None or offset > self._end) and not self.is_draining:
             self._end = offset
 
     def holds(self, message: MessageExt) -> bool:
@@ -113,8 +124,13 @@ class ProcessQueue:
         return True
 
     def postpone(self, message: MessageExt) -> None:
-        """Forget that a listener got `message`: it waits for its next delivery."""
-        self._started.pop(message.queue_offset, None)
+        """Forget that a listener got `message`: it waits for its next delivery.
+
+        That is another member's once the queue is draining.
+        """
+        if self._started.pop(message.queue_offset, None) is not None and self.is_draining:
+            self._leave_to_others([message.queue_offset])
+            self._tell_idle()
 
     def remove(self, message: MessageExt) -> int | None:
         """Let go of `message`; return the queue offset that may be committed now.
@@ -128,6 +144,8 @@ class ProcessQueue:
         del held[offset]
         self._started.pop(offset, None)
         self.size_bytes -= len(message.body)
+        if self.is_draining:
+            return self._drained()
         if held:
             return self._lowest()
         self._order.clear()  # or what is skipped lazily gathers, where messages come one by one
@@ -147,6 +165,8 @@ class ProcessQueue:
                 is_any = True
         if not is_any:
             return None
+        if self.is_draining:
+            return self._drained()
         if held:
             return self._lowest()
         self._order.clear()
@@ -154,6 +174,8 @@ class ProcessQueue:
 
     def committable(self) -> int | None:
         """Return the queue offset below which all is done; None before the first pull."""
+        if self.is_draining:
+            return self._drained()
         return self._lowest() if self._messages else self._end
 
     def overdue(self, started_before_ms: int, limit: int) -> list[MessageExt]:
@@ -170,6 +192,21 @@ class ProcessQueue:
             found.append(self._messages[offset])
         return found
 
+    def drain(self, on_idle: Callable[[], None]) -> bool:
+        """Give up what no listener has begun with, and hold no more; return whether some is left.
+
+        What is left can be finished, and moves the offset that may be committed as far as the first
+        message that was given up.
+
+        Args:
+            on_idle: called once when nothing is left, if something is now.
+        """
+        self.is_draining = True
+        self._leave_to_others([one for one in self._messages if one not in self._started])
+        if self._messages:
+            self._on_idle = on_idle
+        return bool(self._messages)
+
     def drop(self) -> None:
         """Give the queue up: hold nothing and never commit again."""
         self.is_dropped = True
@@ -177,6 +214,27 @@ class ProcessQueue:
         self._order.clear()
         self._started.clear()
         self.size_bytes = 0
+        self._tell_idle()
+
+    def _leave_to_others(self, offsets: list[int]) -> None:
+        """Hold the messages at these queue offsets no more, though they are not done."""
+        for offset in offsets:
+            self.size_bytes -= len(self._messages.pop(offset).body)
+            if self._end is None or offset < self._end:
+                self._end = offset
+
+    def _drained(self) -> int | None:
+        """Return the queue offset that may be committed while the queue is draining."""
+        if not self._messages:
+            self._tell_idle()
+            return self._end
+        lowest = self._lowest()
+        return lowest if self._end is None else min(lowest, self._end)
+
+    def _tell_idle(self) -> None:
+        if self._on_idle is not None and not self._messages:
+            on_idle, self._on_idle = self._on_idle, None
+            on_idle()
 
     def _lowest(self) -> int:
         """Return the lowest offset held; there is one."""

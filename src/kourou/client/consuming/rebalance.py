@@ -79,10 +79,15 @@ def java_order(consumer_ids: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """What a pass must do: queues to release and queues to start, each sorted."""
+    """What a pass must do: queues to release and queues to start, each sorted.
+
+    Attributes:
+        is_shared: there are other members, one of which may have had what is to be started.
+    """
 
     released: tuple[MessageQueue, ...]
     added: tuple[MessageQueue, ...]
+    is_shared: bool = True
 
     @property
     def is_empty(self) -> bool:
@@ -113,13 +118,15 @@ def plan_changes(
     """
     share = allocate(queues, consumer_ids, self_id)
     wanted = _checked(share, queues, allocate)
-    return plan_share(held, wanted)
+    return plan_share(held, wanted, is_shared=len(consumer_ids) > 1)
 
 
-def plan_share(held: Collection[MessageQueue], wanted: Collection[MessageQueue]) -> QueueChanges:
+def plan_share(
+    held: Collection[MessageQueue], wanted: Collection[MessageQueue], *, is_shared: bool = True
+) -> QueueChanges:
     """Return what turns the queues `held` into the queues `wanted`."""
     now, then = frozenset(held), frozenset(wanted)
-    return QueueChanges(released=tuple(sorted(now - then)), added=tuple(sorted(then - now)))
+    return QueueChanges(tuple(sorted(now - then)), tuple(sorted(then - now)), is_shared)
 
 
 def topic_share(limit: int, share_count: int) -> int:

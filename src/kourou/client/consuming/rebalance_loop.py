@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from kourou.client import calls_consume
@@ -21,6 +21,7 @@ from kourou.client.consuming.rebalance import (
     plan_changes,
     plan_share,
 )
+from kourou.client.consuming.server_assignment import ServerAssignment
 from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError, NoRouteError, RemoteSystemError
 from kourou.model.queue import MessageQueue
@@ -47,8 +48,11 @@ class QueueHolder(Protocol):
     def topics(self) -> set[str]:
         """Return the topics of the queues held."""
 
-    async def apply(self, changes: QueueChanges) -> None:
+    async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
+
+        Returns:
+            Whether all could be started now; else the others are to be tried again soon.
 
         Raises:
             TransportError, RemoteError: a queue could not be started; the others are.
@@ -66,6 +70,7 @@ class RebalanceLoop:
             queues of a topic that left are released.
         held: the queues that this member has.
         is_alone: every queue is this member's, whoever else there is.
+        assignment: tells this member's share; None: it is computed here.
 
     Attributes:
         on_queues_changed: called after a topic's queues of this member have changed.
@@ -80,6 +85,7 @@ class RebalanceLoop:
         subscriptions: Mapping[str, object],
         held: QueueHolder,
         is_alone: bool = False,
+        assignment: ServerAssignment | None = None,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -90,12 +96,14 @@ class RebalanceLoop:
         self._held = held
         held.on_lost = self.wake
         self._is_alone = is_alone
+        self._assignment = assignment
         self.on_queues_changed: QueuesChanged | None = None
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
         self._failures: dict[str, type[KourouError]] = {}  # by topic: how the last pass failed
         self._running: asyncio.Task[None] | None = None
         self._is_stopped = False
+        self._is_waiting = False  # for queues that others have not let go of yet
 
     def wake(self) -> None:
         """Ask for a pass now; several calls before it begins are one."""
@@ -130,12 +138,15 @@ class RebalanceLoop:
         retry_ms = config.rebalance_retry_min_ms
         while not self._is_stopped:
             self._woken.clear()
+            self._is_waiting = False
             is_settled = await self._pass()
             self._first_pass_done.set()
             # A change may still move others; a failure may pass; both deserve an early look.
             delay_ms = config.rebalance_interval_ms if is_settled else retry_ms
             retry_ms = config.rebalance_retry_min_ms if is_settled else retry_ms * 2
             retry_ms = min(retry_ms, config.rebalance_interval_ms)
+            if self._is_waiting:
+                delay_ms = retry_ms = config.rebalance_retry_min_ms
             await self._wait(delay_ms)
 
     async def _wait(self, delay_ms: int) -> None:
@@ -179,27 +190,36 @@ class RebalanceLoop:
         timeout_s = self._instance.request_timeout_s
         route = await self._instance.routes.get(topic, timeout_s)
         queues = self._queues_of(topic, route)
-        own_id = self._instance.client_id
-        consumer_ids = [own_id] if self._is_alone else await self._consumer_ids(topic, route)
-        if not queues or not consumer_ids:
+        changes = await self._plan(topic, route, queues) if queues else None
+        if changes is None:
             return False
-        held = self._held.of_topic(topic)
-        if self._is_alone:
-            changes = plan_share(held, queues)
-        else:
-            changes = plan_changes(held, queues, java_order(consumer_ids), own_id, self._allocate)
         if changes.is_empty:
             return True
         log.info(
-            "rebalance.changed group=%s topic=%s members=%d released=%d added=%d",
+            "rebalance.changed group=%s topic=%s queues=%d released=%d added=%d",
             self._group,
             topic,
-            len(consumer_ids),
+            len(queues),
             len(changes.released),
             len(changes.added),
         )
         await self._change(topic, queues, changes)
         return False
+
+    async def _plan(
+        self, topic: str, route: TopicRoute, queues: Sequence[MessageQueue]
+    ) -> QueueChanges | None:
+        """Return what is to be changed; None where nobody knows who has what."""
+        if self._is_alone:
+            return plan_share(self._held.of_topic(topic), queues, is_shared=False)
+        if self._assignment is not None:
+            share = await self._assignment.share(topic, self._some_broker(topic, route))
+            return None if share is None else plan_share(self._held.of_topic(topic), share)
+        ids = await self._consumer_ids(topic, route)
+        if not ids:
+            return None
+        own_id, held = self._instance.client_id, self._held.of_topic(topic)
+        return plan_changes(held, queues, java_order(ids), own_id, self._allocate)
 
     def _queues_of(self, topic: str, route: TopicRoute) -> list[MessageQueue]:
         """Return the topic's queues, listed once for as long as the route is the same."""
@@ -213,7 +233,8 @@ class RebalanceLoop:
     ) -> None:
         """Release and start queues, and tell who listens, also if some could not be started."""
         try:
-            await self._held.apply(changes)
+            if not await self._held.apply(changes):
+                self._is_waiting = True
         finally:
             if self.on_queues_changed is not None:
                 try:
@@ -230,14 +251,17 @@ class RebalanceLoop:
         A broker that does not know this member is told of it, and asked again: after its restart,
         the member that it hears of last would give up its queues for a moment.
         """
-        addresses = _addresses(route)
-        if not addresses:
-            raise NoRouteError(f"no broker of topic {topic} has an address")
-        address = self._instance.runtime.random.choice(addresses)
+        address = self._some_broker(topic, route)
         ids = await self._ask(topic, address)
         if self._instance.client_id not in ids and await self._instance.heartbeat(address):
             ids = await self._ask(topic, address)
         return ids
+
+    def _some_broker(self, topic: str, route: TopicRoute) -> str:
+        addresses = _addresses(route)
+        if not addresses:
+            raise NoRouteError(f"no broker of topic {topic} has an address")
+        return self._instance.runtime.random.choice(addresses)
 
     async def _ask(self, topic: str, address: str) -> list[str]:
         try:

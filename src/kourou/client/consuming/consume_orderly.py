@@ -1,0 +1,284 @@
+"""Delivers the messages of each queue one after the other, in order, under the queue's lock.
+
+    the listener               then
+    returns                    the messages are done, or where it commits by itself: finished
+    raises                     the queue waits `suspend_queue_ms`, and gives the same again
+    raises for the last time   the messages become dead letters, and the queue goes on
+    raises RetryLater          as other exceptions, but after the delay that it names
+    raises DeadLetter          the messages become dead letters, and the queue goes on
+
+No message is skipped: one that no broker takes as a dead letter is given again. Queues do not wait
+for each other, but for one of `consume_threads` turns, of which each lasts
+`consume_continuously_ms` at most while others wait.
+
+A queue whose lock is not held for certain rests, and asks for the lock again.
+
+Source: ConsumeMessageOrderlyService.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from kourou.client.consuming.acknowledgements import Acknowledgements
+from kourou.client.consuming.consume_order import QueueOrder
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.delivery import Delivery
+from kourou.client.consuming.listener_runs import TURN_MESSAGES
+from kourou.client.consuming.offset_store import Offsets
+from kourou.client.consuming.ordered_calls import OrderedCall
+from kourou.client.consuming.process_queue import ProcessQueue
+from kourou.client.consuming.workers import Turns
+from kourou.clock import Clock
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+_RELOCK_S: Final = 0.1
+"""Before a lock that is not held any more is asked for."""
+
+_NOT_LOCKED_S: Final = 3.0
+"""Before it is asked for again, in seconds."""
+
+_CANCELLATION_S: Final = 1.0
+"""What a listener may take to clean up after it was cancelled."""
+
+
+class Locks(Protocol):
+    """Which queues are this member's alone."""
+
+    def is_held(self, queue: MessageQueue) -> bool:
+        """Return whether the queue is nobody else's for certain."""
+
+    async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+        """Ask for locks, and return those that are held."""
+
+
+class NoLocks:
+    """The locks of a member that gets every queue, whoever else there is."""
+
+    def is_held(self, queue: MessageQueue) -> bool:
+        """Return that it needs none."""
+        del queue
+        return True
+
+    async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+        """Grant all."""
+        return set(queues)
+
+
+class _Lane:
+    """One queue on its way through the listener.
+
+    Attributes:
+        order: what comes next.
+        call: calls the listener.
+        is_ending: no call begins any more.
+        task: runs until it ends.
+    """
+
+    def __init__(self, process_queue: ProcessQueue, call: OrderedCall) -> None:
+        self.queue = process_queue.queue
+        self.order = QueueOrder(process_queue)
+        self.call = call
+        self.is_ending = False
+        self.task: asyncio.Task[None]
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Have it look at once whether there is something to do."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait until there may be something to do."""
+        self._changed.clear()
+        if not self.order.is_waiting and not self.is_ending:
+            await self._changed.wait()
+
+    async def rest(self, seconds: float) -> None:
+        """Do nothing for so long, whatever comes, unless it is to end."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.is_ending:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+
+
+class OrderlyConsumption:
+    """The lanes of the queues that are held, one task each.
+
+    Args:
+        call: makes what calls the listener for a queue.
+        config: number of turns, size of batches, limits of time.
+        clock: says when a listener last got a message.
+        locks: which queues may be consumed.
+        acknowledgements: takes dead letters.
+        offsets: where the offsets go that become committable.
+    """
+
+    def __init__(
+        self,
+        call: OrderedCall,
+        config: PushConsumerConfig,
+        *,
+        clock: Clock,
+        locks: Locks,
+        acknowledgements: Acknowledgements,
+        offsets: Offsets,
+    ) -> None:
+        self._call = call
+        self._config = config
+        self._batch_max = config.consume_batch_size if call.is_batch else 1
+        self._clock = clock
+        self._locks = locks
+        self._acknowledgements = acknowledgements
+        self._offsets = offsets
+        self._turns = Turns(config.consume_threads)
+        self._lanes: dict[ProcessQueue, _Lane] = {}
+        self._is_closed = False
+
+    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        """Consume messages that `process_queue` has begun to hold, after those it held before."""
+        lane = self._lanes.get(process_queue)
+        if lane is None:
+            if self._is_closed or process_queue.is_dropped or not messages:
+                return
+            lane = self._lanes[process_queue] = _Lane(
+                process_queue, self._call.for_queue(process_queue.queue)
+            )
+            lane.task = asyncio.create_task(self._work(lane), name=f"order {lane.queue}")
+        lane.order.put(messages)
+        lane.wake()
+
+    async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """Begin no more calls with messages of the queue, and let the one under way end.
+
+        Returns:
+            Whether none is under way any more. One whose task asks for this is not waited for.
+        """
+        lane = self._lanes.get(process_queue)
+        if lane is None:
+            return True
+        lane.is_ending = True
+        lane.wake()
+        if lane.task is not asyncio.current_task():
+            await asyncio.wait({lane.task}, timeout=timeout_s)
+        is_ended = lane.task.done() and not lane.call.is_running
+        if is_ended:
+            del self._lanes[process_queue]
+        return is_ended
+
+    def resize(self, count: int) -> None:
+        """Consume so many queues at once from now on; no call is cut short."""
+        self._turns.resize(count)
+
+    async def close(self) -> None:
+        """Let the calls under way end, at most for `shutdown_timeout_ms`, and begin no more.
+
+        What has not ended by then is cancelled, or left to its thread, and not acknowledged. A
+        listener may close its own consumer: its own call is not waited for. One that catches its
+        cancellation and goes on is left behind after a second.
+        """
+        self._is_closed = True
+        for lane in self._lanes.values():
+            lane.is_ending = True
+            lane.wake()
+        tasks = self._others()
+        if not tasks:
+            return
+        try:
+            _, late = await asyncio.wait(tasks, timeout=self._config.shutdown_timeout_ms / 1000)
+            if late:
+                log.warning("listener.abandoned count=%d", len(late))
+        finally:
+            self.cancel()
+        await asyncio.wait(tasks, timeout=_CANCELLATION_S)
+
+    def cancel(self) -> None:
+        """End all calls now, but the one that asks for it; return without waiting for their end."""
+        self._is_closed = True
+        for task in self._others():
+            task.cancel()
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        try:
+            me = asyncio.current_task()
+        except RuntimeError:  # not called from a task, nor from the loop
+            me = None
+        return [lane.task for lane in self._lanes.values() if lane.task is not me]
+
+    async def _work(self, lane: _Lane) -> None:
+        while not lane.is_ending:
+            if not lane.order.is_waiting:
+                await lane.wait()
+            elif not self._locks.is_held(lane.queue):
+                await self._lock_again(lane)
+            else:
+                async with self._turns:
+                    rest_s = await self._take_turn(lane)
+                if rest_s:
+                    await lane.rest(rest_s)
+
+    async def _lock_again(self, lane: _Lane) -> None:
+        await lane.rest(_RELOCK_S)
+        if not lane.is_ending and lane.queue not in await self._locks.lock([lane.queue]):
+            await lane.rest(_NOT_LOCKED_S)
+
+    async def _take_turn(self, lane: _Lane) -> float:
+        """Call the listener for a while; return how long the queue is to rest then, in seconds."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + self._config.consume_continuously_ms / 1000
+        count = 0
+        while not lane.is_ending and lane.order.is_waiting and self._locks.is_held(lane.queue):
+            rest_s = await self._call_once(lane)
+            if rest_s or loop.time() >= ends_at_s:
+                return rest_s
+            count += 1
+            if count % TURN_MESSAGES == 0:
+                await asyncio.sleep(0)
+        return 0
+
+    async def _call_once(self, lane: _Lane) -> float:
+        order = lane.order
+        messages = order.take(self._batch_max)
+        order.process_queue.last_consumed_at_ms = self._clock.now_ms()
+        try:
+            return await self._deliver(lane, messages)
+        except Exception:
+            # A lane must outlive its worst message, and must not skip it.
+            log.exception("delivery.broken queue=%s", lane.queue)
+            return self._config.suspend_queue_ms / 1000
+        finally:
+            order.put_back()  # what nobody decided about, as when the task is cancelled
+
+    async def _deliver(self, lane: _Lane, messages: list[MessageExt]) -> float:
+        """Hand messages to the listener, and do what follows; return how long to rest then."""
+        order, config = lane.order, self._config
+        outcome = await lane.call.deliver(messages)
+        for message, how in outcome.dead(messages, config.max_reconsume_times):
+            delivery = Delivery(order.process_queue, message)
+            if await self._acknowledgements.give_back(delivery, how):
+                order.forget(message)
+        failed = [message for message in order.taken if outcome.is_failed(message)]
+        for message in failed:
+            message.reconsume_times += 1
+        if outcome.is_rolled_back:
+            order.roll_back()
+        else:
+            order.put_back(failed)
+        if outcome.is_committed:
+            self._commit(order)
+        if failed or outcome.is_rolled_back:
+            return outcome.rest_s(failed, config.suspend_queue_ms)
+        return 0
+
+    def _commit(self, order: QueueOrder) -> None:
+        offset = order.commit()
+        if offset is not None:
+            self._offsets.update(order.process_queue.queue, offset)
