@@ -69,9 +69,7 @@ def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None
     [
         ("", {"sys_flag": 0x4}, 13),
         ("", {"sys_flag": 0xC}, 13),
-        ("TIMER_DELAY_SEC\x015\x02", {}, 1),
-        ("TIMER_DELAY_MS\x015\x02", {}, 1),
-        ("TIMER_DELIVER_MS\x015\x02", {}, 1),
+        ("TIMER_DELAY_MS\x01soon\x02", {}, 13),
         ("", {"sys_flag": 0x80}, 13),
         ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", {}, 13),
         ("__LITE_TOPIC\x01a\x02", {}, 13),

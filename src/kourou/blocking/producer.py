@@ -92,6 +92,7 @@ class Producer(Blocking[AsyncProducer]):
     submit = _hands_over(AsyncProducer.submit)
     request = waits(AsyncProducer.request)
     reply = waits(AsyncProducer.reply)
+    recall = waits(AsyncProducer.recall)
     flush = waits(AsyncProducer.flush)
     fetch_publish_message_queues = waits(AsyncProducer.fetch_publish_message_queues)
     stats = calls(AsyncProducer.stats)

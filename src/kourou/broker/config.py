@@ -7,6 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
@@ -204,6 +205,8 @@ class BrokerConfig:
     """Bounds of the connections of clients, and of those to name servers."""
     transport: TransportConfig = field(default_factory=TransportConfig)
     """TLS, and load balancers in front."""
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    """Messages that are delivered at a time; its keys stand in the same flat file as these."""
     store: StoreConfig = field(default_factory=StoreConfig)
     """The sizes of the store's files; its keys stand in the same flat file as these."""
 

@@ -22,9 +22,9 @@ from kourou.broker.reply import ReplyHandler
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.send import SendHandlers
 from kourou.broker.statistics.stats_handlers import StatsHandlers
+from kourou.broker.timer.timer_handlers import TimerHandlers
 from kourou.broker.transactions.transactions import Transactions
-from kourou.errors import NoPermissionError
-from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
@@ -48,19 +48,19 @@ class Handlers:
     messages: MessageQueryHandler
     topics: AdminTopicHandlers
     transactions: Transactions
+    timers: TimerHandlers
     admin: AdminHandlers
 
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""
         topics = self.topics
-        return self.admin.table() | self.transactions.handlers() | {
+        return self.admin.table() | self.transactions.handlers() | self.timers.table() | {
             RequestCode.SEND_MESSAGE: self.sends.on_send_message,
             RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
             RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
             RequestCode.SEND_REPLY_MESSAGE: self.replies.on_send_reply_message,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.on_send_reply_message,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_backs.on_consumer_send_msg_back,
-            RequestCode.RECALL_MESSAGE: on_recall_message,
             RequestCode.PULL_MESSAGE: self.pulls.on_pull_message,
             RequestCode.LITE_PULL_MESSAGE: self.pulls.on_pull_message,
             RequestCode.HEART_BEAT: self.clients.on_heartbeat,
@@ -96,11 +96,6 @@ class Handlers:
             RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
             RequestCode.GET_TOPIC_STATS_INFO: topics.on_get_topic_stats_info,
         }
-
-
-def on_recall_message(_: Request) -> RemotingCommand:
-    """Refuse 370 as Java does unless `recallMessageEnable` is on: there are no timer messages."""
-    raise NoPermissionError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
 
 
 def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:

@@ -29,6 +29,7 @@ from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.retention import Retention
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
+from kourou.broker.timer.timers import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -61,7 +62,8 @@ class Parts:
         reads: reads queues for the two below.
         pull_checks: decides who may pull what, for all who serve pulls.
         pulls: serves pulls, and holds those that wait for messages.
-        delay: delivers what became due.
+        delay: delivers what became due by its level.
+        timers: delivers what became due by its time.
         transactions: takes and ends half messages.
         index: keeps the key index close behind the log.
     """
@@ -120,6 +122,14 @@ class Parts:
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
         self.transactions: Final = self._make_transactions(disk)
+        self.timers: Final = make_timers(
+            disk,
+            runtime,
+            store=store,
+            commit=self.commit,
+            config=self.live,
+            stats=self.stats,
+        )
         self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
 
     def _make_pull_checks(self) -> PullChecks:
@@ -176,4 +186,5 @@ class Parts:
         """Tell those who wait for messages which ones consumers can see from now on."""
         self.held_pulls.on_arrivals(arrivals)
         self.delay.on_arrivals(arrivals)
+        self.timers.on_arrivals()
         self.index.notify()

@@ -14,11 +14,11 @@ from typing import Final
 
 from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
-from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import ResponseCode
 
+_PRIORITY_DIGITS_MAX: Final = 9
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
-_TIMERS: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,39 @@ def place(
 
 def drop_timers(properties: dict[str, str]) -> None:
     """Remove what says at which time the message is to be delivered."""
-    for name in _TIMERS:
+    for name in names.TIMERS:
         properties.pop(name, None)
 
 
 def has_timer(properties: dict[str, str]) -> bool:
     """Return whether the message asks to be delivered at a time, and not by a delay level.
 
+    One that has waited already, and was delivered, does not ask any more.
+
     Raises:
         MessageIllegalError: the property DELAY is no number.
     """
-    return delay_level_of(properties) <= 0 and any(name in properties for name in _TIMERS)
+    if delay_level_of(properties) > 0 or names.TIMER_OUT_MS in properties:
+        return False
+    return any(name in properties for name in names.TIMERS)
+
+
+def queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: int) -> int:
+    """Return the queue of a message's priority where it has one that counts, else `queue_id`.
+
+    A priority beside a delay or an ordering key has no effect, and is removed.
+
+    Raises:
+        MessageIllegalError: it is no number.
+    """
+    text = properties.get(names.PRIORITY)
+    if text is None:
+        return queue_id
+    if names.DELAY in properties or names.SHARDING_KEY in properties:
+        del properties[names.PRIORITY]
+        return queue_id
+    if not (text.isascii() and text.isdigit() and len(text) <= _PRIORITY_DIGITS_MAX):
+        raise MessageIllegalError(
+            ResponseCode.MESSAGE_ILLEGAL, f"property {names.PRIORITY} is {text!r}, not a priority"
+        )
+    return min(int(text), topic.write_queue_nums - 1)

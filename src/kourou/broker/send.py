@@ -28,7 +28,13 @@ from kourou.broker.config import FlushDiskType
 from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
-from kourou.broker.placement import Placement, drop_timers, has_timer, place
+from kourou.broker.placement import (
+    Placement,
+    drop_timers,
+    has_timer,
+    place,
+    queue_by_priority,
+)
 from kourou.broker.retry_topics import find_dlq_topic
 from kourou.broker.send_answers import SendAnswers, region_properties
 from kourou.broker.send_checks import (
@@ -72,7 +78,6 @@ from kourou.remoting.later import LaterReplies
 from kourou.store.message_store import Appended
 
 _DEAD_LETTER_DELAY: Final = "-1"
-_PRIORITY_DIGITS_MAX: Final = 9
 
 
 class Halves(Protocol):
@@ -212,7 +217,7 @@ class SendHandlers:
         if is_part:
             check_half(self._config.now)
         self._check_size(command.body)
-        queue_id = _queue_by_priority(properties, topic, queue_id)
+        queue_id = queue_by_priority(properties, topic, queue_id)
         properties.pop(names.POP_CK, None)
         self._add_unique_key(properties)
         properties |= self._region
@@ -282,6 +287,7 @@ class SendHandlers:
                     result.appended[0].queue_offset,
                     unique_key,
                     unique_key if send.is_inner else None,
+                    handle,
                 )
                 if send.is_half:
                     self._transactions.on_half_stored(
@@ -295,6 +301,7 @@ class SendHandlers:
             reply(self._answers.refused(command, result.status, result.reason))
 
         drafts = self._drafts(request, send, store_host)
+        handle = self._timers.handle(drafts[0].topic, send.properties)
         self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
 
     def _drafts(self, request: Request, send: _Send, store_host: Host) -> list[RecordDraft]:
@@ -350,24 +357,6 @@ def _header_of(command: RemotingCommand) -> SendHeader:
     if command.code == RequestCode.SEND_MESSAGE:
         return command.header(SendMessageRequestHeader)
     return command.header(SendMessageRequestHeaderV2)
-
-
-def _queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: int) -> int:
-    """Return the queue of a message's priority where it has one that counts, else `queue_id`.
-
-    A priority beside a delay or an ordering key has no effect, and is removed.
-    """
-    text = properties.get(names.PRIORITY)
-    if text is None:
-        return queue_id
-    if names.DELAY in properties or names.SHARDING_KEY in properties:
-        del properties[names.PRIORITY]
-        return queue_id
-    if not (text.isascii() and text.isdigit() and len(text) <= _PRIORITY_DIGITS_MAX):
-        raise MessageIllegalError(
-            ResponseCode.MESSAGE_ILLEGAL, f"property {names.PRIORITY} is {text!r}, not a priority"
-        )
-    return min(int(text), topic.write_queue_nums - 1)
 
 
 def _is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:

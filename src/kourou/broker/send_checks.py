@@ -39,7 +39,6 @@ from kourou.errors import (
     InvalidTopicError,
     MessageIllegalError,
     NoPermissionError,
-    RemoteSystemError,
     TopicNotFoundError,
 )
 from kourou.model import properties as names

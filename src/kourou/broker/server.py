@@ -216,6 +216,7 @@ class _Running:
     async def start(self) -> Address:
         """Listen, and begin everything that goes on by itself."""
         config, topics = self._parts.config, self._parts.tables.topics
+        await self._parts.timers.start()
         address = await self._ports.start()
         self._parts.delay.start()
         self._parts.transactions.start()
@@ -263,6 +264,8 @@ class _Running:
         loops.start(
             "check slow consumers", SLOW_CHECK_INTERVAL_MS, make_slow_consumers(self._parts).check
         )
+        timers = self._parts.timers.storage
+        loops.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
         loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
         loops.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._tell_ids_changed)
         clean_interval_ms = config.store.retention.clean_interval_ms
@@ -295,6 +298,7 @@ class _Running:
         self._ports.go_away()
         await self._parts.pool.close()
         await self._parts.delay.stop()
+        await self._parts.timers.stop()
         await self._parts.index.stop()
         self._parts.held_pulls.close()
         self._parts.transactions.stop()
@@ -305,6 +309,7 @@ class _Running:
         await _try("save delay offsets", self._parts.delay.persist)
         await _try("save filters", self._parts.tables.filters.persist)
         await _try("save transaction counts", self._parts.transactions.persist_counts)
+        await _try("save timers", self._parts.timers.storage.close)
         await _try("close store", self._close_store)
         self._parts.flusher.close()
 
@@ -315,6 +320,7 @@ class _Running:
             self._registration.abandon()
         self._parts.held_pulls.close()
         self._parts.delay.abandon()
+        self._parts.timers.abandon()
         self._parts.transactions.abandon()
         self._parts.index.abandon()
         self._parts.later.abandon()

@@ -24,6 +24,7 @@ from kourou.broker.send import SendHandlers
 from kourou.broker.send_checks import SendChecks
 from kourou.broker.slow_consumers import SlowConsumers
 from kourou.broker.statistics.stats_handlers import StatsHandlers
+from kourou.broker.timer.timer_handlers import TimerHandlers
 from kourou.model.msgid import UniqueIds
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import FastPath
@@ -70,6 +71,7 @@ def make_handlers(parts: Parts) -> Handlers:
         ),
         topics=_admin_topics(parts),
         transactions=parts.transactions,
+        timers=_timers(parts),
         admin=make_admin_handlers(parts),
     )
 
@@ -142,6 +144,20 @@ def _sends(parts: Parts) -> SendHandlers:
         random=parts.runtime.random,
         unique_ids=_unique_ids(parts),
         transactions=parts.transactions,
+        timers=parts.timers.sends(parts.runtime.random),
+        store_host=store_host(parts.config),
+    )
+
+
+def _timers(parts: Parts) -> TimerHandlers:
+    return TimerHandlers(
+        config=parts.live,
+        topics=parts.tables.topics,
+        timers=parts.timers,
+        sends=parts.timers.sends(parts.runtime.random),
+        commit=parts.commit,
+        stats=parts.stats,
+        clock=parts.runtime.clock,
         store_host=store_host(parts.config),
     )
 

@@ -50,6 +50,7 @@ class SendReceipt:
         queue_offset: its place in the queue.
         durability: what it survives.
         status: SEND_OK, or what the broker could not complete.
+        recall_handle: of a message with a time of its own, what `Producer.recall` takes it back by.
     """
 
     msg_id: str
@@ -58,6 +59,7 @@ class SendReceipt:
     queue_offset: int
     durability: Durability
     status: SendStatus = SendStatus.SEND_OK
+    recall_handle: str | None = None
 
 
 class _StoredReceipt:
@@ -83,6 +85,7 @@ class _StoredReceipt:
         self.queue_offset = queue_offset
         self.durability = durability
         self.status = _SEND_OK
+        self.recall_handle = None
         self.__class__ = SendReceipt  # type: ignore[assignment]  # of the same slots
 
 
@@ -93,4 +96,4 @@ stored_receipt: Final = cast(
     "Callable[[str, str, MessageQueue, int, Durability], SendReceipt]", _StoredReceipt
 )
 """Returns the receipt of a message that a broker has stored without any reservation: its fields are
-those of `SendReceipt` but for the status."""
+those of `SendReceipt` but for the last two."""

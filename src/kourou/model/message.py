@@ -10,14 +10,20 @@ from typing import Any, Final, TypeVar
 from kourou.errors import InvalidMessageError
 from kourou.model import properties as names
 from kourou.model.host import Host, unpack_address
+from kourou.model.message_checks import (
+    check_delay_level,
+    check_int32,
+    check_property,
+    check_text,
+    check_timer,
+    checked_keys,
+)
 from kourou.model.msgid import encode_offset_msg_id
 
 __all__ = ["Host", "Message", "MessageExt"]
 
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
-_INT32_MIN: Final = -(1 << 31)
-_INT32_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -37,6 +43,10 @@ class Message:
             Copied, so that a later change of the mapping given does not reach the message.
         flag: a number of the user's, stored as it is, 32 bits signed.
         delay_level: 0 at once, else 1 to 18 (`kourou.model.delay`).
+        deliver_at_ms: 0, or when consumers get it, epoch milliseconds; a time that is past is now.
+            Kourou's brokers deliver at that time, Java's when its second is over.
+        delay_ms: 0, or how long after it reached the broker consumers get it, in milliseconds.
+            At most one of these three is given.
         wait_store_ok: the answer waits for the sync, where the broker syncs each message.
 
     Raises:
@@ -52,6 +62,8 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     wait_store_ok: bool = True
+    deliver_at_ms: int = 0
+    delay_ms: int = 0
 
     # By hand: one that is made for a frozen class takes three times as long, and producers make a
     # message for each that they send.
@@ -66,6 +78,8 @@ class Message:
         flag: int = 0,
         delay_level: int = 0,
         wait_store_ok: bool = True,
+        deliver_at_ms: int = 0,
+        delay_ms: int = 0,
     ) -> None:
         _set_topic(self, topic)
         _set_body(self, body)
@@ -75,6 +89,8 @@ class Message:
         _set_flag(self, flag)
         _set_delay_level(self, delay_level)
         _set_wait_store_ok(self, wait_store_ok)
+        _set_deliver_at_ms(self, deliver_at_ms)
+        _set_delay_ms(self, delay_ms)
         self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -84,21 +100,21 @@ class Message:
         if not isinstance(self.body, bytes):
             raise InvalidMessageError(f"body is bytes, not {type(self.body).__name__}")
         if self.flag != 0 or self.flag.__class__ is not int:
-            _check_int32("flag", self.flag)
+            check_int32("flag", self.flag)
         if self.delay_level != 0 or self.delay_level.__class__ is not int:
-            _check_int32("delay_level", self.delay_level)
-            if self.delay_level < 0:
-                raise InvalidMessageError(f"delay_level {self.delay_level} is negative")
+            check_delay_level(self.delay_level)
+        if self.deliver_at_ms != 0 or self.delay_ms != 0:
+            check_timer(self.delay_level, self.deliver_at_ms, self.delay_ms)
         if self.tags is not None:
-            _check_text("tags", self.tags)
+            check_text("tags", self.tags)
         if self.keys != ():
-            _set_keys(self, _checked_keys(self.keys))
+            _set_keys(self, checked_keys(self.keys))
         properties = self.properties
         if properties is _NO_PROPERTIES:
             _set_properties(self, {})
             return
         for name, value in properties.items():
-            _check_property(name, value)
+            check_property(name, value)
         _set_properties(self, dict(properties))
 
     def to_properties(self) -> dict[str, str]:
@@ -111,7 +127,16 @@ class Message:
             properties[names.TAGS] = self.tags
         if self.delay_level:
             properties[names.DELAY] = str(self.delay_level)
+        if self.deliver_at_ms:
+            properties[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.delay_ms:
+            properties[names.TIMER_DELAY_MS] = str(self.delay_ms)
         return properties
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether consumers get it later than at once."""
+        return bool(self.delay_level or self.deliver_at_ms or self.delay_ms)
 
     def property_text(self, unique_id: str) -> str:
         """Return `to_properties` and the unique id as property text.
@@ -129,6 +154,10 @@ class Message:
             text = f"{text}TAGS\x01{self.tags}\x02"
         if self.delay_level:
             text = f"{text}DELAY\x01{self.delay_level}\x02"
+        if self.deliver_at_ms:
+            text = f"{text}TIMER_DELIVER_MS\x01{self.deliver_at_ms}\x02"
+        if self.delay_ms:
+            text = f"{text}TIMER_DELAY_MS\x01{self.delay_ms}\x02"
         return f"{text}UNIQ_KEY\x01{unique_id}\x02"
 
 
@@ -142,41 +171,9 @@ class Message:
     _set_flag,
     _set_delay_level,
     _set_wait_store_ok,
+    _set_deliver_at_ms,
+    _set_delay_ms,
 ) = (getattr(Message, one.name).__set__ for one in dataclass_fields(Message))
-
-
-def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
-    # A str is a sequence of str: without this, keys="o-17" would be four keys.
-    if isinstance(keys, str):
-        raise InvalidMessageError("keys is a list of texts, not one text")
-    for key in keys:
-        _check_text("a key", key)
-        if " " in key:
-            raise InvalidMessageError(f"key {key!r} has a blank, which separates keys")
-    return tuple(keys)
-
-
-def _check_int32(name: str, value: object) -> None:
-    if not isinstance(value, int) or not _INT32_MIN <= value <= _INT32_MAX:
-        raise InvalidMessageError(f"{name} {value!r} is not a 32-bit integer")
-
-
-def _check_text(what: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InvalidMessageError(f"{what} is a str, not {type(text).__name__}")
-    if not text:
-        raise InvalidMessageError(f"{what} is empty, and an empty property does not survive")
-    if "\x02" in text:
-        raise InvalidMessageError(f"{what} {text!r} has \\x02, which ends a property")
-
-
-def _check_property(name: str, value: object) -> None:
-    _check_text("a property name", name)
-    if "\x01" in name:
-        raise InvalidMessageError(f"property name {name!r} has \\x01, which ends a name")
-    if name in names.RESERVED:
-        raise InvalidMessageError(f"property {name} is set by the system; choose another name")
-    _check_text(f"the value of property {name}", value)
 
 
 class _Raw:
@@ -249,6 +246,15 @@ class MessageExt(_Raw):
     def delay_level(self) -> int:
         """The delay level it was sent with; 0 where none or no number is given."""
         text = self.properties.get(names.DELAY, "0")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    @property
+    def deliver_at_ms(self) -> int:
+        """When it was to be delivered, in epoch milliseconds; 0 where it was sent without a time.
+
+        A message that Java's broker stored with a delay has its second only, not the time.
+        """
+        text = self.properties.get(names.TIMER_DELIVER_MS, "0")
         return int(text) if text.isascii() and text.isdigit() else 0
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:

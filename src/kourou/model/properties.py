@@ -81,6 +81,9 @@ DLQ_REASON: Final = "KOUROU_DLQ_REASON"
 REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
 """Ours, of a dead letter that was sent again: the offset message id that it had as such."""
 
+TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+"""What says at which time a message is to be delivered."""
+
 RESERVED: Final = frozenset(
     {
         KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, MIN_OFFSET,

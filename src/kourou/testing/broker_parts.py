@@ -32,6 +32,7 @@ from kourou.broker.retention import Retention
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
+from kourou.broker.timer.timers import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -110,6 +111,7 @@ def run_with_parts(
         parts = BrokerParts(the_disk, config=config, later_ms=later_ms)
         if is_delivering:
             parts.delay.start()
+            await parts.timers.start()
         try:
             await test(parts)
         finally:
@@ -232,6 +234,14 @@ class BrokerParts:
             reads=self.reads,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
+        )
+        self.timers = make_timers(
+            self.disk,
+            runtime,
+            store=self.store,
+            commit=self.commit,
+            config=self.live,
+            stats=self.stats,
         )
         self.transactions = Transactions(
             config=self.live,
@@ -360,11 +370,13 @@ class BrokerParts:
         """End cleanly, in the order of a broker, with all tables saved."""
         self.held_pulls.close()
         await self.delay.stop()
+        await self.timers.stop()
         self.transactions.stop()
         await self.later.close()
         await self.commit.close()
         await self.tables.persist()
         await self.delay.persist()
+        await self.timers.storage.close()
         await self.transactions.persist_counts()
         self.store.close(self.clock.now_ms())
         self.flusher.close()
@@ -373,6 +385,7 @@ class BrokerParts:
         """End as a killed process ends: nothing more is written."""
         self.held_pulls.close()
         self.delay.abandon()
+        self.timers.abandon()
         self.transactions.abandon()
         self.later.abandon()
         self.commit.abandon()
@@ -384,3 +397,4 @@ class BrokerParts:
             self.arrivals += arrival.records()
         self.held_pulls.on_arrivals(arrivals)
         self.delay.on_arrivals(arrivals)
+        self.timers.on_arrivals()

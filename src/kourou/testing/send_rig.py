@@ -61,6 +61,7 @@ class SendRig:
             random=Random(1),
             unique_ids=unique_ids,
             transactions=parts.transactions,
+            timers=parts.timers.sends(Random(1)),
             store_host=STORE_HOST,
         )
         sends = FastSend(

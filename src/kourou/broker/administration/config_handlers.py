@@ -31,10 +31,8 @@ _FIXED: Final = {
     "enablePopBufferMerge": "false",
     "enablePropertyFilter": "false",
     "enableSlaveActingMaster": "false",
-    "recallMessageEnable": "false",
     "slaveReadEnable": "false",
     "storeType": "default",
-    "timerWheelEnable": "false",
     "transientStorePoolEnable": "false",
 }
 """RocketMQ's settings that are no options here, with the value that describes this broker."""

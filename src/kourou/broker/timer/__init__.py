@@ -1,0 +1,1 @@
+"""Messages that are delivered at a time: placing, waiting, delivery, recall."""

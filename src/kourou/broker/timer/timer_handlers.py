@@ -1,0 +1,202 @@
+"""Requests about messages that wait for a time: RECALL_MESSAGE (370), and what slaves ask: 60, 61.
+
+A recall is refused, in Java's order, with Java's codes:
+
+    16   `recallMessageEnable` is off
+    14   the broker is not writable, and recalls are not allowed then
+    17   the topic does not exist
+    604  the handle is none, or of another topic or broker; or its time has come, or is too far
+    1    it could not be stored
+
+What is answered with success is not delivered any more: it is noted in memory before it is stored.
+Java answers the same where the message was delivered a moment before.
+
+Source: RecallMessageProcessor.java, AdminBrokerProcessor.getTimerCheckPoint and getTimerMetrics,
+apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.put import PutResult
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.timer.scheduling import TimerSends
+from kourou.broker.timer.timers import Timers
+from kourou.broker.topics import Topics
+from kourou.clock import Clock
+from kourou.errors import MessageIllegalError, RemoteSystemError, UsageError
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.properties import encode_properties
+from kourou.model.recall_handle import RecallHandle, decode_recall_handle
+from kourou.protocol.bodies_timer import encode_timer_check_point
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_send import RecallMessageRequestHeader, RecallMessageResponseHeader
+from kourou.protocol.json_records import encode_record
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
+
+_TAG: Final = "_RECALL_TAG_"
+_BODY: Final = b"0"
+_TIME_DIGITS_MAX: Final = 15
+_UNAVAILABLE: Final = "recall failed, broker service not available"
+
+
+class TimerHandlers:
+    """Serves the requests."""
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        topics: Topics,
+        timers: Timers,
+        sends: TimerSends,
+        commit: GroupCommit,
+        stats: BrokerStats,
+        clock: Clock,
+        store_host: Host | None,
+    ) -> None:
+        """Take back what waits in `timers`.
+
+        Args:
+            config: whether that is allowed, and the broker's name.
+            topics: those that exist.
+            timers: told what is not to be delivered.
+            sends: places recalls.
+            commit: stores recalls.
+            stats: counts them.
+            clock: tells which handles are too old.
+            store_host: the broker's address; None takes the one that the producer connected to.
+        """
+        self._config = config
+        self._topics = topics
+        self._timers = timers
+        self._sends = sends
+        self._commit = commit
+        self._stats = stats
+        self._clock = clock
+        self._store_host = store_host
+
+    def table(self) -> dict[int, Handler]:
+        """Return request code -> handler."""
+        return {
+            RequestCode.RECALL_MESSAGE: self.on_recall_message,
+            RequestCode.GET_TIMER_CHECK_POINT: self.on_get_timer_check_point,
+            RequestCode.GET_TIMER_METRICS: self.on_get_timer_metrics,
+        }
+
+    def on_get_timer_check_point(self, request: Request) -> RemotingCommand:
+        """Serve 60."""
+        body = encode_timer_check_point(self._timers.storage.check_point())
+        return response(request.command, body=body)
+
+    def on_get_timer_metrics(self, request: Request) -> RemotingCommand:
+        """Serve 61."""
+        return response(request.command, body=encode_record(self._timers.counts.metrics()))
+
+    def on_recall_message(self, request: Request) -> RemotingCommand | None:
+        """Serve 370: answer when that the message is taken back is as safe as a send."""
+        header = request.command.header(RecallMessageRequestHeader)
+        now_ms = self._clock.now_ms()
+        refusal = self._refusal(header.topic)
+        handle: RecallHandle | None = None
+        if refusal is None:
+            try:
+                handle = decode_recall_handle(header.recall_handle)
+                refusal = self._wrong_handle(header.topic, handle, now_ms)
+            except UsageError as error:
+                refusal = ResponseCode.ILLEGAL_OPERATION, str(error)
+        if refusal is not None or handle is None:
+            code, remark = refusal or (ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
+            return self._answer(request, code, remark)
+        self._store(request, handle, header.producer_group or "", now_ms)
+        return None
+
+    def _refusal(self, topic: str) -> tuple[int, str] | None:
+        config = self._config.now
+        if not config.timer.recall_message_enable:
+            return ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden"
+        is_allowed = config.timer.allow_recall_when_broker_not_writeable
+        if not config.is_writable and not is_allowed:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE
+        if self._topics.get(topic) is None:
+            return ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist"
+        return None
+
+    def _wrong_handle(
+        self, topic: str, handle: RecallHandle, now_ms: int
+    ) -> tuple[int, str] | None:
+        config = self._config.now
+        if handle.topic != topic:
+            return ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match"
+        if handle.broker_name != config.broker_name:
+            return ResponseCode.ILLEGAL_OPERATION, _UNAVAILABLE
+        time = handle.time
+        at_ms = (
+            int(time) if time.isascii() and time.isdigit() and len(time) <= _TIME_DIGITS_MAX else -1
+        )
+        if not 0 < at_ms - now_ms < config.timer.timer_max_delay_sec * 1000:
+            return ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"
+        return None
+
+    def _store(self, request: Request, handle: RecallHandle, group: str, now_ms: int) -> None:
+        key = handle.topic, handle.unique_id
+        try:
+            draft = self._draft(request, handle, group, now_ms)
+        except (MessageIllegalError, RemoteSystemError) as error:
+            request.reply(self._answer(request, error.code, f"recall failed, {error.remark}"))
+            return
+
+        def done(result: PutResult) -> None:
+            if not result.appended:
+                self._timers.recall_failed(key)
+                self._stats.on_put_failed()
+                remark = f"recall failed, execute error: {result.reason}"
+                request.reply(self._answer(request, ResponseCode.SYSTEM_ERROR, remark))
+                return
+            header = RecallMessageResponseHeader(handle.unique_id, self._config.now.region_id)
+            request.reply(response(request.command, header=header))
+
+        self._timers.recall(key, int(handle.time))
+        self._commit.put([draft], now_ms, done, owner=request.connection)
+
+    def _draft(
+        self, request: Request, handle: RecallHandle, group: str, now_ms: int
+    ) -> RecordDraft:
+        """Return the message that takes the other one back."""
+        key = handle.unique_id
+        if self._config.now.timer.append_topic_for_timer_delete_key:
+            key = f"{handle.topic}+{key}"
+        properties = {
+            names.TAGS: _TAG,
+            names.TIMER_DEL_UNIQKEY: key,
+            names.UNIQ_KEY: handle.unique_id,
+            names.TIMER_DELIVER_MS: handle.time,
+            names.BORN_TIMESTAMP: str(now_ms),
+            names.PGROUP: group,
+        }
+        placed = self._sends.place(handle.topic, 0, properties, now_ms)
+        return RecordDraft(
+            topic=placed.topic.encode(),
+            queue_id=placed.queue_id,
+            flag=0,
+            sys_flag=0,
+            born_at_ms=now_ms,
+            born_host=request.remote_address,
+            store_host=self._store_host or request.connection.local_address,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=_BODY,
+            properties=encode_properties(properties),
+        )
+
+    def _answer(self, request: Request, code: int, remark: str | None) -> RemotingCommand:
+        answer = response(request.command, code, remark)
+        answer.ext_fields[names.MSG_REGION] = self._config.now.region_id
+        return answer

@@ -1,0 +1,175 @@
+"""Messages of the timer topic on their way into the wheel: each gets a unit in the timer log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.timer.near_slots import DueEntry, unit_due_ms
+from kourou.broker.timer.timer_counts import TimerCounts
+from kourou.broker.timer.timer_record import RecallKey, TimerRecord, read_timer_record
+from kourou.clock import Clock
+from kourou.errors import MalformedMessageError
+from kourou.model.topic import TIMER_TOPIC
+from kourou.remoting.runtime import Offload
+from kourou.store.message_store import Asked, Found, MessageStore
+from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
+from kourou.store.timer.placing import SlotChoice, choose_slot
+from kourou.store.timer.timer_files import TimerFiles
+
+log = logging.getLogger(__name__)
+
+_BYTES_MAX: Final = 1024 * 1024
+_HOUR_MS: Final = 3_600_000
+
+
+class TakenIn(Protocol):
+    """Told of each message that was given a unit; see `Timers`."""
+
+    def __call__(
+        self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool
+    ) -> None: ...
+
+
+class TimerIntake:
+    """Follows the timer topic.
+
+    Attributes:
+        files: where units go; set before anything else is called.
+        is_failing: the timer log cannot be written for now.
+    """
+
+    files: TimerFiles
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: LiveConfig,
+        counts: TimerCounts,
+        taken_in: TakenIn,
+        clock: Clock,
+        offload: Offload,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._counts = counts
+        self._taken_in = taken_in
+        self._clock = clock
+        self._offload = offload
+        self.is_failing = False
+
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last message of the topic."""
+        return self._store.max_offset(TIMER_TOPIC, 0)
+
+    @property
+    def behind(self) -> int:
+        """How many messages are to be taken in."""
+        return max(0, self.end - self.files.queue_offset) if hasattr(self, "files") else 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether any is."""
+        return hasattr(self, "files") and self.end > self.files.queue_offset
+
+    def clamp(self) -> None:
+        """Bring the progress into the bounds of the topic's queue."""
+        first = self._store.min_offset(TIMER_TOPIC, 0)
+        offset = max(first, min(self.files.queue_offset, self.end))
+        if offset != self.files.queue_offset:
+            log.warning("timer_intake.clamped from=%d to=%d", self.files.queue_offset, offset)
+            self.files.queue_offset = offset
+            self.files.is_changed = True
+
+    def failed(self, error: OSError) -> None:
+        """Note that the timer log could not be written; said once."""
+        if not self.is_failing:
+            log.error("timer_intake.failed error=%s", error)
+        self.is_failing = True
+
+    async def take_in(self, count: int) -> None:
+        """Take in the next messages, `count` at most.
+
+        Raises:
+            OSError: the log cannot be written; what is in memory agrees with itself.
+        """
+        files = self.files
+        files.log.write()  # what a failure left
+        if self.is_behind:
+            found = await self._read(count)
+            for record in found.records():
+                self._add(record)
+            if found.plan.next_offset > files.queue_offset:
+                files.queue_offset = found.plan.next_offset
+                files.is_changed = True
+            files.log.write()
+        self.is_failing = False
+
+    async def _read(self, count: int) -> Found:
+        """Read messages; those that are damaged are named and passed over: no other waits."""
+        asked = Asked(self.files.queue_offset, count, _BYTES_MAX, None)
+        found = self._store.get_resident(TIMER_TOPIC, 0, asked)
+        if found is not None:
+            return found
+        found = await self._offload(self._store.get, TIMER_TOPIC, 0, asked, skip_damaged=True)
+        self._store.mend(found.mended)
+        for damage in found.skipped:
+            log.error(
+                "timer_record.damaged queue_offset=%d file=%s file_offset=%d reason=%s",
+                damage.queue_offset, damage.file, damage.file_offset, damage.reason,
+            )  # fmt: skip
+        return found
+
+    def _add(self, record: bytes) -> None:
+        try:
+            timer = read_timer_record(record)
+        except MalformedMessageError as error:
+            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
+            return
+        now_ms = self._clock.now_ms()
+        choice = choose_slot(timer.out_at_ms, now_ms, self.files.read_at_ms, self._window_ms())
+        unit = timer.unit(choice.second * PRECISION_MS, now_ms)
+        if choice.second * PRECISION_MS != timer.out_at_ms and not choice.is_roll:
+            unit = unit._replace(due_at_ms=timer.due_at_ms)  # late: its time is before its slot
+        is_new = self.files.wheel.slot(choice.second) is None
+        self.files.add(choice, unit)
+        self.files.queue_offset = timer.header.queue_offset + 1
+        self._counts.came(timer)
+        self._tell(timer, choice, unit, is_new=is_new)
+
+    def _tell(
+        self, timer: TimerRecord, choice: SlotChoice, unit: TimerUnit, *, is_new: bool
+    ) -> None:
+        entry = None
+        if not timer.is_delete or choice.is_roll:
+            due_at_ms = choice.second * PRECISION_MS if choice.is_roll else unit_due_ms(unit)
+            entry = DueEntry(due_at_ms, unit.physical_offset, unit.size, choice.is_roll)
+        self._taken_in(choice.second, entry, timer.key, is_new=is_new)
+
+    def move(self, entry: DueEntry, second: int) -> None:
+        """Give a message a unit in another slot.
+
+        Raises:
+            OSError: as `TimerFiles.add`.
+        """
+        written_at_ms = self._clock.now_ms() // PRECISION_MS * PRECISION_MS
+        unit = TimerUnit(
+            -1,
+            KIND_DEFAULT,
+            written_at_ms,
+            second * PRECISION_MS - written_at_ms,
+            entry.physical_offset,
+            entry.size,
+            0,
+            entry.due_at_ms,
+        )
+        self.files.add(SlotChoice(second, entry.is_roll), unit)
+
+    def _window_ms(self) -> int:
+        """Return how long a message may wait in one place."""
+        config = self._config.now
+        kept_ms = config.store.retention.file_reserved_hours * _HOUR_MS
+        window_ms = config.timer.timer_roll_window_slot * PRECISION_MS
+        return max(2 * PRECISION_MS, min(window_ms, kept_ms * 2 // 3))

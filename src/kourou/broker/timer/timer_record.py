@@ -1,0 +1,140 @@
+"""A message that waits in the timer topic: what its record says, and what is stored when it is due.
+
+Source: TimerMessageStore.convert and convertMessage, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kourou.errors import MalformedMessageError
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from kourou.protocol.hashing import java_string_hash
+from kourou.protocol.message_layout import RecordDraft, RecordHeader
+from kourou.store.log.record_seal import read_checked
+from kourou.store.timer.delivered import DeliveryKey, delivery_key
+from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, TimerUnit
+from kourou.store.timer.placing import exact_due_ms
+
+_TIME_DIGITS_MAX: Final = 15
+_NOWHERE: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
+
+RecallKey = tuple[str, str]
+"""Topic and unique id of a message that was taken back."""
+
+
+class TimerRecord(NamedTuple):
+    """One message of the timer topic.
+
+    Attributes:
+        out_at_ms: the second before its time, in milliseconds.
+        due_at_ms: its time.
+        topic: where it goes.
+        queue_id: the queue there.
+    """
+
+    header: RecordHeader
+    record: bytes
+    properties: dict[str, str]
+    out_at_ms: int
+    due_at_ms: int
+    topic: str
+    queue_id: int
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether it takes another message back."""
+        return names.TIMER_DEL_UNIQKEY in self.properties
+
+    @property
+    def key(self) -> RecallKey:
+        """What takes this message back; of one that takes another back, which."""
+        text = self.properties.get(names.TIMER_DEL_UNIQKEY)
+        if text is None:
+            return self.topic, self.properties.get(names.UNIQ_KEY, "")
+        return self.topic, text.removeprefix(f"{self.topic}+")
+
+    def unit(self, slot_at_ms: int, now_ms: int) -> TimerUnit:
+        """Return its unit for the timer log, for the slot of a second; nothing is before it yet."""
+        kind = KIND_DEFAULT | KIND_DELETE if self.is_delete else KIND_DEFAULT
+        written_at_ms = now_ms // 1000 * 1000
+        return TimerUnit(
+            -1,
+            kind,
+            written_at_ms,
+            slot_at_ms - written_at_ms,
+            self.header.physical_offset,
+            self.header.total_size,
+            java_string_hash(self.topic),
+            self.due_at_ms,
+        )
+
+
+def read_timer_record(record: bytes) -> TimerRecord:
+    """Return what a record of the timer topic says.
+
+    Raises:
+        MalformedMessageError: it is no record of that topic, or does not say when it is due, or
+            goes to a topic that nothing is delivered to.
+    """
+    header = read_checked(record, 0)
+    begin = header.properties_start
+    properties = decode_properties(record[begin : begin + header.properties_size])
+    time = properties.get(names.TIMER_OUT_MS, "")
+    topic = properties.get(names.REAL_TOPIC, "")
+    queue_id = properties.get(names.REAL_QID, "")
+    if (
+        header.topic != TIMER_TOPIC
+        or topic in _NOWHERE
+        or not queue_id.isdecimal()
+        or not _is_time(time)
+    ):
+        raise MalformedMessageError(
+            f"timer record at byte {header.physical_offset} of topic {header.topic} is due at "
+            f"{time!r}, for queue {queue_id!r} of topic {topic!r}"
+        )
+    out_at_ms = int(time)
+    told = properties.get(names.TIMER_DELIVER_MS, "")
+    # Java lets TIMER_DELAY_SEC be, and a time beside it that counts for nothing.
+    due_at_ms = exact_due_ms(out_at_ms, int(told) if _is_time(told) else 0)
+    return TimerRecord(header, record, properties, out_at_ms, due_at_ms, topic, int(queue_id))
+
+
+def _is_time(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _TIME_DIGITS_MAX
+
+
+def due_timer_draft(
+    timer: TimerRecord, now_ms: int, enqueued_at_ms: int, *, is_roll: bool
+) -> tuple[RecordDraft, DeliveryKey]:
+    """Return the message as it is stored when its slot comes, and what tells that from others.
+
+    It keeps all that it has, and says when it was put into the wheel and taken out again. One that
+    is rolled goes into the timer topic again, and counts how often.
+    """
+    header, properties = timer.header, dict(timer.properties)
+    properties.pop(names.CRC32, None)
+    properties[names.TIMER_ENQUEUE_MS] = str(enqueued_at_ms)
+    properties[names.TIMER_DEQUEUE_MS] = str(now_ms)
+    topic, queue_id = timer.topic, timer.queue_id
+    if is_roll:
+        times = properties.get(names.TIMER_ROLL_TIMES, "0")
+        properties[names.TIMER_ROLL_TIMES] = str(int(times) + 1 if _is_time(times) else 1)
+        topic, queue_id = TIMER_TOPIC, 0
+    body = timer.record[header.body_start : header.body_start + header.body_size]
+    draft = RecordDraft(
+        topic=topic.encode(),
+        queue_id=queue_id,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_at_ms,
+        born_host=header.born_host,
+        store_host=header.store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=encode_properties(properties),
+    )
+    return draft, delivery_key(topic, properties)

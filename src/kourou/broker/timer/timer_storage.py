@@ -1,0 +1,152 @@
+"""The timer's files as the broker has them open: recovered, and made durable each second."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.live_config import LiveConfig
+from kourou.clock import Clock
+from kourou.disk import Disk
+from kourou.errors import MalformedMessageError
+from kourou.model.topic import TIMER_TOPIC
+from kourou.protocol.bodies import DataVersion
+from kourou.protocol.bodies_timer import TimerCheckPoint
+from kourou.protocol.message_layout import read_record
+from kourou.remoting.runtime import Offload
+from kourou.store.message_store import MessageStore
+from kourou.store.timer.delivered import DeliveryKey, delivered_since
+from kourou.store.timer.timer_files import FlushPlan, TimerFiles
+
+log = logging.getLogger(__name__)
+
+CLEAN_EVERY: Final = 30
+"""Flushes between two looks for files of the timer log whose messages are gone."""
+
+
+class TimerStorage:
+    """Opens and flushes the files of one store.
+
+    Attributes:
+        scan_from: tells where in the commit log what the files may lack of deliveries begins.
+        delivered: what the start found to have been delivered, that the files did not know of.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        store: MessageStore,
+        commit: GroupCommit,
+        config: LiveConfig,
+        offload: Offload,
+        clock: Clock,
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._commit = commit
+        self._config = config
+        self._offload = offload
+        self._clock = clock
+        self._files: TimerFiles | None = None
+        self._plan: FlushPlan | None = None
+        self._flushes = 0
+        self.scan_from: Callable[[], int] = lambda: 0
+        self.delivered: Counter[DeliveryKey] = Counter()
+
+    async def open(self) -> TimerFiles:
+        """Return the recovered files. Raises as `TimerFiles.open`."""
+        self._files = files = await self._offload(self._open)
+        return files
+
+    def _open(self) -> TimerFiles:
+        config, run = self._config.now, self._store.recovery.last_run
+        files = TimerFiles.open(
+            self._disk,
+            config.timer.timer_log_file_bytes,
+            self._clock.now_ms(),
+            self._queue_offset_of,
+            was_clean=run.was_clean,
+        )
+        if files.scan_from is not None and files.scan_from < self._store.written_position:
+            segment_bytes = config.store.commitlog_segment_bytes
+            self.delivered = delivered_since(self._disk, segment_bytes, files.scan_from)
+        log.info(
+            "timers.opened read_at_ms=%d queue_offset=%d waiting=%d delivered=%d",
+            files.read_at_ms, files.queue_offset, files.wheel.count, self.delivered.total(),
+        )  # fmt: skip
+        return files
+
+    def _queue_offset_of(self, physical_offset: int) -> int | None:
+        record = self._store.read_record(physical_offset)
+        if record is None:
+            return None
+        try:
+            header = read_record(record, check_crc=False)
+        except MalformedMessageError:
+            return None
+        return header.queue_offset if header.topic == TIMER_TOPIC else None
+
+    async def flush(self) -> None:
+        """Make durable how far the timer is, if it is further than at the last flush.
+
+        The commit log must be synced as far as that leans on it; if it is not, a later call does
+        it.
+
+        Raises:
+            OSError: it could not be; tried again by the next call, unless a sync failed.
+        """
+        files, store = self._files, self._store
+        if files is None or store.read_only_reason is not None:
+            return
+        if self._plan is None:
+            files.log.write()
+            covered_at = store.written_position
+            if self._commit.is_sync_mode:
+                covered_at = store.synced_position  # nothing else was seen or acknowledged
+            self._plan = files.plan_flush(self._clock.now_ms(), self.scan_from(), covered_at)
+        plan = self._plan
+        if plan is None or plan.covered_at > store.synced_position:
+            return
+        self._plan = None
+        try:
+            await self._offload(files.run_flush, plan)
+        except BaseException:
+            files.flush_failed(plan)
+            raise
+        files.flushed(plan)
+        self._flushes += 1
+        if self._flushes % CLEAN_EVERY == 0:
+            files.log.remove_before(lambda at: at < store.min_position)
+
+    async def close(self) -> None:
+        """Make all of it durable; after `Timers.stop`, when everything is synced.
+
+        Raises:
+            OSError: it could not be; the next start reads the rest from topic and log.
+        """
+        if self._files is None:
+            return
+        if self._plan is not None:  # it waited for the log
+            self._files.flush_failed(self._plan)
+            self._plan = None
+        if self._files.check.counter:
+            self._files.is_changed = True  # idle time counts, too
+        await self.flush()
+
+    def check_point(self) -> TimerCheckPoint:
+        """Return what the check file says."""
+        if self._files is None:
+            return TimerCheckPoint()
+        check = self._files.check
+        version = DataVersion(check.counter, check.state_version, check.changed_at_ms)
+        return TimerCheckPoint(
+            check.read_at_ms,
+            check.log_position,
+            check.queue_offset,
+            check.master_queue_offset,
+            version,
+        )

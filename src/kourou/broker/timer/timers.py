@@ -1,0 +1,517 @@
+"""Delivery of messages that wait for a time: from the timer topic into the wheel, and out of it.
+
+    take in    a message of the timer topic is given a unit in the timer log, in the slot of its
+               second (`TimerIntake`)
+    load       slots that come next are read into memory, each a heap by exact times
+    deliver    what is due is stored for its consumers; a message that was taken back is not
+    roll       who waits longer than the window is stored in the timer topic again, half-way
+    done       a slot is done when all of it is stored as durably as the flush mode says
+    flush      each second, how far this is becomes durable (`TimerFiles`)
+
+A kill loses what came after the last flush: it is read again from topic and log, and what had been
+delivered meanwhile is known by its records in the commit log (`delivered.py`) and not delivered
+again. After Java, which leaves no note of where to look, it may be.
+
+Source: TimerMessageStore.java, apache/rocketmq 5.5.0. Java delivers when a second is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from heapq import heappop, heappush, merge
+from random import Random
+from typing import Final
+
+from kourou.broker.group_commit import GroupCommit
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.timer.near_slots import (
+    NEAR_SLOTS,
+    DueEntry,
+    LoadedUnits,
+    NearSlot,
+    due_of,
+    load_slot,
+    unpack_entry,
+)
+from kourou.broker.timer.scheduling import TimerSends
+from kourou.broker.timer.timer_counts import TimerCounts
+from kourou.broker.timer.timer_intake import TimerIntake
+from kourou.broker.timer.timer_record import RecallKey, due_timer_draft, read_timer_record
+from kourou.broker.timer.timer_storage import TimerStorage
+from kourou.clock import Clock
+from kourou.disk import Disk
+from kourou.errors import MalformedMessageError
+from kourou.remoting.runtime import Offload, Runtime
+from kourou.remoting.steady_time import steady_ms
+from kourou.store.message_store import MessageStore
+from kourou.store.timer.delivered import DeliveryKey
+from kourou.store.timer.layouts import PRECISION_MS
+from kourou.store.timer.timer_files import TimerFiles
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_MS: Final = 5_000
+"""Longest time between two looks while anything waits, in case the clock was set forward."""
+BUSY_RETRY_MS: Final = 1_000
+FAILED_RETRY_MS: Final = 10_000
+BATCH_MESSAGES_MAX: Final = 256
+"""Messages that are taken in, or delivered, before others get their turn."""
+
+_STORED_WITHIN_MS: Final = 60_000
+"""By then a recall is in the wheel, or was refused."""
+_STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
+
+
+class Timers:
+    """Delivers the messages of one store that wait for a time. Started once, stopped once.
+
+    Attributes:
+        counts: how many wait, by topic, and how many came and went.
+        storage: opens the files, and makes them durable.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        commit: GroupCommit,
+        config: LiveConfig,
+        storage: TimerStorage,
+        counts: TimerCounts,
+        offload: Offload,
+        clock: Clock,
+    ) -> None:
+        """Deliver from `store` by `commit`; see the attributes."""
+        self._store = store
+        self._commit = commit
+        self._config = config
+        self.storage = storage
+        self.counts = counts
+        self._offload = offload
+        self._clock = clock
+        self._intake = TimerIntake(store, config, counts, self._take_in, clock, offload)
+        self._slots: dict[int, NearSlot] = {}
+        self._recalled: dict[RecallKey, int] = {}  # -> the second until which it is kept
+        self._delivered: Counter[DeliveryKey] = Counter()
+        self._delivered_until_ms = 0
+        self._catch_up_to = 0
+        self._in_flight = 0
+        self._not_before_ms = 0
+        self._wake = asyncio.Event()
+        self._files: TimerFiles | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._loads: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        storage.scan_from = self._scan_from
+
+    # Life
+
+    async def start(self) -> None:
+        """Recover the files and begin to deliver, what became due meanwhile first.
+
+        Raises:
+            StoreConfigError: the timer log's files do not fit together.
+            OSError: a file cannot be read or written.
+        """
+        if not self._config.now.timer.timer_wheel_enable:
+            return
+        files = await self.storage.open()
+        self._delivered = self.storage.delivered
+        self._delivered_until_ms = self._clock.now_ms()
+        self._files = self._intake.files = files
+        self._intake.clamp()
+        self._catch_up_to = self._intake.end
+        self._main = asyncio.get_running_loop().create_task(self._run(files), name="timers")
+
+    async def stop(self) -> None:
+        """Deliver no more, and return when what is under way has ended."""
+        self._is_stopping = True
+        if self._main is None or self._files is None:
+            return
+        self._wake.set()
+        await asyncio.wait({self._main})
+        for task in self._loads:
+            task.cancel()
+        while self._in_flight:
+            self._wake.clear()
+            await self._wake.wait()
+        self._advance(self._files, self._clock.now_ms())
+        self._leave_for_later(self._files)
+
+    def abandon(self) -> None:
+        """Stop as a killed process stops."""
+        self._is_stopping = True
+        for task in {self._main, *self._loads}:
+            if task is not None:
+                task.cancel()
+
+    def on_arrivals(self) -> None:
+        """Look whether there is something to take in; called when messages became visible."""
+        if self._intake.is_behind:
+            self._wake.set()
+
+    # What others ask
+
+    def recall(self, key: RecallKey, at_ms: int) -> None:
+        """Do not deliver a message, from now on; at once, before that is stored.
+
+        Args:
+            key: topic and unique id.
+            at_ms: a time of its second.
+        """
+        now_ms = self._clock.now_ms()
+        if at_ms - now_ms < _STORED_WITHIN_MS:  # later on it is read with its slot
+            self._recalled[key] = max(at_ms, now_ms) // PRECISION_MS + 1
+
+    def recall_failed(self, key: RecallKey) -> None:
+        """Deliver it all the same: that it was taken back could not be stored."""
+        self._recalled.pop(key, None)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait, by the slots of the wheel."""
+        return 0 if self._files is None else self._files.wheel.count
+
+    @property
+    def intake_behind(self) -> int:
+        """Messages of the timer topic that are not in the wheel yet."""
+        return self._intake.behind
+
+    @property
+    def delivery_behind_ms(self) -> int:
+        """For how long the first message that is not delivered yet is due."""
+        dues = [due_of(slot.heap[0]) for slot in self._slots.values() if slot.heap]
+        return max(0, self._clock.now_ms() - min(dues)) if dues else 0
+
+    def sends(self, random: Random) -> TimerSends:
+        """Return what places messages with a timer."""
+        return TimerSends(self._config, self.waiting_at, random)
+
+    def waiting_at(self, due_at_ms: int) -> int:
+        """How many messages wait for the same second."""
+        if self._files is None:
+            return 0
+        slot = self._files.wheel.slot((due_at_ms - 1) // PRECISION_MS)
+        return 0 if slot is None else slot.messages
+
+    # The loop
+
+    async def _run(self, files: TimerFiles) -> None:
+        is_failing = False
+        while not self._is_stopping:
+            try:
+                wait_ms = await self._turn(files)
+                is_failing = False
+            except Exception:  # a look that fails must not end delivery for good
+                if not is_failing:
+                    log.exception("timers.failed queue_offset=%d", files.queue_offset)
+                is_failing, wait_ms = True, BUSY_RETRY_MS
+            await self._sleep(wait_ms)
+
+    async def _sleep(self, wait_ms: int | None) -> None:
+        """Wait for so long, or until there is something to do; None: only until then."""
+        if wait_ms == 0:
+            await asyncio.sleep(0)
+            return
+        timer = None
+        if wait_ms is not None:
+            timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake.set)
+        await self._wake.wait()
+        self._wake.clear()
+        if timer is not None:
+            timer.cancel()
+
+    async def _turn(self, files: TimerFiles) -> int | None:
+        """Do what is to be done now; return in how many ms to look again."""
+        try:
+            await self._intake.take_in(BATCH_MESSAGES_MAX)
+        except OSError as error:  # a full disk: what waits in memory is delivered all the same
+            self._intake.failed(error)
+        if files.queue_offset < self._catch_up_to and not self._intake.is_failing:
+            return 0  # what takes messages back comes first
+        now_ms = self._clock.now_ms()
+        self._advance(files, now_ms)
+        self._load(files, now_ms)
+        await self._deliver(now_ms)
+        if self._intake.is_behind and not self._intake.is_failing:
+            return 0
+        return self._wait_ms(files, self._clock.now_ms())
+
+    def _wait_ms(self, files: TimerFiles, now_ms: int) -> int | None:
+        """Return in how many ms something comes to be done; None if nothing waits."""
+        waits = [LOOK_AGAIN_MS] if self._slots or files.wheel.next_second is not None else []
+        if self._intake.is_failing:
+            waits.append(BUSY_RETRY_MS)
+        is_full = self._in_flight >= self._config.now.timer.timer_in_flight_max
+        pause_ms = self._not_before_ms - steady_ms()
+        for slot in self._slots.values():
+            if slot.heap and not is_full:
+                waits.append(max(due_of(slot.heap[0]) - now_ms, pause_ms))
+            elif slot.is_done:
+                waits.append((slot.second + 1) * PRECISION_MS - now_ms)
+        if len(self._slots) < NEAR_SLOTS:
+            later = files.wheel.next_seconds(2**62, NEAR_SLOTS)
+            first = next((one for one in later if one not in self._slots), None)
+            if first is not None:
+                waits.append((first - NEAR_SLOTS + 1) * PRECISION_MS - now_ms)
+        return max(0, min(waits)) if waits else None
+
+    # Slots
+
+    def _advance(self, files: TimerFiles, now_ms: int) -> None:
+        """Let slots that are over and delivered be done."""
+        while now_ms >= files.read_at_ms + PRECISION_MS:
+            second = files.read_at_ms // PRECISION_MS
+            slot = self._slots.get(second)
+            following = files.wheel.next_second
+            if slot is not None:
+                if not slot.is_done:
+                    return
+                del self._slots[second]
+                files.done(second)
+            elif following is not None and following <= second:
+                return  # it is not loaded yet
+            else:
+                near = [now_ms // PRECISION_MS, *self._slots]
+                ahead = min(near if following is None else [*near, following])
+                files.skip_to(ahead * PRECISION_MS)
+        self._forget(files.read_at_ms)
+
+    def _forget(self, read_at_ms: int) -> None:
+        """Forget what only slots that are done needed."""
+        second = read_at_ms // PRECISION_MS
+        if self._recalled:
+            self._recalled = {key: at for key, at in self._recalled.items() if at >= second}
+        if self._delivered and read_at_ms > self._delivered_until_ms:
+            self._delivered.clear()
+
+    def _load(self, files: TimerFiles, now_ms: int) -> None:
+        """Begin to read the slots that come next."""
+        before = now_ms // PRECISION_MS + NEAR_SLOTS
+        for second in files.wheel.next_seconds(before, NEAR_SLOTS):
+            slot = files.wheel.slot(second)
+            if second in self._slots or slot is None:
+                continue
+            if len(self._slots) >= NEAR_SLOTS and second > max(self._slots):
+                continue  # an earlier one must be loaded: the others wait for it to be done
+            near = self._slots[second] = NearSlot(second, is_loading=True)
+            task = asyncio.get_running_loop().create_task(self._fill(files, near, slot.last))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+
+    async def _fill(self, files: TimerFiles, near: NearSlot, last: int) -> None:
+        """Read a slot, until that succeeds; what comes meanwhile is behind `last`."""
+        loaded: LoadedUnits | None = None
+        while loaded is None:
+            try:
+                loaded = await self._offload(
+                    load_slot, files.log, near.second, last, self._store.read_record
+                )
+            except Exception:  # a slot that cannot be read must not end delivery for good
+                log.exception("timer_slot.not_loaded second=%d", near.second)
+                await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        for record in loaded.deletes:
+            self._take_back(record, near.second)
+        near.heap = list(merge(loaded.heap, sorted(near.heap))) if near.heap else loaded.heap
+        near.is_loading = False
+        self._wake.set()
+
+    def _take_back(self, record: bytes, second: int) -> None:
+        try:
+            self._recalled[read_timer_record(record).key] = second + 1
+        except MalformedMessageError as error:
+            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
+
+    def _take_in(
+        self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool
+    ) -> None:
+        """Note a message that was put into the wheel; without an entry it takes another back.
+
+        Args:
+            second: of its slot.
+            entry: of the message.
+            key: what takes it back, or which it takes back.
+            is_new: it is the first of its slot.
+        """
+        near = self._slots.get(second)
+        has_room = is_new and len(self._slots) < NEAR_SLOTS
+        if has_room and second < self._clock.now_ms() // PRECISION_MS + NEAR_SLOTS:
+            near = self._slots[second] = NearSlot(second)
+        if near is None:
+            return  # it is read with its slot
+        if entry is None:
+            self._recalled[key] = second + 1
+        else:
+            heappush(near.heap, entry.pack())
+
+    # Delivery
+
+    async def _deliver(self, now_ms: int) -> None:
+        """Store what is due for its consumers."""
+        if steady_ms() < self._not_before_ms:
+            return
+        room = self._config.now.timer.timer_in_flight_max - self._in_flight
+        due = self._pop_due(now_ms, min(room, BATCH_MESSAGES_MAX))
+        cold: list[tuple[NearSlot, int]] = []
+        for at, (near, number) in enumerate(due):
+            entry = unpack_entry(number)
+            record = self._store.record_resident(entry.physical_offset, entry.size)
+            if record is None:
+                cold.append((near, number))
+            else:
+                self._store_due(near, number, record, entry, now_ms)
+            if steady_ms() < self._not_before_ms:  # refused: none of the others comes before it
+                self._push_back(due[at + 1 :])
+                break
+        if cold:
+            await self._deliver_cold(cold, now_ms)
+
+    def _pop_due(self, now_ms: int, count: int) -> list[tuple[NearSlot, int]]:
+        """Return what is due, the earliest first."""
+        due: list[tuple[NearSlot, int]] = []
+        for second in sorted(self._slots):
+            near = self._slots[second]
+            while near.heap and len(due) < count and due_of(near.heap[0]) <= now_ms:
+                near.outstanding += 1
+                due.append((near, heappop(near.heap)))
+        if len(due) == count > 0:
+            self._wake.set()  # there may be more
+        return due
+
+    def _push_back(self, due: Sequence[tuple[NearSlot, int]]) -> None:
+        for near, number in due:
+            near.outstanding -= 1
+            heappush(near.heap, number)
+
+    async def _deliver_cold(self, cold: Sequence[tuple[NearSlot, int]], now_ms: int) -> None:
+        """Deliver messages whose records have to be waited for."""
+        offsets = [unpack_entry(number).physical_offset for _, number in cold]
+        try:
+            records = await self._offload(self._read_all, offsets)
+        except OSError:
+            self._push_back(cold)
+            raise
+        for (near, number), record in zip(cold, records, strict=True):
+            self._store_due(near, number, record, unpack_entry(number), now_ms)
+
+    def _read_all(self, offsets: Sequence[int]) -> list[bytes | None]:
+        return [self._store.read_record(offset) for offset in offsets]
+
+    def _store_due(
+        self, near: NearSlot, number: int, record: bytes | None, entry: DueEntry, now_ms: int
+    ) -> None:
+        """Store one message for its consumers, unless it was taken back or delivered before."""
+        try:
+            timer = read_timer_record(record or b"")
+            written_at_ms = timer.header.store_at_ms // PRECISION_MS * PRECISION_MS
+            draft, key = due_timer_draft(timer, now_ms, written_at_ms, is_roll=entry.is_roll)
+        except MalformedMessageError as error:
+            self._settle(near)
+            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
+            return
+        is_recalled = not entry.is_roll and timer.key in self._recalled and not timer.is_delete
+        if is_recalled or self._was_delivered(key):
+            self.counts.left(timer.topic)
+            self._settle(near)
+            return
+        if near.first_put is None:
+            near.first_put = self._store.written_position
+        self._in_flight += 1
+        done = partial(self._put_done, near, number, timer.topic)
+        self._commit.put([draft], now_ms, done)
+
+    def _was_delivered(self, key: DeliveryKey) -> bool:
+        """Return whether it was before a kill; once for each time that it was."""
+        if not self._delivered.get(key):
+            return False
+        self._delivered[key] -= 1
+        return True
+
+    def _put_done(self, near: NearSlot, number: int, topic: str, result: PutResult) -> None:
+        self._in_flight -= 1
+        if result.status not in _STORED and result.status is not PutStatus.MESSAGE_ILLEGAL:
+            is_busy = result.status is PutStatus.BUSY
+            self._not_before_ms = steady_ms() + (BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
+            self._push_back([(near, number)])
+            log.warning("timer.put_refused status=%s reason=%s", result.status.name, result.reason)
+        else:
+            if result.status is PutStatus.MESSAGE_ILLEGAL:
+                log.error("timer_record.passed_over reason=%s", result.reason)
+            self.counts.delivered(topic, result)
+            self._settle(near)
+        half = self._config.now.timer.timer_in_flight_max // 2
+        if self._is_stopping or self._in_flight in (0, half):
+            self._wake.set()
+
+    def _settle(self, near: NearSlot) -> None:
+        near.outstanding -= 1
+        if near.is_done:
+            self._wake.set()
+
+    # Progress
+
+    def _scan_from(self) -> int:
+        """Return where what was delivered of slots that are not done begins in the commit log."""
+        begun = [slot.first_put for slot in self._slots.values()]
+        files = self._files
+        if files is not None and files.read_at_ms <= self._delivered_until_ms:
+            begun.append(files.scan_from)  # what the last run delivered counts still
+        positions = [position for position in begun if position is not None]
+        return min([self._store.written_position, *positions])
+
+    def _leave_for_later(self, files: TimerFiles) -> None:
+        """Move what is left of slots that were begun to a slot of its own.
+
+        So the files say exactly what is to be delivered, to Java too, which knows whole slots only.
+        """
+        begun = [slot for slot in self._slots.values() if slot.first_put is not None]
+        if not begun or any(slot.is_loading for slot in self._slots.values()):
+            return
+        last = max(slot.second for slot in begun)
+        left = [
+            number for slot in self._slots.values() if slot.second <= last for number in slot.heap
+        ]
+        try:
+            for number in sorted(left):
+                self._intake.move(unpack_entry(number), last + 1)
+        except OSError:
+            log.exception("timers.not_moved second=%d", last)
+            return  # the slots stay as they are: the next start delivers what is left of them
+        for second in [one for one in self._slots if one <= last]:
+            del self._slots[second]
+        files.done(last)
+
+
+def make_timers(
+    disk: Disk,
+    runtime: Runtime,
+    *,
+    store: MessageStore,
+    commit: GroupCommit,
+    config: LiveConfig,
+    stats: BrokerStats,
+) -> Timers:
+    """Return the timers of a store, and what they are made of; nothing is opened yet."""
+    storage = TimerStorage(
+        disk,
+        store=store,
+        commit=commit,
+        config=config,
+        offload=runtime.offload,
+        clock=runtime.clock,
+    )
+    return Timers(
+        store=store,
+        commit=commit,
+        config=config,
+        storage=storage,
+        counts=TimerCounts(stats, runtime.clock),
+        offload=runtime.offload,
+        clock=runtime.clock,
+    )

@@ -1,0 +1,73 @@
+"""What a message to send must not have, because it could never be written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.errors import InvalidMessageError
+from kourou.model import properties as names
+
+_TIME_MS_MAX: Final = 10**14
+"""Of the year 5138: what is more is in microseconds."""
+_INT32_MIN: Final = -(1 << 31)
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return a copy of index keys; refuse blanks, which separate them."""
+    # A str is a sequence of str: without this, keys="o-17" would be four keys.
+    if isinstance(keys, str):
+        raise InvalidMessageError("keys is a list of texts, not one text")
+    for key in keys:
+        check_text("a key", key)
+        if " " in key:
+            raise InvalidMessageError(f"key {key!r} has a blank, which separates keys")
+    return tuple(keys)
+
+
+def check_int32(name: str, value: object) -> None:
+    """Refuse what is no 32-bit number."""
+    if not isinstance(value, int) or not _INT32_MIN <= value <= _INT32_MAX:
+        raise InvalidMessageError(f"{name} {value!r} is not a 32-bit integer")
+
+
+def check_delay_level(value: object) -> None:
+    """Refuse what is no 32-bit number, or negative."""
+    check_int32("delay_level", value)
+    if isinstance(value, int) and value < 0:
+        raise InvalidMessageError(f"delay_level {value} is negative")
+
+
+def check_timer(delay_level: int, deliver_at_ms: object, delay_ms: object) -> None:
+    """Refuse times that no message can have, and more than one of them."""
+    for name, value in (("deliver_at_ms", deliver_at_ms), ("delay_ms", delay_ms)):
+        if type(value) is not int or not 0 <= value <= _TIME_MS_MAX:
+            raise InvalidMessageError(
+                f"{name} is {value!r}; it must be whole milliseconds, 0 to {_TIME_MS_MAX}"
+            )
+    if bool(delay_level) + bool(deliver_at_ms) + bool(delay_ms) > 1:
+        raise InvalidMessageError(
+            f"delay_level {delay_level}, deliver_at_ms {deliver_at_ms} and delay_ms {delay_ms}: "
+            "give one of them"
+        )
+
+
+def check_text(what: str, text: object) -> None:
+    """Refuse what is no text that the property text can hold."""
+    if not isinstance(text, str):
+        raise InvalidMessageError(f"{what} is a str, not {type(text).__name__}")
+    if not text:
+        raise InvalidMessageError(f"{what} is empty, and an empty property does not survive")
+    if "\x02" in text:
+        raise InvalidMessageError(f"{what} {text!r} has \\x02, which ends a property")
+
+
+def check_property(name: str, value: object) -> None:
+    """Refuse a user's property that the system would take for its own, or that cannot be held."""
+    check_text("a property name", name)
+    if "\x01" in name:
+        raise InvalidMessageError(f"property name {name!r} has \\x01, which ends a name")
+    if name in names.RESERVED:
+        raise InvalidMessageError(f"property {name} is set by the system; choose another name")
+    check_text(f"the value of property {name}", value)

@@ -1,0 +1,49 @@
+"""Which timer messages a broker had delivered before it was killed.
+
+The check file is older than the last deliveries. They are in the commit log: records that bear the
+time at which they were taken out of the wheel.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.disk import Disk
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties
+from kourou.model.topic import TIMER_TOPIC
+from kourou.store.log.log_walk import walk_log
+from kourou.store.paths import COMMITLOG
+from kourou.store.state.store_sizes import log_files
+
+DeliveryKey = tuple[str, str, str, str]
+"""Topic, unique id, second that it was due; of a message that was rolled, how often it was."""
+
+_DEQUEUED: Final = f"{names.TIMER_DEQUEUE_MS}\x01".encode()
+
+
+def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
+    """Return what tells a delivery from others; equal for two sends of one message."""
+    rolled = properties.get(names.TIMER_ROLL_TIMES, "") if topic == TIMER_TOPIC else ""
+    unique_id = properties.get(names.UNIQ_KEY, "")
+    return topic, unique_id, properties.get(names.TIMER_OUT_MS, ""), rolled
+
+
+def delivered_since(disk: Disk, segment_bytes: int, start: int) -> Counter[DeliveryKey]:
+    """Return what the commit log holds of deliveries from byte `start` on; on any thread.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    found: Counter[DeliveryKey] = Counter()
+    for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, start=start):
+        header = piece.header
+        if header is None:
+            continue
+        begin = header.properties_start
+        text = piece.buffer[begin : begin + header.properties_size]
+        if _DEQUEUED in text:
+            found[delivery_key(header.topic, decode_properties(text))] += 1
+    return found

@@ -1,0 +1,128 @@
+"""The timer wheel: for each second with messages, the ends of its chain in the timer log.
+
+Its pages are in memory from the second that is read now on, 128 seconds a page; they are written by
+parts, those that changed. What is behind is forgotten, and is left in the file as it is.
+
+Source: TimerWheel.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from kourou.store.timer.layouts import SLOT, SLOTS, TimerSlot
+
+PAGE_BYTES: Final = 4096
+_PAGE_SLOTS: Final = PAGE_BYTES // SLOT.size
+_BYTES: Final = SLOT.size
+
+
+class TimerWheel:
+    """The slots from one second on, in memory.
+
+    Attributes:
+        count: messages of all slots that are not done, by what their slots say.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._dirty: set[int] = set()
+        self._seconds: list[int] = []  # a heap; of slots that are not done
+        self._behind: set[int] = set()  # pages of which all slots are done
+        self.count = 0
+
+    def load(self, pages: Iterator[tuple[int, bytes]], first: int) -> None:
+        """Take up the slots of `first` and later seconds.
+
+        Args:
+            pages: (byte of the file, up to 4096 bytes from there).
+            first: the second that is read next.
+        """
+        for at, data in pages:
+            page = bytearray(data.ljust(PAGE_BYTES, b"\0"))
+            number, is_kept = at // PAGE_BYTES, False
+            for index, (second, begin, _, count, _) in enumerate(SLOT.iter_unpack(page)):
+                is_there = first <= second < first + SLOTS and begin >= 0
+                if is_there and second % SLOTS == number * _PAGE_SLOTS + index:
+                    self._seconds.append(second)
+                    self.count += count
+                    is_kept = True
+            if is_kept:
+                self._pages[number] = page
+        heapify(self._seconds)
+
+    def slot(self, second: int) -> TimerSlot | None:
+        """Return the slot of a second; None if nothing is there."""
+        number, index = divmod(second % SLOTS, _PAGE_SLOTS)
+        page = self._pages.get(number)
+        if page is None:
+            return None
+        found, first, last, count, _ = SLOT.unpack_from(page, index * _BYTES)
+        return TimerSlot(found, first, last, count) if found == second and last >= 0 else None
+
+    def slots(self) -> list[TimerSlot]:
+        """Return all slots that are not done, in no order."""
+        return [slot for second in self._seconds if (slot := self.slot(second)) is not None]
+
+    def add(self, second: int, position: int, weight: int) -> None:
+        """Let a unit of the timer log be the last of a slot; its `previous` was the last before."""
+        slot = self.slot(second)
+        if slot is None:
+            heappush(self._seconds, second)
+            slot = TimerSlot(second, position, position, 0)
+        self.put(slot._replace(last=position, messages=slot.messages + weight))
+        self.count += weight
+
+    def put(self, slot: TimerSlot) -> None:
+        """Write a slot; one whose `last` is -1 is empty. Counts nothing."""
+        number, index = divmod(slot.second % SLOTS, _PAGE_SLOTS)
+        page = self._pages.setdefault(number, bytearray(PAGE_BYTES))
+        SLOT.pack_into(page, index * _BYTES, *slot, 0)
+        self._dirty.add(number)
+
+    @property
+    def next_second(self) -> int | None:
+        """The first second that has messages and is not done; None if none has."""
+        return self._seconds[0] if self._seconds else None
+
+    def next_seconds(self, before: int, count: int) -> list[int]:
+        """Return the first seconds, before `before`, that have messages and are not done."""
+        found: list[int] = []
+        heap = self._seconds
+        while heap and heap[0] < before and len(found) < count:
+            second = heappop(heap)
+            if not found or found[-1] != second:
+                found.append(second)
+        for second in found:
+            heappush(heap, second)
+        return found
+
+    def done(self, second: int) -> None:
+        """Note that all slots up to this second are done, and forget their pages once written."""
+        before = -1
+        while self._seconds and self._seconds[0] <= second:
+            popped = heappop(self._seconds)
+            slot = self.slot(popped)
+            if slot is not None and popped != before:
+                self.count -= slot.messages
+            self._behind.add(popped % SLOTS // _PAGE_SLOTS)
+            before = popped
+        self._behind.discard((second + 1) % SLOTS // _PAGE_SLOTS)
+        for number in self._behind - self._dirty:
+            self._pages.pop(number, None)
+            self._behind.discard(number)
+
+    def take_dirty(self) -> Sequence[tuple[int, bytes]]:
+        """Return (byte of the file, contents) of pages that changed since this was called last."""
+        dirty, self._dirty = sorted(self._dirty), set()
+        return [(number * PAGE_BYTES, bytes(self._pages[number])) for number in dirty]
+
+    def all_dirty(self) -> None:
+        """Count all pages as changed."""
+        self._dirty.update(self._pages)
+
+    def not_written(self, pages: Sequence[tuple[int, bytes]]) -> None:
+        """Count pages that `take_dirty` gave as changed again: they did not reach the disk."""
+        self._dirty.update(at // PAGE_BYTES for at, _ in pages if at // PAGE_BYTES in self._pages)

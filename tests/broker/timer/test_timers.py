@@ -1,0 +1,48 @@
+"""Delivery of messages that wait for a time, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kourou.model import properties as names
+from kourou.model.message import Message
+from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.timer.timer_rig import send_at
+
+
+def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
+    async def test(parts: BrokerParts) -> None:
+        due_at_ms = parts.clock.now_ms() + 5_432
+        await send_at(parts, b"late", due_at_ms)
+        await asyncio.sleep(5.331)
+        assert bodies(parts) == []
+        await asyncio.sleep(0.15)
+        [message] = messages(parts)
+        assert message.body == b"late"
+        assert 0 <= message.store_at_ms - due_at_ms <= 50
+        assert message.properties[names.TIMER_DELIVER_MS] == str(due_at_ms)
+
+    run(test)
+
+
+def test_a_producer_sends_for_a_time_and_a_consumer_gets_it_then() -> None:
+    async def main() -> None:
+        got: list[tuple[bytes, int]] = []
+        async with Cluster() as cluster, cluster.producer() as producer:
+            clock = cluster.runtime.clock
+            await producer.send(Message("T", b"now"))
+            consumer = cluster.push_consumer("c")
+            consumer.subscribe("T")
+            consumer.listen(lambda message: got.append((message.body, clock.now_ms())))
+            async with consumer:
+                due_at_ms = clock.now_ms() + 30_250
+                receipt = await producer.send(Message("T", b"later", deliver_at_ms=due_at_ms))
+                assert receipt.recall_handle is not None
+                await asyncio.sleep(60)
+        assert [body for body, _ in got] == [b"now", b"later"]
+        assert 0 <= got[1][1] - due_at_ms <= 200
+
+    run_virtual(main())

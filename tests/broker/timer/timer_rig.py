@@ -1,0 +1,48 @@
+"""A broker that delivers messages at their time, and what is sent to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.protocol.message_layout import RecordDraft
+from kourou.testing.broker_parts import BrokerParts
+
+
+def timer_draft(
+    parts: BrokerParts,
+    body: bytes,
+    due_at_ms: int,
+    *,
+    unique_id: str = "",
+    topic: str = "T",
+    queue_id: int = 0,
+    takes_back: str = "",
+) -> RecordDraft:
+    """Return a message that waits for a time, as a send would store it now."""
+    draft = parts.draft(body, topic=topic, queue_id=queue_id)
+    said = decode_properties(draft.properties)
+    said[names.TIMER_DELIVER_MS] = str(due_at_ms)
+    said[names.UNIQ_KEY] = unique_id or f"id-{body.decode()}"
+    if takes_back:
+        said[names.TIMER_DEL_UNIQKEY] = takes_back
+    placed = parts.timers.sends(parts.runtime.random).place(
+        topic, queue_id, said, parts.clock.now_ms()
+    )
+    return replace(
+        draft,
+        topic=placed.topic.encode(),
+        queue_id=placed.queue_id,
+        properties=encode_properties(said),
+    )
+
+
+async def send(parts: BrokerParts, *drafts: RecordDraft) -> None:
+    """Store messages and wait until they are acknowledged."""
+    await parts.store_messages(drafts)
+
+
+async def send_at(parts: BrokerParts, body: bytes, due_at_ms: int, **said: str) -> None:
+    """Store a message that waits, for queue 0 of topic T."""
+    await send(parts, timer_draft(parts, body, due_at_ms, **said))  # type: ignore[arg-type]
