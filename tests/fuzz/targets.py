@@ -26,6 +26,7 @@ from kourou.errors import (
     MalformedMessageError,
     ProtocolError,
 )
+from kourou.filter.sql92 import SqlFilter
 from kourou.filter.tags import matches_code, parse_tags
 from kourou.model.msgid import decode_offset_msg_id, decode_unique_id
 from kourou.model.properties import decode_properties, encode_properties
@@ -227,10 +228,27 @@ def _json(data: bytes) -> None:
         loads(dumps(value))
 
 
+_SQL92: Final = (
+    b"a > 5 AND b = 'x' OR NOT (c BETWEEN -1.5e3 AND 9223372036854775807)",
+    b"$a_1 IN ('x', 'it''s') AND b NOT CONTAINS 'y' -- comment\n AND c IS NOT NULL",
+    b"((TRUE)) /* x */ <> FALSE AND d STARTSWITH '\xe4\xb8\xad' OR e ENDSWITH ''",
+    b"(" * 70 + b"a" + b")" * 70,
+    b"NOT " * 70 + b"a",
+    b"a = 1" + b" AND a = 1" * 200,
+)
+
+
+def _sql92(data: bytes) -> None:
+    compiled = SqlFilter(data.decode(errors="replace"))
+    for text in ("1", "-0.0", "NaN", "x", "", "true"):
+        compiled.matches(dict.fromkeys("abcde", text))
+
+
 def _texts() -> Iterator[Target]:
     yield Target("properties", _properties, corpus.properties())
     tags = (b"*", b"", b"TagA || TagB", b"a||b||c", b"||", "\u8ba2\u5355 || \U0001f600".encode())
     yield Target("text.tags", _tags, tags, (FilterSyntaxError,))
+    yield Target("text.sql92", _sql92, _SQL92, (FilterSyntaxError,))
     ids = (
         b"0A00000100002A9F0000000000000003",
         b"7F000001000018B4AAC2000000000000",

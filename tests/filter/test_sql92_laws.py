@@ -1,0 +1,281 @@
+"""Expressions obey three-valued logic, and agree with a model of a few lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import FilterEvaluationError, FilterSyntaxError
+from kourou.filter.java_numbers import compare_doubles, read_double, read_int, read_long
+from kourou.filter.parser import DEPTH_MAX, LENGTH_MAX
+from kourou.filter.sql92 import CACHED_MAX, SqlFilter, check_sql, compile_sql
+
+Outcome = bool | str | None
+"""What an expression gives: a truth, None for unknown, or the name of an error."""
+
+
+class Case(NamedTuple):
+    """A text and what it means."""
+
+    text: str
+    of: Callable[[Mapping[str, str]], Outcome]
+
+
+ERROR = "error"
+NAMES = st.sampled_from("abc")
+TEXTS = st.sampled_from(["1", "2", "-3", "x", "1.5", "true", "99999999999", " 1", ""])
+SETS = st.dictionaries(NAMES, TEXTS)
+
+
+def _integer(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    is_int = digits.isdigit() and -(2**31) <= int(text) < 2**31
+    return int(text) if is_int else None
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Case:
+    name, sign = draw(NAMES), draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">="]))
+    number = draw(st.integers(-5, 5))
+
+    def of(properties: Mapping[str, str]) -> Outcome:
+        if name not in properties:
+            return None
+        value = _integer(properties[name])
+        if value is None:
+            return ERROR
+        return {
+            "=": value == number,
+            "<>": value != number,
+            "<": value < number,
+            "<=": value <= number,
+            ">": value > number,
+            ">=": value >= number,
+        }[sign]
+
+    return Case(f"({name} {sign} {number})", of)
+
+
+@st.composite
+def others(draw: st.DrawFn) -> Case:
+    name, text = draw(NAMES), draw(TEXTS)
+    kind = draw(st.sampled_from(["is null", "in", "text", "contains", "constant"]))
+    if kind == "is null":
+        return Case(f"({name} IS NULL)", lambda p: name not in p)
+    if kind == "in":
+        return Case(
+            f"({name} IN ('{text}', 'x'))", lambda p: p[name] in (text, "x") if name in p else None
+        )
+    if kind == "text":
+        return Case(f"({name} = '{text}')", lambda p: p[name] == text if name in p else None)
+    if kind == "contains":
+        return Case(f"({name} CONTAINS '{text}')", lambda p: bool(text) and text in p.get(name, ""))
+    truth = draw(st.sampled_from([True, False, None]))
+    return Case({True: "TRUE", False: "FALSE", None: "NULL"}[truth], lambda _: truth)
+
+
+def _not(case: Case) -> Case:
+    def of(properties: Mapping[str, str]) -> Outcome:
+        value = case.of(properties)
+        return not value if isinstance(value, bool) else value
+
+    return Case(f"(NOT {case.text})", of)
+
+
+def _joined(left: Case, right: Case, word: str) -> Case:
+    def of(properties: Mapping[str, str]) -> Outcome:
+        decides = word == "OR"
+        first = left.of(properties)
+        if first == ERROR or first is decides:
+            return first
+        second = right.of(properties)
+        if second == ERROR or second is decides:
+            return second
+        return None if first is None or second is None else not decides
+
+    return Case(f"({left.text} {word} {right.text})", of)
+
+
+CASES = st.recursive(
+    st.one_of(comparisons(), others()),
+    lambda inner: st.one_of(
+        st.builds(_not, inner),
+        st.builds(_joined, inner, inner, st.sampled_from(["AND", "OR"])),
+    ),
+    max_leaves=12,
+)
+
+
+def outcome(text: str, properties: Mapping[str, str]) -> Outcome:
+    try:
+        return SqlFilter(text).evaluate(properties)
+    except FilterEvaluationError:
+        return ERROR
+
+
+@given(CASES, SETS)
+def test_an_expression_gives_what_the_model_gives(case: Case, properties: dict[str, str]) -> None:
+    assert outcome(case.text, properties) == case.of(properties)
+    assert SqlFilter(case.text).matches(properties) is (case.of(properties) is True)
+
+
+@given(CASES, CASES, SETS)
+def test_de_morgan_holds_with_unknown_and_errors(
+    left: Case, right: Case, properties: dict[str, str]
+) -> None:
+    one = f"NOT ({left.text} AND {right.text})"
+    other = f"(NOT {left.text}) OR (NOT {right.text})"
+    assert outcome(one, properties) == outcome(other, properties)
+
+
+@given(CASES, SETS)
+def test_not_twice_is_nothing(case: Case, properties: dict[str, str]) -> None:
+    assert outcome(f"NOT NOT {case.text}", properties) == outcome(case.text, properties)
+
+
+@given(st.lists(CASES, min_size=2, max_size=6), st.sampled_from(["AND", "OR"]), SETS)
+def test_a_chain_is_what_its_nested_form_is(
+    cases: list[Case], word: str, properties: dict[str, str]
+) -> None:
+    nested = cases[0].text
+    for case in cases[1:]:
+        nested = f"({nested} {word} {case.text})"
+    chain = f" {word} ".join(case.text for case in cases)
+    assert outcome(chain, properties) == outcome(nested, properties)
+    assert SqlFilter(chain).text == SqlFilter(nested).text
+
+
+@given(st.text() | st.text(alphabet="ab01.'()=<>,+-*/ \nANDORTINUL$_eE"))
+def test_random_text_raises_the_parse_error_only(text: str) -> None:
+    position = 0
+    try:
+        SqlFilter(text).matches({"a": "1", "b": text})
+    except FilterSyntaxError as error:
+        position = error.position
+    assert 0 <= position <= len(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 10_000 + "a" + ")" * 10_000,
+        "NOT " * 10_000 + "a",
+        "- " * 10_000 + "1 = 1",
+        "a = 1" + " = TRUE" * 5_000,
+        "a" + " IS NULL" * 5_000,
+    ],
+    ids=["parentheses", "NOT", "minus", "equals", "IS NULL"],
+)
+def test_what_is_too_deep_is_refused_by_name(text: str) -> None:
+    with pytest.raises(FilterSyntaxError, match=f"more than {DEPTH_MAX}"):
+        SqlFilter(text)
+
+
+def test_as_deep_as_may_be_is_compiled_and_run_and_a_long_chain_is_not_deep() -> None:
+    deep = "(" * DEPTH_MAX + "a = 1" + ")" * DEPTH_MAX
+    assert SqlFilter(deep).matches({"a": "1"})
+    assert SqlFilter("NOT " * (DEPTH_MAX - 2) + "(a = 1)").matches({"a": "1"})
+    assert SqlFilter("a = 1" + " OR a = 1" * 5_000).matches({"a": "1"})
+
+
+def test_what_is_too_long_is_refused() -> None:
+    with pytest.raises(FilterSyntaxError, match=f"at most {LENGTH_MAX}"):
+        SqlFilter("a = '" + "x" * LENGTH_MAX + "'")
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy", "position"),
+    [
+        ("a != 1", "write <>", 2),
+        ('a = "x"', "single quotes", 4),
+        ("a = 1 && b = 2", "write AND", 6),
+        ("a = 'x", "ends in a single quote", 4),
+        ("a =", "not the end", 3),
+        ("a = 0.0", "write 0", 4),
+        ("a = NULL", "write IS NULL", 2),
+        ("b > 'x'", "only numbers", 2),
+        ("a BETWEEN 5 AND 0", "the smaller comes first", 2),
+        ("1 + a", "neither true nor false", 0),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_its_remedy(
+    text: str, remedy: str, position: int
+) -> None:
+    with pytest.raises(FilterSyntaxError, match=remedy) as caught:
+        SqlFilter(text)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("text", ["a = 1)", "b LIKE 'x'", "a + 1 = 2", "a = 07", "a = 1 b"])
+def test_text_that_brokers_ignore_is_refused_where_it_is_written(text: str) -> None:
+    assert compile_sql(text).ignored_at is not None
+    with pytest.raises(FilterSyntaxError, match="ignores what follows"):
+        check_sql(text)
+
+
+def test_compiled_expressions_are_kept_and_no_more_than_so_many() -> None:
+    assert compile_sql("a = 1") is compile_sql("a = 1")
+    for number in range(2 * CACHED_MAX):
+        compile_sql(f"a = {number}")
+    assert compile_sql.cache_info().currsize == CACHED_MAX
+
+
+@given(st.integers(-(2**70), 2**70))
+def test_whole_numbers_have_their_bits(number: int) -> None:
+    for read, bits in ((read_int, 31), (read_long, 63)):
+        if -(1 << bits) <= number < 1 << bits:
+            assert read(str(number)) == number
+        else:
+            with pytest.raises(FilterEvaluationError):
+                read(str(number))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1.", 1.0),
+        (".5", 0.5),
+        ("1e3", 1000.0),
+        ("1d", 1.0),
+        ("1.5F", 1.5),
+        (" 7\n", 7.0),
+        ("-Infinity", -math.inf),
+        ("1e999", math.inf),
+        ("0x1p3", 8.0),
+        ("-0x1.8p1d", -3.0),
+        ("0x1p99999", math.inf),
+    ],
+)
+def test_doubles_are_read_as_java_reads_them(text: str, number: float) -> None:
+    assert read_double(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "inf", "nan", "1_0", "0x10", "1e", ".", "٣", "+-1", "1 2"]
+)
+def test_what_java_does_not_read_as_a_double_is_none(text: str) -> None:
+    with pytest.raises(FilterEvaluationError):
+        read_double(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("+5", 5), ("٣", 3), ("0" * 5000 + "1", 1)])
+def test_integers_are_read_as_java_reads_them(text: str, number: int) -> None:
+    assert read_int(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-", "1_0", " 1", "1L", "\U0001d7cf", "²"])
+def test_what_java_does_not_read_as_an_integer_is_none(text: str) -> None:
+    with pytest.raises(FilterEvaluationError):
+        read_int(text)
+
+
+def test_doubles_are_ordered_as_java_orders_them() -> None:
+    ordered = [-math.inf, -1.0, -0.0, 0.0, 1.0, math.inf, math.nan]
+    for at, one in enumerate(ordered):
+        for place, other in enumerate(ordered):
+            assert compare_doubles(one, other) == (at > place) - (at < place)
