@@ -32,4 +32,8 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
     unsubscribe = calls(AsyncPushConsumer.unsubscribe)
     listen = calls(AsyncPushConsumer.listen)
     listen_in_batches = calls(AsyncPushConsumer.listen_in_batches)
+    pause = calls(AsyncPushConsumer.pause)
+    resume = calls(AsyncPushConsumer.resume)
+    is_paused = calls(AsyncPushConsumer.is_paused)
+    reconfigure = calls(AsyncPushConsumer.reconfigure)
     run_forever = waits(AsyncPushConsumer.run_forever)

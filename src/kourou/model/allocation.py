@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from kourou.errors import ConfigError, UsageError
+from kourou.model.kept import Kept
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_retry_topic
 
@@ -123,6 +124,7 @@ class MachineRooms:
         self._rooms = frozenset([rooms] if isinstance(rooms, str) else rooms)
         if not self._rooms or not all(isinstance(room, str) for room in self._rooms):
             raise ConfigError(f"the machine rooms are {rooms!r}: give the names of one or more")
+        self._inside = Kept(self._queues_inside)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
@@ -130,11 +132,14 @@ class MachineRooms:
         """Return the own share of the queues in these rooms."""
         if self_id not in consumer_ids:
             return []
-        inside = [queue for queue in queues if _room_of(queue.broker_name) in self._rooms]
+        inside = self._inside.get(queues)
         index, count = consumer_ids.index(self_id), len(consumer_ids)
         share, rest = divmod(len(inside), count)
         own = inside[index * share : (index + 1) * share]
         return own + inside[count * share + index :][:1] if index < rest else own
+
+    def _queues_inside(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+        return [queue for queue in queues if _room_of(queue.broker_name) in self._rooms]
 
     def __repr__(self) -> str:
         return f"MachineRooms({sorted(self._rooms)})"
@@ -147,8 +152,9 @@ class NearbyMachineRooms:
     names. How a room is shared out says another strategy.
 
     Args:
-        queue_room: a queue's room, such as `lambda queue: queue.broker_name.split("@")[0]`.
-        consumer_room: the room of a client id.
+        queue_room: a queue's room, such as `lambda queue: queue.broker_name.split("@")[0]`. Always
+            the same for the same queue: what it says is remembered.
+        consumer_room: the room of a client id; likewise.
         inner: shares out each room's queues.
 
     Raises:
@@ -169,6 +175,8 @@ class NearbyMachineRooms:
         self._queue_room = queue_room
         self._consumer_room = consumer_room
         self._inner = inner
+        self._queues_by_room = Kept(self._queue_rooms)
+        self._members_by_room = Kept(self._member_rooms)
 
     @property
     def name(self) -> str:
@@ -185,28 +193,33 @@ class NearbyMachineRooms:
         """
         if self_id not in consumer_ids:
             return []
-        members: dict[str, list[str]] = {}
-        for consumer_id in consumer_ids:
-            members.setdefault(self._member_room(consumer_id), []).append(consumer_id)
-        rooms: dict[str, list[MessageQueue]] = {}
+        rooms, members = self._queues_by_room.get(queues), self._members_by_room.get(consumer_ids)
+        here = self._consumer_room(self_id)
+        nearby = rooms.get(here)
+        own = list(self._inner(nearby, members[here], self_id)) if nearby else []
+        for room, inside in rooms.items():
+            if room not in members:
+                own += self._inner(inside, consumer_ids, self_id)
+        return own
+
+    def _queue_rooms(self, queues: tuple[MessageQueue, ...]) -> dict[str, tuple[MessageQueue, ...]]:
+        """Return the queues by room, in the order of the rooms' names."""
+        found: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             room = self._queue_room(queue)
             if not room:
                 raise UsageError(f"queue_room gave no room for {queue}")
-            rooms.setdefault(room, []).append(queue)
-        here = self._member_room(self_id)
-        nearby = rooms.pop(here, [])
-        own = list(self._inner(nearby, members[here], self_id)) if nearby else []
-        for room in sorted(rooms):
-            if room not in members:
-                own += self._inner(rooms[room], consumer_ids, self_id)
-        return own
+            found.setdefault(room, []).append(queue)
+        return {room: tuple(found[room]) for room in sorted(found)}
 
-    def _member_room(self, consumer_id: str) -> str:
-        room = self._consumer_room(consumer_id)
-        if not room:
-            raise UsageError(f"consumer_room gave no room for client id {consumer_id}")
-        return room
+    def _member_rooms(self, consumer_ids: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        found: dict[str, list[str]] = {}
+        for consumer_id in consumer_ids:
+            room = self._consumer_room(consumer_id)
+            if not room:
+                raise UsageError(f"consumer_room gave no room for client id {consumer_id}")
+            found.setdefault(room, []).append(consumer_id)
+        return {room: tuple(ids) for room, ids in found.items()}
 
 
 def strategy_name(allocation: object) -> str:

@@ -16,61 +16,23 @@ Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java, apac
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import md5
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 from kourou.errors import ConfigError
+from kourou.model.kept import Kept
 from kourou.model.queue import MessageQueue
 
 VIRTUAL_NODES: Final = 10
 """Java's points of a member."""
 VIRTUAL_NODES_MAX: Final = 1_000
 """So many points of 1,000 members take a second to make."""
-_KEPT_MAX: Final = 32
-"""Lists whose points are kept: those of a consumer's topics, mostly."""
 _IDS_KEPT_MAX: Final = 16_384
 """Client ids whose points are kept."""
 _BITS: Final = 32
 _PLACE_MAX: Final = (1 << _BITS) - 1
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class _Ring(NamedTuple):
-    """The points of all members, sorted: `place << 32 | index of the id`."""
-
-    ids: tuple[str, ...]
-    points: list[int]
-
-
-class _QueuePoints(NamedTuple):
-    """The points of all queues, sorted: `place << 32 | index of the queue`."""
-
-    queues: Sequence[MessageQueue]
-    points: list[int]
-
-
-class _Kept(Generic[K, V]):
-    """The last few results of a function, found again by what they were made of.
-
-    A result is replaced as a whole, so that threads see the old list or the new one.
-    """
-
-    def __init__(self, make: Callable[[K], V], fits: Callable[[V, K], bool]) -> None:
-        self._make = make
-        self._fits = fits
-        self._kept: tuple[V, ...] = ()
-
-    def get(self, key: K) -> V:
-        for value in self._kept:
-            if self._fits(value, key):
-                return value
-        value = self._make(key)
-        self._kept = (value, *self._kept[: _KEPT_MAX - 1])
-        return value
 
 
 class ConsistentHash:
@@ -91,11 +53,8 @@ class ConsistentHash:
                 f"virtual_nodes is {virtual_nodes!r}; it must be 1 to {VIRTUAL_NODES_MAX}"
             )
         self._virtual_nodes = virtual_nodes
-        self._rings = _Kept(self._make_ring, lambda ring, ids: ring.ids == ids)
-        # By identity first: to compare 10,000 queues takes longer than all else.
-        self._queues = _Kept(
-            _make_queue_points, lambda kept, queues: kept.queues is queues or kept.queues == queues
-        )
+        self._rings = Kept(self._make_ring)
+        self._points = Kept(_queue_points)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
@@ -103,22 +62,20 @@ class ConsistentHash:
         """Return the own share, in the order of `queues`."""
         if self_id not in consumer_ids or not queues:
             return []
-        ring = self._rings.get(tuple(consumer_ids)).points
+        ring, points = self._rings.get(consumer_ids), self._points.get(queues)
         index = consumer_ids.index(self_id)
-        points = self._queues.get(queues).points
         own: list[int] = []
         for place in _member_places(self_id, self._virtual_nodes):
             own += _arc(ring, place, index, points)
         return [queues[at] for at in sorted(set(own))]
 
-    def _make_ring(self, ids: tuple[str, ...]) -> _Ring:
-        points = [
+    def _make_ring(self, ids: tuple[str, ...]) -> list[int]:
+        """Return the points of all members, sorted: `place << 32 | index of the id`."""
+        return sorted(
             place << _BITS | index
             for index, consumer_id in enumerate(ids)
             for place in _member_places(consumer_id, self._virtual_nodes)
-        ]
-        points.sort()
-        return _Ring(ids, points)
+        )
 
     def __repr__(self) -> str:
         return f"ConsistentHash({self._virtual_nodes})"
@@ -143,11 +100,9 @@ def _member_places(consumer_id: str, virtual_nodes: int) -> tuple[int, ...]:
     return tuple(place_of(f"{consumer_id}-{number}") for number in range(virtual_nodes))
 
 
-def _make_queue_points(queues: Sequence[MessageQueue]) -> _QueuePoints:
-    points = [place_of(queue_key(queue)) << _BITS | at for at, queue in enumerate(queues)]
-    points.sort()
-    # A copy unless nobody can change it: what was kept must go on to be what it was made of.
-    return _QueuePoints(queues if isinstance(queues, tuple) else list(queues), points)
+def _queue_points(queues: tuple[MessageQueue, ...]) -> list[int]:
+    """Return the points of all queues, sorted: `place << 32 | index of the queue`."""
+    return sorted(place_of(queue_key(queue)) << _BITS | at for at, queue in enumerate(queues))
 
 
 def _arc(ring: list[int], place: int, index: int, points: list[int]) -> list[int]:

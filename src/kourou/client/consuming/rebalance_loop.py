@@ -92,7 +92,7 @@ class RebalanceLoop:
         self._subscriptions = subscriptions
         self._config = config
         self._allocate = find_strategy(config.allocation)
-        self._queues: dict[str, tuple[TopicRoute, list[MessageQueue]]] = {}  # of routes held
+        self._queues: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}  # of routes held
         self._held = held
         held.on_lost = self.wake
         self._is_alone = is_alone
@@ -221,11 +221,11 @@ class RebalanceLoop:
         own_id, held = self._instance.client_id, self._held.of_topic(topic)
         return plan_changes(held, queues, java_order(ids), own_id, self._allocate)
 
-    def _queues_of(self, topic: str, route: TopicRoute) -> list[MessageQueue]:
+    def _queues_of(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
         """Return the topic's queues, listed once for as long as the route is the same."""
         known = self._queues.get(topic)
         if known is None or known[0] is not route:
-            known = self._queues[topic] = (route, subscribe_queues(topic, route))
+            known = self._queues[topic] = (route, tuple(subscribe_queues(topic, route)))
         return known[1]
 
     async def _change(

@@ -1,0 +1,180 @@
+"""What does sharing queues out cost a group of many members?
+
+    python -m bench.rebalance [--members N] [--queues N] [--rounds N]
+
+Each of the members does what its pass does with a topic's queues and the answer to "who is there":
+it reads that answer, sorts it, finds its share and compares that with what it holds. Figures are
+CPU of all members together, for one pass of each:
+
+    first       nothing is known, and nothing is held
+    unchanged   the pass of each 20 s
+    joined      one member more than in the pass before
+    members     the same as `unchanged`, without reading the answer
+
+Members of one process share what the consistent hash keeps of queues and ids, as consumers of one
+program do; in `alone`, each has it for itself, as members on machines of their own have: then each
+machine pays the total divided by the members. Every 50th member is measured there.
+
+All times are CPU of this process, and the smallest of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from kourou.broker.assignment import assign
+from kourou.client.consuming.rebalance import java_order, plan_changes
+from kourou.model.allocation import (
+    Allocate,
+    MachineRooms,
+    NearbyMachineRooms,
+    allocate_averagely,
+    allocate_by_circle,
+    strategy_name,
+)
+from kourou.model.consistent_hash import ConsistentHash
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies import SetMessageRequestMode, decode_consumer_list, encode_consumer_list
+
+BROKERS: Final = 10
+ROOMS: Final = 5
+_ALONE_STEP: Final = 50
+
+
+class Strategy(NamedTuple):
+    """A strategy to measure.
+
+    Attributes:
+        make: makes it, for all members or for each.
+        is_alone: whether each member has its own; few are measured then.
+    """
+
+    name: str
+    make: Callable[[], Allocate]
+    is_alone: bool = False
+
+
+def queue_room(queue: MessageQueue) -> str:
+    """Return a queue's room."""
+    return queue.broker_name.partition("@")[0]
+
+
+def consumer_room(consumer_id: str) -> str:
+    """Return a member's room: one of few."""
+    return f"room{int(consumer_id.rpartition('@')[2]) % ROOMS}"
+
+
+STRATEGIES: Final = (
+    Strategy("AVG", lambda: allocate_averagely),
+    Strategy("AVG_BY_CIRCLE", lambda: allocate_by_circle),
+    Strategy("CONSISTENT_HASH", ConsistentHash),
+    Strategy("CONSISTENT_HASH, alone", ConsistentHash, is_alone=True),
+    Strategy("MACHINE_ROOM", lambda: MachineRooms([f"room{room}" for room in range(ROOMS)])),
+    Strategy("MACHINE_ROOM_NEARBY-AVG", lambda: NearbyMachineRooms(queue_room, consumer_room)),
+)
+
+
+class Group:
+    """The members of a group, and what each holds.
+
+    Args:
+        ids: of the members, in any order.
+        queues: of the topic, sorted.
+        strategy: how they are shared out.
+    """
+
+    def __init__(
+        self, ids: Sequence[str], queues: Sequence[MessageQueue], strategy: Strategy
+    ) -> None:
+        self._queues = queues
+        self._strategy = strategy
+        shared = strategy.make()
+        self._allocate = {one: self._own(shared) for one in ids}
+        self._held: dict[str, frozenset[MessageQueue]] = dict.fromkeys(ids, frozenset())
+
+    def _own(self, shared: Allocate) -> Allocate:
+        return self._strategy.make() if self._strategy.is_alone else shared
+
+    def join(self, member: str) -> None:
+        """Let one more be there."""
+        self._allocate[member] = self._own(next(iter(self._allocate.values())))
+        self._held[member] = frozenset()
+
+    def rebalance(self, *, is_told: bool = True) -> float:
+        """Let each member make its pass; return the CPU that it took, in seconds.
+
+        Args:
+            is_told: whether the members read the broker's answer, or have it.
+        """
+        body = encode_consumer_list(list(self._held))
+        ids = java_order(decode_consumer_list(body))
+        step = _ALONE_STEP if self._strategy.is_alone else 1
+        began_s = time.process_time()
+        for member, held in list(self._held.items())[::step]:
+            known = java_order(decode_consumer_list(body)) if is_told else ids
+            changes = plan_changes(held, self._queues, known, member, self._allocate[member])
+            if not changes.is_empty:
+                self._held[member] = held.difference(changes.released).union(changes.added)
+        took_s = time.process_time() - began_s
+        owned = sorted(queue for held in self._held.values() for queue in held)
+        assert step > 1 or owned == list(self._queues), "every queue has one owner"
+        return took_s * step
+
+
+def ask_broker(ids: Sequence[str], queues: Sequence[MessageQueue]) -> float:
+    """Return the CPU seconds that a broker needs to answer each member once."""
+    mode = SetMessageRequestMode("Orders", "billing")
+    ids = sorted(ids)
+    began_s = time.process_time()
+    for member in ids:
+        assign(queues, sorted(ids), member, allocate_averagely, mode)
+    return time.process_time() - began_s
+
+
+def measure(members: int, queue_count: int, strategy: Strategy) -> tuple[float, ...]:
+    """Return the CPU seconds of each kind of pass."""
+    queues = tuple(
+        sorted(
+            MessageQueue("Orders", f"room{at % ROOMS}@broker-{at % BROKERS}", at // BROKERS)
+            for at in range(queue_count)
+        )
+    )
+    ids = [f"10.0.{number // 256}.{number % 256}@{number}" for number in range(members)]
+    group = Group(ids, queues, strategy)
+    first_s, unchanged_s = group.rebalance(), group.rebalance()
+    group.join(f"10.1.0.1@{members}")
+    joined_s = group.rebalance()
+    return first_s, unchanged_s, joined_s, group.rebalance(is_told=False)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--members", type=int, default=1_000)
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    table = Table(title=f"{args.members:,} members, {args.queues:,} queues: CPU of all, in ms")
+    for name in ("strategy", "first", "unchanged", "joined", "members"):
+        table.add_column(name, justify="left" if name == "strategy" else "right")
+    for strategy in STRATEGIES:
+        rounds = [measure(args.members, args.queues, strategy) for _ in range(args.rounds)]
+        best = [min(times) * 1000 for times in zip(*rounds, strict=True)]
+        table.add_row(strategy.name, *(f"{one:,.0f}" for one in best))
+    Console(width=100).print(table)
+    queues = [MessageQueue("Orders", "broker-0", number) for number in range(args.queues)]
+    ids = [f"10.0.0.1@{number}" for number in range(args.members)]
+    broker_s = min(ask_broker(ids, queues) for _ in range(args.rounds))
+    print(f"A broker that shares out, {strategy_name(allocate_averagely)}: {broker_s * 1000:,.0f}")
+
+
+if __name__ == "__main__":
+    main()
