@@ -123,8 +123,8 @@ class ConsumerFilters:
         """Take over what a heartbeat of the group says; what it does not name is dead."""
         topics = set()
         for subscription in subscriptions:
-            topics.add(subscription.topic)
             if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
+                topics.add(subscription.topic)
                 self._register_one(group, subscription)
         for topic in self._topics_of.get(group, set()) - topics:
             self._die(self._by_topic[topic][group])
@@ -182,6 +182,7 @@ class ConsumerFilters:
         """
         topic, expression = subscription.topic, subscription.sub_string
         reason = ""
+        self._make_room(len(expression))
         if self._count >= FILTERS_MAX:
             reason = f"{FILTERS_MAX} filters are registered"
         elif self._length + len(expression) > EXPRESSIONS_LENGTH_MAX:
@@ -204,6 +205,16 @@ class ConsumerFilters:
             self._positions(group, topic),
             compiled,
         )
+
+    def _make_room(self, length: int) -> None:
+        """Forget filters of groups that are gone, if there is no room otherwise."""
+        is_full = self._count >= FILTERS_MAX
+        if not is_full and self._length + length <= EXPRESSIONS_LENGTH_MAX:
+            return
+        for filters in list(self._by_topic.values()):
+            for one in list(filters.values()):
+                if one.is_dead:
+                    self._forget(one, "no room")
 
     def _add(self, made: ConsumerFilter) -> None:
         self._by_topic.setdefault(made.topic, {})[made.group] = made
