@@ -174,14 +174,14 @@ class NearbyMachineRooms:
             raise ConfigError(f"inner is {inner!r}: give a strategy, such as ConsistentHash()")
         self._queue_room = queue_room
         self._consumer_room = consumer_room
-        self._inner = inner
+        self.inner = inner
         self._queues_by_room = Kept(self._queue_rooms)
         self._members_by_room = Kept(self._member_rooms)
 
     @property
     def name(self) -> str:
         """Java's name of it: that of the inner strategy is in it."""
-        return NEARBY + strategy_name(self._inner)
+        return NEARBY + strategy_name(self.inner)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
@@ -196,10 +196,10 @@ class NearbyMachineRooms:
         rooms, members = self._queues_by_room.get(queues), self._members_by_room.get(consumer_ids)
         here = self._consumer_room(self_id)
         nearby = rooms.get(here)
-        own = list(self._inner(nearby, members[here], self_id)) if nearby else []
+        own = list(self.inner(nearby, members[here], self_id)) if nearby else []
         for room, inside in rooms.items():
             if room not in members:
-                own += self._inner(inside, consumer_ids, self_id)
+                own += self.inner(inside, consumer_ids, self_id)
         return own
 
     def _queue_rooms(self, queues: tuple[MessageQueue, ...]) -> dict[str, tuple[MessageQueue, ...]]:

@@ -20,6 +20,7 @@ from kourou.model.allocation import (
     Allocate,
     ConfiguredQueues,
     MachineRooms,
+    NearbyMachineRooms,
     allocate_averagely,
     allocate_by_circle,
     strategy_name,
@@ -138,7 +139,7 @@ def _checked(
     share: object, queues: Sequence[MessageQueue], allocate: Allocate
 ) -> Sequence[MessageQueue]:
     """Return the share if it is one. Kourou's own strategies are believed: looking costs more."""
-    if isinstance(allocate, _BELIEVED) or allocate in (allocate_averagely, allocate_by_circle):
+    if _is_believed(allocate):
         return cast("Sequence[MessageQueue]", share)
     name = strategy_name(allocate)
     if isinstance(share, str) or not isinstance(share, Collection):
@@ -150,4 +151,8 @@ def _checked(
     return tuple(share)
 
 
-_BELIEVED: Final = (ConsistentHash, ConfiguredQueues, MachineRooms)
+def _is_believed(allocate: Allocate) -> bool:
+    if isinstance(allocate, NearbyMachineRooms):
+        return _is_believed(allocate.inner)
+    own = (ConsistentHash, ConfiguredQueues, MachineRooms)
+    return isinstance(allocate, own) or allocate in (allocate_averagely, allocate_by_circle)
