@@ -18,7 +18,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kourou.client.background import BackgroundTasks
 from kourou.client.consuming.acknowledgements import Acknowledgements
@@ -34,6 +34,7 @@ from kourou.client.consuming.listener_runs import (
     Unfinished,
 )
 from kourou.client.consuming.redelivery import Redelivery, is_instruction, redelivery_of
+from kourou.client.consuming.returned_values import ReturnedValues, check_listener
 from kourou.client.consuming.workers import Workers
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
@@ -62,6 +63,9 @@ class ListenerCall:
         is_batch: what `listener` takes.
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
         watch: told of each call.
+
+    Raises:
+        UsageError: the listener is a generator function, which would do nothing.
     """
 
     def __init__(
@@ -72,11 +76,13 @@ class ListenerCall:
         run_blocking: Offload,
         watch: ConsumeWatch,
     ) -> None:
+        check_listener(listener)
         self.is_batch = is_batch
         self.is_coroutine = is_coroutine_function(listener)
         self.listener: Callable[[Any], Any] = listener
         self.run_blocking = run_blocking
         self.watch = watch
+        self.returned = ReturnedValues()
 
     async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
         """Call the listener with messages of one queue, and return how it ended."""
@@ -106,7 +112,7 @@ class ListenerCall:
             return self._failed(message, unfinished.error)
         try:
             if unfinished.outcome is not None:
-                await unfinished.outcome
+                self.returned.is_done(await unfinished.outcome)
         except ENDING:
             raise
         except BaseException as error:  # noqa: BLE001  # whatever it is
@@ -117,11 +123,11 @@ class ListenerCall:
         """Return what the listener raised; None if it returned."""
         try:
             if self.is_coroutine:
-                await self.listener(argument)
+                self.returned.is_done(await self.listener(argument))
                 return None
             outcome, error = await self.run_blocking(self._call_plain, argument)
-            if error is None and outcome is not None and inspect.isawaitable(outcome):
-                await outcome
+            if error is None and not self.returned.is_done(outcome):
+                self.returned.is_done(await cast(Awaitable[object], outcome))
         except ENDING:
             raise
         except BaseException as raised:  # noqa: BLE001  # whatever it is
@@ -214,6 +220,7 @@ class ConcurrentConsumption:
                 ready=self._ready,
                 watch=call.watch,
                 acknowledgements=self._acknowledgements,
+                returned=call.returned,
                 time_s=loop_time_s if call.is_coroutine else time.perf_counter,
             )
         self._workers.resize(self._config.consume_threads)

@@ -10,7 +10,6 @@ tasks: what ends in one turn of the loop is acknowledged together in the next.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from kourou.client.consuming.acknowledgements import Acknowledgements
 from kourou.client.consuming.consume_watch import ConsumeWatch
 from kourou.client.consuming.delivery import Delivery, ReadyMessages
+from kourou.client.consuming.returned_values import ReturnedValues
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 
@@ -59,6 +59,7 @@ class ListenerRuns:
         ready: where the messages come from.
         watch: told how many calls ended well.
         acknowledgements: told of each message that is done.
+        returned: looks at what it returns.
         time_s: measures calls. Not the loop's time, which may stand still while the loop waits.
     """
 
@@ -70,6 +71,7 @@ class ListenerRuns:
         ready: ReadyMessages,
         watch: ConsumeWatch,
         acknowledgements: Acknowledgements,
+        returned: ReturnedValues | None = None,
         time_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._listener = listener
@@ -77,6 +79,7 @@ class ListenerRuns:
         self._ready = ready
         self._watch = watch
         self._acknowledgements = acknowledgements
+        self._returned = ReturnedValues() if returned is None else returned
         self._time_s = time_s
         self._loop = asyncio.get_running_loop()
         self._done: deque[tuple[Delivery, float]] = deque()
@@ -100,6 +103,7 @@ class ListenerRuns:
         take, listener, now_ms = self._ready.pop, self._listener, self._clock.now_ms
         time_s, done, hooks = self._time_s, self._done, self._watch.told
         interrupted = self._interrupted
+        known, is_done = self._returned.known, self._returned.is_done
         while not hooks and not interrupted:
             try:
                 delivery = take()
@@ -111,7 +115,7 @@ class ListenerRuns:
             began_s = time_s()
             try:
                 outcome = listener(message)
-                is_ended = outcome is None or not inspect.isawaitable(outcome)
+                is_ended = type(outcome) in known or is_done(outcome)
             except ENDING:
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever it is
@@ -137,6 +141,7 @@ class ListenerRuns:
         take, listener, now_ms = self._ready.pop, self._listener, self._clock.now_ms
         time_s, done, hooks = self._time_s, self._done, self._watch.told
         interrupted = self._interrupted
+        is_done = self._returned.is_done
         count = 0
         while not hooks and not interrupted:
             try:
@@ -148,7 +153,9 @@ class ListenerRuns:
                 continue
             began_s = time_s()
             try:
-                await listener(message)
+                outcome = await listener(message)
+                if outcome is not None:
+                    is_done(outcome)
             except ENDING:
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever it is
