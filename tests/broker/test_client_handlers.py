@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kourou.broker.client_handlers import HEARTBEAT_BYTES_MAX
+from kourou.broker.clients import Peer
 from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
@@ -240,20 +241,75 @@ def test_a_heartbeat_that_is_none_is_refused() -> None:
     run(test)
 
 
-def test_only_tag_expressions_are_promised() -> None:
+@pytest.mark.parametrize(
+    ("kind", "expression", "is_on", "code"),
+    [
+        ("TAG", "a || b", False, 0),
+        ("SQL92", "a = 1", False, 1),
+        ("SQL92", "a = 1", True, 0),
+        ("SQL92", "a >> 1", False, 1),
+        ("SQL92", "a >> 1", True, 23),
+        ("GROOVY", "a", True, 23),
+    ],
+)
+def test_a_client_is_told_whether_its_subscription_can_be_served(
+    kind: str, expression: str, code: int, *, is_on: bool
+) -> None:
     async def test(parts: BrokerParts) -> None:
         peer = FakePeer()
-        for subscription, code in (
-            (SubscriptionData("T"), 0),
-            (SubscriptionData("T", "a = 1", expression_type="SQL92"), 1),
-        ):
-            body = encode_check_client_config(CheckClientConfig("c", "g", subscription))
-            asked = peer.request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-            answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
-            assert answer is not None
-            assert answer.code == code
+        subscription = SubscriptionData("T", expression, expression_type=kind)
+        body = encode_check_client_config(CheckClientConfig("c", "g", subscription))
+        asked = peer.request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
+        assert answer is not None
+        assert answer.code == code
 
-    run(test)
+    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_on"),
+    [
+        ("46_CHECK_CLIENT_CONFIG_push-sql92", True),
+        ("46_CHECK_CLIENT_CONFIG_push-sql92-bad-expression_rc23", True),
+        ("46_CHECK_CLIENT_CONFIG_raw-check-client-config-ok", True),
+        ("46_CHECK_CLIENT_CONFIG_raw-default-check-client-config-disabled_rc1", False),
+    ],
+)
+def test_a_check_is_answered_as_java_does(golden: Golden, name: str, *, is_on: bool) -> None:
+    recorded, expected = golden(name)
+    assert expected is not None
+
+    async def test(parts: BrokerParts) -> None:
+        peer = FakePeer()
+        asked = peer.request_of(recorded)
+        answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
+        assert answer is not None
+        assert answer.code == expected.code
+        # What is wrong with an expression, each says in its own words.
+        assert answer.remark == expected.remark or expected.code == 23
+
+    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+
+
+def test_a_heartbeat_registers_filters_and_the_last_member_takes_them_along(
+    golden: Golden,
+) -> None:
+    recorded, _ = golden("34_HEART_BEAT_push-sql92_2")
+
+    async def test(parts: BrokerParts) -> None:
+        peer = FakePeer()
+        peer.ask(parts.client_handlers.on_heartbeat, peer.request_of(recorded))
+
+        one = parts.tables.filters.get("GoldenSql", "golden_sql")
+        assert one is not None
+        assert one.expression == "a between 0 and 2 AND color = 'red'"
+        assert (one.client_version, one.is_dead) == (1795228450042, False)
+        assert parts.tables.filters.get("%RETRY%golden_sql", "golden_sql") is None
+        parts.clients.closed(cast(Peer, peer))
+        assert one.is_dead
+
+    run_with_parts(test)
 
 
 def test_a_heartbeat_too_large_is_refused_with_the_limit() -> None:

@@ -271,3 +271,53 @@ def test_filters_can_be_switched_on_while_the_broker_runs() -> None:
         assert bodies(pull(parts, "a > 5")) == [b"7"]
 
     run_with_parts(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_on"),
+    [
+        ("11_PULL_MESSAGE_pull-sql92", True),
+        ("11_PULL_MESSAGE_push-sql92", True),
+        ("11_PULL_MESSAGE_push-sql92_rc20", True),
+        ("11_PULL_MESSAGE_raw-default-sql-disabled_rc1", False),
+    ],
+)
+def test_recorded_pulls_are_answered_as_java_does(
+    golden: Golden, name: str, *, is_on: bool
+) -> None:
+    recorded, expected = golden(name)
+    assert expected is not None
+    topic = recorded.ext_fields["topic"]
+
+    async def test(parts: BrokerParts) -> None:
+        for queue_id, colors in enumerate([("red", "red"), ("blue", "blue")]):
+            for number, color in enumerate(colors):
+                properties = {"a": str(number), "color": color}
+                one = parts.draft(properties=properties, topic=topic, queue_id=queue_id)
+                await parts.store_messages([one])
+        heartbeat, _ = golden("34_HEART_BEAT_push-sql92_3")
+        FakePeer().ask(parts.client_handlers.on_heartbeat, FakePeer().request_of(heartbeat))
+        peer = FakePeer()
+
+        answer = peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded))
+
+        assert answer is not None
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert answer.ext_fields == expected.ext_fields
+
+    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+
+
+def test_a_pull_that_does_not_compile_is_refused_where_java_hands_out_everything(
+    golden: Golden,
+) -> None:
+    recorded, expected = golden("11_PULL_MESSAGE_raw-pull-bad-sql")
+    assert expected is not None
+    assert expected.code == 0
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(topic="GoldenPull")])
+        peer = FakePeer()
+        assert outcome(peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded)))[0] == 23
+
+    run_with_parts(test, config=config())

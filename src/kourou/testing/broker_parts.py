@@ -32,7 +32,7 @@ from kourou.broker.retention import Retention
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
-from kourou.broker.timer.timers import make_timers
+from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -375,6 +375,7 @@ class BrokerParts:
         await self.later.close()
         await self.commit.close()
         await self.tables.persist()
+        await self.tables.filters.persist()
         await self.delay.persist()
         await self.timers.storage.close()
         await self.transactions.persist_counts()
