@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kourou.client.pull_result import PullResult, PullStatus
+from kourou.client.pull_result import PullResult, read_pull_result
 from kourou.errors import (
     MalformedBodyError,
     QueryNotFoundError,
-    RemoteError,
     RequestNotSupportedError,
 )
 from kourou.model.message import MessageExt
@@ -49,7 +48,6 @@ from kourou.protocol.headers_consume import (
     GetMinOffsetResponseHeader,
     HeartbeatRequestHeader,
     PullMessageRequestHeader,
-    PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
@@ -61,12 +59,8 @@ from kourou.protocol.headers_send import REASON_FIELD, ConsumerSendMsgBackReques
 from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
 
-_PULL_CODES = frozenset(status.value for status in PullStatus)
-_PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _FILTERS_SINCE_VERSION: Final = 232
 """Of brokers that know filters by properties: V4_1_0_SNAPSHOT of MQVersion.java."""
-_DIGITS_PLAIN_MAX: Final = 18
-"""Digits that always fit 64 bits."""
 
 
 async def pull(
@@ -133,35 +127,7 @@ async def pull(
     command = request(code, header)
     answer = await pool.request(address, command, timeout_s)
     _check_version(answer, subscription, address)
-    return _pull_result(answer, queue, subscription, offset)
-
-
-def _pull_result(
-    answer: RemotingCommand, queue: MessageQueue, subscription: SubscriptionData, offset: int
-) -> PullResult:
-    if answer.code not in _PULL_CODES:
-        raise RemoteError.from_response(answer.code, answer.remark)
-    fields = answer.ext_fields
-    texts = [fields.get(name, "") for name in _PULL_PLACES]
-    digits, longest = "".join(texts), max(map(len, texts))
-    if all(texts) and digits.isascii() and digits.isdigit() and longest <= _DIGITS_PLAIN_MAX:
-        # As nearly always. The header's class takes ten times as long, four of its fields unused.
-        next_offset, min_offset, max_offset, broker_id = map(int, texts)
-    else:
-        header = answer.header(PullMessageResponseHeader)
-        next_offset, broker_id = header.next_begin_offset, header.suggest_which_broker_id
-        min_offset, max_offset = header.min_offset, header.max_offset
-    return PullResult(
-        queue,
-        PullStatus(answer.code),
-        next_offset=next_offset,
-        min_offset=min_offset,
-        max_offset=max_offset,
-        raw=answer.body,
-        suggested_broker_id=broker_id,
-        subscription=subscription,
-        asked_offset=offset,
-    )
+    return read_pull_result(answer, queue, subscription, offset, pool.namespace)
 
 
 async def query_offset(

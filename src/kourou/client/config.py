@@ -6,16 +6,20 @@ A field's metadata names RocketMQ's own setting where it has one. Durations end 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kourou.client.namespacing import NamespaceHook, NamespaceV2Hook
 from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.host import pack_address
+from kourou.model.namespace import check_namespace
 from kourou.model.topic import TRACE_TOPIC, check_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import SerializeType
 from kourou.protocol.compression import CompressionType
 from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.request_hooks import RequestHook
 from kourou.remoting.tls import TlsClientConfig
 
 MIB: Final = 1024 * 1024
@@ -94,6 +98,16 @@ class ClientConfig:
     """How headers are written: JSON, or ROCKETMQ's binary form, which is smaller. Every server
     reads both. None: what the environment's ROCKETMQ_SERIALIZE_TYPE names, else JSON."""
 
+    namespace: str = ""
+    """Put all topics and groups into a namespace, as RocketMQ 4 has them: `ns%topic` to everybody
+    else, plain names to this client. Not together with `namespace_v2`."""
+
+    namespace_v2: str = field(default="", metadata={"key": "namespaceV2"})
+    """Say a namespace in the header of each request, for servers that know namespaces."""
+
+    request_hooks: Sequence[RequestHook] = ()
+    """Called around each request, to sign or to count it; see `RequestHook`."""
+
     enable_trace: bool = field(default=False, metadata={"key": "enableTrace"})
     """Write traces of all that is sent or consumed into `trace_topic`, in the background and in
     RocketMQ's form. What cannot be written is given up; sending and consuming never wait for it."""
@@ -106,6 +120,10 @@ class ClientConfig:
     """Sends, or calls of a listener, after whose traces they leave; else after 5 s."""
 
     def __post_init__(self) -> None:
+        for name in (self.namespace, self.namespace_v2):
+            check_namespace(name)
+        if self.namespace and self.namespace_v2:
+            raise ConfigError("namespace and namespace_v2 both put names into one: give one")
         check_topic(self.trace_topic)
         check_range(self, "trace_batch_max", 1, 20)
         for name in (
@@ -125,6 +143,25 @@ class ClientConfig:
                 pack_address(self.client_ip)
             except InvalidMessageError as error:
                 raise ConfigError(f"client_ip: {error}") from None
+
+    def serialize_type_now(self) -> SerializeType:
+        """Return how headers are written: as set, or else as the environment says.
+
+        Raises:
+            ConfigError: the environment names no form.
+        """
+        if self.serialize_type is None:
+            return serialize_type_of_environment()
+        return self.serialize_type
+
+    def all_request_hooks(self) -> list[RequestHook]:
+        """Return what is called around each request: a namespace's hook, and then the user's."""
+        hooks: list[RequestHook] = []
+        if self.namespace:
+            hooks.append(NamespaceHook(self.namespace))
+        if self.namespace_v2:
+            hooks.append(NamespaceV2Hook(self.namespace_v2))
+        return [*hooks, *self.request_hooks]
 
 
 @dataclass(frozen=True, kw_only=True)

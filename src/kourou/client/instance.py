@@ -17,8 +17,9 @@ from typing import Final, TypeVar
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
 from kourou.client.companions import Companions
-from kourou.client.config import ClientConfig, serialize_type_of_environment
+from kourou.client.config import ClientConfig
 from kourou.client.name_servers import NameServers
+from kourou.client.namespacing import within
 from kourou.client.namesrv_addr import NamesrvLookup, find_url, parse_namesrv_addr
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
@@ -102,17 +103,13 @@ class ClientInstance:
         self.backoff = Backoff(
             config.retry_backoff_min_ms, config.retry_backoff_max_ms, self.runtime.random
         )
-        self._serialize_type = (
-            serialize_type_of_environment()
-            if config.serialize_type is None
-            else config.serialize_type
-        )
+        self._serialize_type = config.serialize_type_now()
         self._guard = ProcessGuard()
         self.config = config
         self._kind = kind
         self._producer_group = producer_group
         self._consumer = consumer
-        self._handlers = dict(handlers or {})
+        self._handlers = within(config.namespace, handlers or {})
         self._auto_create_queue_nums = auto_create_queue_nums
         self._on_route_changed = on_route_changed
         self._on_registered = on_registered
@@ -229,6 +226,8 @@ class ClientInstance:
             tls=config.tls,
             serialize_type=self._serialize_type,
             fast_path=self._fast_path,
+            hooks=config.all_request_hooks(),
+            namespace=config.namespace,
         )
         self._state = _State.OPEN
         self.tasks = BackgroundTasks()

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
+from kourou.client.namespacing import take_out
+from kourou.errors import RemoteError
 from kourou.filter.tags import matches_tag
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_consume import PullMessageResponseHeader
 from kourou.protocol.message_decoding import decode_messages
+
+_PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
+_DIGITS_PLAIN_MAX: Final = 18
+"""Digits that always fit 64 bits."""
 
 
 class PullStatus(Enum):
@@ -41,6 +50,7 @@ class PullResult:
     __slots__ = (
         "_asked_offset",
         "_messages",
+        "_namespace",
         "_subscription",
         "max_offset",
         "min_offset",
@@ -63,6 +73,7 @@ class PullResult:
         suggested_broker_id: int = 0,
         subscription: SubscriptionData | None = None,
         asked_offset: int = 0,
+        namespace: str = "",
     ) -> None:
         self.queue = queue
         self.status = status
@@ -73,6 +84,7 @@ class PullResult:
         self.suggested_broker_id = suggested_broker_id
         self._subscription = subscription
         self._asked_offset = asked_offset
+        self._namespace = namespace
         self._messages: list[MessageExt] | None = None
 
     def __repr__(self) -> str:
@@ -99,8 +111,51 @@ class PullResult:
             broker_name = self.queue.broker_name
             for message in messages:
                 message.broker_name = broker_name
+            take_out(self._namespace, messages)
             wanted = self._subscription
             if wanted is not None and wanted.tags_set:
                 messages = [message for message in messages if matches_tag(wanted, message.tags)]
             self._messages = messages
         return self._messages
+
+
+_PULL_CODES = frozenset(status.value for status in PullStatus)
+
+
+def read_pull_result(
+    answer: RemotingCommand,
+    queue: MessageQueue,
+    subscription: SubscriptionData,
+    offset: int,
+    namespace: str,
+) -> PullResult:
+    """Return what the answer to a pull of `offset` says.
+
+    Raises:
+        RemoteError: the broker refused.
+        MalformedHeaderError: a field is missing or has a bad value.
+    """
+    if answer.code not in _PULL_CODES:
+        raise RemoteError.from_response(answer.code, answer.remark)
+    fields = answer.ext_fields
+    texts = [fields.get(name, "") for name in _PULL_PLACES]
+    digits, longest = "".join(texts), max(map(len, texts))
+    if all(texts) and digits.isascii() and digits.isdigit() and longest <= _DIGITS_PLAIN_MAX:
+        # As nearly always. The header's class takes ten times as long, four of its fields unused.
+        next_offset, min_offset, max_offset, broker_id = map(int, texts)
+    else:
+        header = answer.header(PullMessageResponseHeader)
+        next_offset, broker_id = header.next_begin_offset, header.suggest_which_broker_id
+        min_offset, max_offset = header.min_offset, header.max_offset
+    return PullResult(
+        queue,
+        PullStatus(answer.code),
+        next_offset=next_offset,
+        min_offset=min_offset,
+        max_offset=max_offset,
+        raw=answer.body,
+        suggested_broker_id=broker_id,
+        subscription=subscription,
+        asked_offset=offset,
+        namespace=namespace,
+    )

@@ -68,7 +68,7 @@ class TraceWriter:
     """
 
     def __init__(self, client: ClientInstance, group: str, kind: str) -> None:
-        config: ClientConfig = replace(client.config, instance_name=None)
+        config: ClientConfig = replace(client.config, instance_name=None, namespace="")
         self.topic = config.trace_topic
         self.dropped = 0
         self._batch_max = config.trace_batch_max

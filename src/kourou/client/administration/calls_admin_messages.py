@@ -6,6 +6,7 @@ All raise TransportError when no answer comes and RemoteError when the broker re
 from __future__ import annotations
 
 from kourou.client.administration.admin_calls import Server
+from kourou.client.namespacing import take_out
 from kourou.errors import QueryNotFoundError, RemoteSystemError
 from kourou.model.message import MessageExt
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -21,12 +22,14 @@ async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:
     """
     header = ViewMessageRequestHeader(physical_offset)
     try:
-        return decode_message(await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, header))
+        message = decode_message(await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, header))
     except RemoteSystemError as error:
         # The code that brokers give to everything that goes wrong; here it is this.
         raise QueryNotFoundError(
             ResponseCode.QUERY_NOT_FOUND, f"{broker.address}: {error.remark}"
         ) from error
+    take_out(broker.pool.namespace, (message,))
+    return message
 
 
 async def query(broker: Server, header: QueryMessageRequestHeader) -> list[MessageExt]:
@@ -35,4 +38,6 @@ async def query(broker: Server, header: QueryMessageRequestHeader) -> list[Messa
     Raises:
         QueryNotFoundError: it finds none.
     """
-    return decode_messages(await broker.ask(RequestCode.QUERY_MESSAGE, header))
+    messages = decode_messages(await broker.ask(RequestCode.QUERY_MESSAGE, header))
+    take_out(broker.pool.namespace, messages)
+    return messages

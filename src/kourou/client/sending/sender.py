@@ -63,7 +63,9 @@ class Sender:
         self.stats = SendStats(self._now_s())
         plans = SendPlans(instance, group, config, self._turns)
         bytes_end = plain_bytes_end(
-            config, is_binary=instance.pool.is_binary, is_watched=bool(hooks)
+            config,
+            is_binary=instance.pool.is_binary,
+            is_watched=bool(hooks) or bool(instance.pool.hooks),
         )
         self._first_tries = FirstTries(
             instance, plans, ids, self._go_on, self.stats, config, bytes_end

@@ -1,0 +1,188 @@
+"""A client within a namespace: its own names are plain, those on the wire have the namespace.
+
+The old form changes names (`ns%topic`, `%RETRY%ns%group`). It is applied where requests leave and
+come: everything else in a client knows plain names only. The new form leaves names as they are and
+says the namespace in two fields of each request, `nsd` and `ns`, which servers that know namespaces
+read; brokers of RocketMQ 5.5 and ours ignore them.
+
+Answers of administration tell names as servers have them.
+
+Source: NamespaceUtil.java, ClientConfig.withNamespace, NamespaceRpcHook.java, apache/rocketmq
+5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from kourou.model import properties as names
+from kourou.model.message import MessageExt
+from kourou.model.namespace import in_namespace, out_of_namespace
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import is_retry_topic
+from kourou.protocol.bodies_offsets import (
+    ConsumerStatus,
+    decode_consumer_status,
+    decode_reset_offsets,
+    encode_consumer_status,
+    encode_reset_offsets,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.fastjson import dumps, loads
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
+
+_FIELDS: Final = ("topic", "consumerGroup", "producerGroup", "group", "groupName", "originTopic")
+_SHORT_FIELDS: Final = ("a", "b")
+"""Group and topic of a send, as it is usually written."""
+
+_SHORT_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_NAMED_BODIES: Final = frozenset(
+    {
+        RequestCode.HEART_BEAT,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.QUERY_ASSIGNMENT,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    }
+)
+"""Requests whose JSON body names topics and groups; the answers of those a client reads do too."""
+
+_ANSWERED_QUEUES: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT})
+_NAMES: Final = frozenset({"topic", "group", "groupName", "consumerGroup"})
+
+Rename = Callable[[str], str]
+
+
+class NamespaceHook:
+    """Puts a namespace into the names of each request."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._inside = partial(in_namespace, namespace)
+        self._outside = partial(out_of_namespace, namespace)
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:  # noqa: ARG002
+        """Change the names of a request; twice changes nothing."""
+        is_send = command.code in _SHORT_SENDS
+        _rename_fields(command, _SHORT_FIELDS if is_send else _FIELDS, self._inside)
+        if is_send:
+            self._change_properties(command)
+        elif command.code in _NAMED_BODIES and command.body:
+            command.body = _renamed_body(command.body, self._inside)
+
+    def after_response(
+        self,
+        address: str,  # noqa: ARG002 - the protocol's
+        command: RemotingCommand,
+        answer: RemotingCommand,
+    ) -> None:
+        """Change the names of queues back that an answer gives out."""
+        if command.code in _ANSWERED_QUEUES and answer.body:
+            answer.body = _renamed_body(answer.body, self._outside)
+
+    def _change_properties(self, command: RemotingCommand) -> None:
+        """Say the namespace in the message, and the topic that a given back message had."""
+        text = command.ext_fields.get("i", "")
+        if f"{names.INSTANCE_ID}\x01" in text:
+            return
+        if is_retry_topic(command.ext_fields.get("b", "")):
+            properties = decode_properties(text.encode())
+            if (topic := properties.get(names.RETRY_TOPIC)) is not None:
+                properties[names.RETRY_TOPIC] = self._inside(topic)
+            text = encode_properties(properties).decode()
+        command.ext_fields["i"] = f"{text}{names.INSTANCE_ID}\x01{self._namespace}\x02"
+
+
+class NamespaceV2Hook:
+    """Says the namespace in the header of each request."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:  # noqa: ARG002
+        """Add the two fields."""
+        command.ext_fields["nsd"] = "true"
+        command.ext_fields["ns"] = self._namespace
+
+    def after_response(
+        self, address: str, command: RemotingCommand, answer: RemotingCommand
+    ) -> None:
+        """Nothing is to be done with answers."""
+
+
+def within(namespace: str, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    """Return what serves requests of brokers, of names within the namespace, by plain ones."""
+    if not namespace:
+        return dict(handlers)
+    return {code: _serve_within(namespace, handler) for code, handler in handlers.items()}
+
+
+def take_out(namespace: str, messages: Iterable[MessageExt]) -> None:
+    """Change the topics of messages that were read to plain names."""
+    if not namespace:
+        return
+    for message in messages:
+        message.topic = out_of_namespace(namespace, message.topic)
+        origin = message.properties.get(names.RETRY_TOPIC)
+        if origin is not None:
+            message.properties[names.RETRY_TOPIC] = out_of_namespace(namespace, origin)
+
+
+def _serve_within(namespace: str, handler: Handler) -> Handler:
+    inside, outside = partial(in_namespace, namespace), partial(out_of_namespace, namespace)
+
+    def serve(request: Request) -> RemotingCommand | None:
+        command = request.command
+        _rename_fields(command, _FIELDS, outside)
+        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            offsets = decode_reset_offsets(command.body)
+            command.body = encode_reset_offsets(_renamed_queues(offsets, outside))
+        answer = handler(request)
+        if answer is not None and command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            status = decode_consumer_status(answer.body)
+            offsets = _renamed_queues(status.offsets, inside)
+            answer.body = encode_consumer_status(ConsumerStatus(offsets))
+        return answer
+
+    return serve
+
+
+def _rename_fields(command: RemotingCommand, fields: Iterable[str], rename: Rename) -> None:
+    for field in fields:
+        text = command.ext_fields.get(field)
+        if text is not None:
+            command.ext_fields[field] = rename(text)
+
+
+def _renamed_queues(offsets: Mapping[MessageQueue, int], rename: Rename) -> dict[MessageQueue, int]:
+    return {replace(queue, topic=rename(queue.topic)): at for queue, at in offsets.items()}
+
+
+def _renamed_body(body: bytes, rename: Rename) -> bytes:
+    return dumps(_renamed(loads(body), rename))
+
+
+def _renamed(value: Any, rename: Rename) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value with topics and groups renamed, at any depth."""
+    if isinstance(value, dict):
+        return {
+            key: rename(one) if key in _NAMES and isinstance(one, str) else _renamed(one, rename)
+            for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return [_renamed(one, rename) for one in value]
+    return value

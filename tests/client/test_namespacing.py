@@ -1,0 +1,247 @@
+"""A client within a namespace meets those of the same one only, by plain names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kourou.client.administration.admin import AdminClient
+from kourou.client.config import AdminConfig, ProducerConfig
+from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.namespacing import NamespaceHook
+from kourou.client.sending.producer import Producer
+from kourou.errors import ConfigError, ReplyTimeoutError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.model.properties import decode_properties
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+NS = "ns"
+PRODUCER = ProducerConfig(namespace=NS)
+
+
+def push_config(**options: Any) -> PushConsumerConfig:
+    return PushConsumerConfig(
+        namespace=NS, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, **options
+    )
+
+
+async def make_topic(cluster: Cluster) -> None:
+    config = AdminConfig(namespace=NS)
+    async with AdminClient(cluster.namesrv_addr, config=config, runtime=cluster.runtime) as admin:
+        await admin.create_topic(TOPIC, queues=2)
+
+
+def test_names_on_the_wire_have_the_namespace_and_the_client_sees_plain_ones() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            async with w.cluster.producer("orders", PRODUCER) as producer:
+                receipts = [await producer.send(Message(TOPIC, b"1", tags="a"))]
+                receipts += await producer.send_batch([Message(TOPIC, b"2"), Message(TOPIC, b"3")])
+                receipts += [await (await producer.submit(Message(TOPIC, b"4")))]
+                await producer.send_oneway(Message(TOPIC, b"5"))
+                assert {receipt.queue.topic for receipt in receipts} == {TOPIC}
+                queues = await producer.fetch_publish_message_queues(TOPIC)
+                assert {queue.topic for queue in queues} == {TOPIC}
+                await producer.send(Message(TOPIC, b"6"), queue=queues[1])
+                await producer.send(Message(TOPIC, b"7"), sharding_key="k")
+            async with w.cluster.pull_consumer() as reader:  # in no namespace
+                outside = await reader.fetch_subscribe_message_queues(f"{NS}%{TOPIC}")
+                stored = [
+                    message
+                    for queue in outside
+                    for message in (await reader.pull(queue, 0)).messages
+                ]
+                assert len(stored) == 7
+                assert {message.topic for message in stored} == {f"{NS}%{TOPIC}"}
+                (first,) = [message for message in stored if message.body == b"1"]
+                assert first.properties["INSTANCE_ID"] == NS
+            got: list[MessageExt] = []
+            consumer = w.cluster.push_consumer("billing", push_config())
+            consumer.subscribe(TOPIC)
+            consumer.listen(got.append)
+            async with consumer:
+                await w.until(lambda: len(got) == 7)
+                assert {message.topic for message in got} == {TOPIC}
+                assert {queue.topic for queue in consumer.health().queues} <= {
+                    TOPIC,
+                    "%RETRY%billing",
+                }
+                async with w.cluster.admin() as admin:
+                    groups = [one.group_name for one in await admin.group_list()]
+                assert f"{NS}%billing" in groups
+            assert w.got == []
+
+    run_virtual(main())
+
+
+def test_what_fails_is_retried_within_the_namespace() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            got: list[MessageExt] = []
+
+            def listener(message: MessageExt) -> None:
+                got.append(message)
+                if len(got) < 3:
+                    raise ValueError("again")
+
+            consumer = w.cluster.push_consumer("billing", push_config())
+            consumer.subscribe(TOPIC)
+            consumer.listen(listener)
+            async with consumer, w.cluster.producer("orders", PRODUCER) as producer:
+                await producer.send(Message(TOPIC, b"1"))
+                await w.until(lambda: len(got) == 3, timeout_s=120)
+            assert [(one.topic, one.reconsume_times) for one in got] == [
+                (TOPIC, 0),
+                (TOPIC, 1),
+                (TOPIC, 2),
+            ]
+            async with w.cluster.admin() as admin:
+                topics = await admin.topic_list()
+            assert f"%RETRY%{NS}%billing" in topics
+            assert "%RETRY%billing" not in topics
+
+    run_virtual(main())
+
+
+def test_namespaces_do_not_see_each_others_messages() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            async with w.consumer(), w.cluster.producer("orders", PRODUCER) as producer:
+                await producer.send(Message(TOPIC, b"inside"))
+                await w.send(b"outside")
+                await w.until_got(b"outside")
+                await asyncio.sleep(5)
+            assert w.got == [b"outside"]
+
+    run_virtual(main())
+
+
+def test_a_poll_and_its_commit_stay_within_the_namespace() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            async with w.cluster.producer("orders", PRODUCER) as producer:
+                await producer.send(Message(TOPIC, b"1"))
+            config = PullConsumerConfig(
+                namespace=NS, consume_from_where=ConsumeFromWhere.FIRST_OFFSET
+            )
+            async with w.cluster.pull_consumer("pullers", config) as reader:
+                reader.subscribe(TOPIC)
+                messages: list[MessageExt] = []
+                while not messages:
+                    messages = await reader.poll(timeout_ms=1_000)
+                await reader.commit()
+            assert [(one.topic, one.body) for one in messages] == [(TOPIC, b"1")]
+            async with w.cluster.admin() as admin:
+                stats = await admin.consume_stats(f"{NS}%pullers")
+            assert {queue.topic for queue in stats.offsets} >= {f"{NS}%{TOPIC}"}
+
+    run_virtual(main())
+
+
+def test_a_request_is_answered_within_the_namespace() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            async with (
+                w.cluster.producer("answerers", PRODUCER) as answerer,
+                w.cluster.producer("askers", PRODUCER) as asker,
+            ):
+                consumer = w.cluster.push_consumer("answerers", push_config())
+                consumer.subscribe(TOPIC)
+
+                async def answer(question: MessageExt) -> None:
+                    await answerer.reply(question, b"42")
+
+                consumer.listen(answer)
+                async with consumer:
+                    reply = await asker.request(Message(TOPIC, b"?"), timeout_ms=5_000)
+                    assert reply.body == b"42"
+                async with w.cluster.producer("askers") as stranger:
+                    with pytest.raises(ReplyTimeoutError):
+                        await stranger.request(Message(TOPIC, b"?"), timeout_ms=1_000)
+
+    run_virtual(main())
+
+
+def test_an_offset_reset_from_outside_reaches_the_member() -> None:
+    async def main() -> None:
+        async with recording(use_server_side_reset_offset=False) as w:
+            await make_topic(w.cluster)
+            got: list[bytes] = []
+            consumer = w.cluster.push_consumer("billing", push_config())
+            consumer.subscribe(TOPIC)
+            consumer.listen(lambda message: got.append(message.body))
+            async with consumer, w.cluster.producer("orders", PRODUCER) as producer:
+                await producer.send(Message(TOPIC, b"1"))
+                await w.until(lambda: got == [b"1"])
+                await asyncio.sleep(6)  # committed
+                async with w.cluster.admin() as admin:
+                    await admin.reset_offset(f"{NS}%billing", f"{NS}%{TOPIC}", to="earliest")
+                await w.until(lambda: got == [b"1", b"1"], timeout_s=60)
+
+    run_virtual(main())
+
+
+def test_the_new_form_says_the_namespace_in_each_request() -> None:
+    seen: list[RemotingCommand] = []
+
+    class Watching:
+        def before_request(self, address: str, command: RemotingCommand) -> None:
+            assert address
+            seen.append(command)
+
+        def after_response(
+            self, address: str, command: RemotingCommand, answer: RemotingCommand
+        ) -> None:
+            assert address
+            assert answer.code == 0, command.code
+
+    async def main() -> None:
+        async with recording() as w:
+            config = ProducerConfig(namespace_v2="ns2", request_hooks=(Watching(),))
+            async with w.cluster.producer("orders", config) as producer:
+                receipt = await producer.send(Message(TOPIC, b"1"))
+                assert receipt.queue.topic == TOPIC
+                await producer.send_oneway(Message(TOPIC, b"2"))
+                await asyncio.sleep(2)
+            async with w.consumer(namespace_v2="ns2"):
+                await w.until_got(b"1", b"2")
+
+    run_virtual(main())
+    assert {command.code for command in seen} >= {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+    }
+    for command in seen:
+        assert (command.ext_fields["nsd"], command.ext_fields["ns"]) == ("true", "ns2")
+
+
+def test_a_request_that_leaves_twice_is_changed_once() -> None:
+    hook = NamespaceHook(NS)
+    fields = {"a": "g", "b": "%RETRY%g", "i": "RETRY_TOPIC\1T\2", "c": "TBW102"}
+    command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields)
+    for _ in range(2):
+        hook.before_request("b:1", command)
+    properties = decode_properties(command.ext_fields.pop("i").encode())
+    assert command.ext_fields == {"a": "ns%g", "b": "%RETRY%ns%g", "c": "TBW102"}
+    assert properties == {"RETRY_TOPIC": "ns%T", "INSTANCE_ID": NS}
+
+
+def test_one_form_of_namespace_is_taken_at_a_time() -> None:
+    with pytest.raises(ConfigError, match="give one"):
+        ProducerConfig(namespace="a", namespace_v2="b")
+    with pytest.raises(ConfigError, match="namespace"):
+        Producer("g", "localhost:9876", config=ProducerConfig(namespace="a%b"))
