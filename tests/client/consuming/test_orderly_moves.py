@@ -1,0 +1,271 @@
+"""A queue that moves has one owner at a time; in a planned move nothing is handed out twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.message import MessageExt
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+from tests.client.consuming.ordered_rig import Ordered
+
+BODIES = [b"%d" % number for number in range(40)]
+
+
+def topic_queues(consumer: PushConsumer) -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
+
+
+def delivered(rig: Ordered) -> list[bytes]:
+    return [body for bodies in rig.got.values() for body in bodies]
+
+
+async def work(_: MessageExt) -> None:
+    await asyncio.sleep(0.2)
+
+
+def test_members_that_come_and_go_get_each_message_once() -> None:
+    async def main() -> None:
+        async with recording(queues=4) as w:
+            rig = Ordered(w)
+            await w.send(*BODIES)
+            first = rig.consumer(work, instance_name="first")
+            second = rig.consumer(work, instance_name="second")
+            async with first:
+                await w.until(lambda: len(delivered(rig)) > 4)
+                async with second:
+                    await w.until(lambda: topic_queues(second) == [2, 3], timeout_s=5)
+                    await w.until(lambda: len(delivered(rig)) > 25)
+                await w.until(lambda: len(delivered(rig)) == len(BODIES))
+            assert Counter(delivered(rig)) == Counter(BODIES)
+            assert [rig.owners[2], rig.owners[3]] == [
+                [first.client_id, second.client_id, first.client_id]
+            ] * 2
+            for bodies in rig.got.values():
+                assert bodies == sorted(bodies, key=int)
+            assert await w.committed() == len(BODIES)
+
+    run_virtual(main())
+
+
+def test_concurrent_members_that_come_and_go_get_each_message_once_too() -> None:
+    async def main() -> None:
+        async with recording(queues=4) as w:
+            first = w.consumer(work, instance_name="first", consume_threads=2)
+            second = w.consumer(work, instance_name="second", consume_threads=2)
+            await w.send(*BODIES)
+            async with first:
+                await w.until(lambda: len(w.got) > 4)
+                async with second:
+                    await w.until(lambda: topic_queues(second) == [2, 3], timeout_s=5)
+                    await w.until(lambda: len(w.got) > 25)
+                await w.until_got(*BODIES)
+            assert Counter(w.got) == Counter(BODIES)
+
+    run_virtual(main())
+
+
+def test_a_slow_listener_keeps_its_queue_till_it_has_ended() -> None:
+    async def main() -> None:
+        async def slow(_: MessageExt) -> None:
+            await asyncio.sleep(100)
+
+        async with recording(queues=2) as w:
+            rig = Ordered(w)
+            await w.send(*BODIES[:4])
+            old = rig.consumer(slow, instance_name="a")
+            new = rig.consumer(instance_name="b")
+            async with old, new:
+                await asyncio.sleep(50)
+                assert topic_queues(old) == [0]
+                assert topic_queues(new) == []
+                await w.until(lambda: topic_queues(new) == [1], timeout_s=55)
+                await w.until(lambda: len(rig.got[1]) == 2, timeout_s=2)
+            assert rig.owners[1] == [old.client_id, new.client_id]
+            assert len(set(rig.got[1])) == 2
+
+    run_virtual(main())
+
+
+def test_a_listener_that_hangs_keeps_its_queue_no_longer_than_a_call_may_take() -> None:
+    async def main() -> None:
+        hung = []
+
+        async def hang(message: MessageExt) -> None:
+            if message.queue_id == 1:
+                hung.append(message.body)
+                await asyncio.Event().wait()
+
+        async with recording(queues=2) as w:
+            await w.send(*BODIES[:4])
+            old = Ordered(w).consumer(
+                hang, instance_name="a", consume_timeout_ms=120_000, shutdown_timeout_ms=100
+            )
+            rig = Ordered(w)
+            new = rig.consumer(instance_name="b")
+            async with old:
+                await w.until(lambda: bool(hung))
+                async with new:
+                    await asyncio.sleep(110)
+                    assert topic_queues(new) == []
+                    # Nobody unlocks a queue that a call may still be busy with.
+                    await w.until(lambda: topic_queues(new) == [1], timeout_s=80)
+                    await w.until(lambda: len(rig.got[1]) == 2, timeout_s=2)
+
+    run_virtual(main())
+
+
+def test_a_member_that_dies_is_followed_when_its_locks_have_expired() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            rig = Ordered(w)
+            doomed = rig.consumer(work, instance_name="a")
+            heir = rig.consumer(instance_name="b")
+            await doomed.start()
+            await w.send(*BODIES)
+            async with heir:
+                await w.until(lambda: topic_queues(heir) == [1], timeout_s=5)
+                doomed.abort()
+                rig.forget(0)
+                died_s = asyncio.get_running_loop().time()
+                await w.until(lambda: topic_queues(heir) == [0, 1], timeout_s=90)
+                waited_s = asyncio.get_running_loop().time() - died_s
+                assert 30 < waited_s < 65
+                await w.until(lambda: set(delivered(rig)) == set(BODIES))
+            assert sorted(set(rig.got[0]), key=int) == list(dict.fromkeys(rig.got[0]))
+
+    run_virtual(main())
+
+
+def test_a_member_that_does_not_reach_the_broker_stops_before_another_begins() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(*[b"%d" % number for number in range(300)])
+            times = []
+
+            async def note(_: MessageExt) -> None:
+                times.append(asyncio.get_running_loop().time())
+                await asyncio.sleep(0.5)
+
+            async with rig.consumer(note, instance_name="a"):
+                await asyncio.sleep(5)
+                stalled_s = asyncio.get_running_loop().time()
+                w.cluster.network.stall(w.cluster.broker_address())
+                await asyncio.sleep(100)
+                assert times[-1] < stalled_s + 31
+                count = len(times)
+                w.cluster.network.heal(w.cluster.broker_address())
+                await w.until(lambda: len(times) > count + 20, timeout_s=60)
+                await w.until(lambda: b"299" in rig.got[0], timeout_s=300)
+            assert sorted(set(rig.got[0]), key=int) == list(dict.fromkeys(rig.got[0]))
+
+    run_virtual(main())
+
+
+def test_a_broker_that_restarts_forgets_locks_and_order_is_kept() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            rig = Ordered(w)
+            first = rig.consumer(work, instance_name="a")
+            second = rig.consumer(work, instance_name="b")
+            async with first, second:
+                await w.send(*BODIES[:20])
+                await w.cluster.kill_broker()
+                await asyncio.sleep(3)
+                await w.cluster.restart_broker()
+                await w.send(*BODIES[20:])
+                await w.until(lambda: set(delivered(rig)) == set(BODIES))
+            for bodies in rig.got.values():
+                assert sorted(set(bodies), key=int) == list(dict.fromkeys(bodies))
+
+    run_virtual(main())
+
+
+def test_closing_lets_the_call_end_and_the_next_member_goes_on_behind_it() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(*BODIES[:10])
+            for name in "abcde":
+                async with rig.consumer(work, instance_name=name):
+                    before = len(rig.got[0])
+                    await w.until(lambda: len(rig.got[0]) > before)  # noqa: B023
+            async with rig.consumer(instance_name="last"):
+                await w.until(lambda: b"9" in rig.got[0])
+            assert rig.got[0] == BODIES[:10]
+
+    run_virtual(main())
+
+
+def test_one_that_closes_its_own_consumer_keeps_the_lock_till_it_expires() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(b"0", b"1")
+
+            async def close(_: MessageExt) -> None:
+                await consumer.close()
+                assert await rig.is_locked()
+
+            consumer = rig.consumer(close)
+            await consumer.start()
+            await w.until(lambda: bool(rig.got[0]))
+            await consumer.close()
+            assert await rig.is_locked()
+            await asyncio.sleep(70)
+            assert not await rig.is_locked()
+
+    run_virtual(main())
+
+
+def test_a_reset_lets_the_call_end_and_then_goes_back() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(*BODIES[:10])
+            async with rig.consumer(work), w.cluster.admin() as admin:
+                await w.until(lambda: len(rig.got[0]) == 5)
+                await admin.reset_offset("consumers", TOPIC, to="earliest")
+                await w.until(lambda: rig.got[0].count(b"9") == 1, timeout_s=30)
+            back = rig.got[0].index(b"0", 1)
+            assert rig.got[0][back:] == BODIES[:10]
+            assert rig.got[0][:back] == BODIES[:back]
+
+    run_virtual(main())
+
+
+def test_a_topic_that_is_deleted_and_made_anew_is_consumed_from_its_beginning() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            rig = Ordered(w)
+            await w.send(*BODIES[:8])
+            async with rig.consumer(), w.cluster.admin() as admin:
+                await w.until(lambda: len(delivered(rig)) == 8)
+                await admin.delete_topic(TOPIC)
+                await asyncio.sleep(40)
+                await admin.create_topic(TOPIC, queues=1)
+                await asyncio.sleep(5)
+                await w.send(*BODIES[8:12])
+                await w.until(lambda: set(delivered(rig)) >= set(BODIES[8:12]), timeout_s=90)
+            assert rig.got[0][-4:] == BODIES[8:12]
+
+    run_virtual(main())
+
+
+def test_queues_that_are_closed_to_readers_are_given_up_and_the_others_go_on() -> None:
+    async def main() -> None:
+        async with recording(queues=4) as w:
+            rig = Ordered(w)
+            consumer = rig.consumer(work)
+            async with consumer, w.cluster.admin() as admin:
+                await w.send(*BODIES[:20])
+                await admin.create_topic(TOPIC, queues=2)
+                await w.until(lambda: topic_queues(consumer) == [0, 1], timeout_s=60)
+                await w.send(*BODIES[20:])
+                await w.until(lambda: set(delivered(rig)) >= set(BODIES[20:]), timeout_s=60)
+            assert max(Counter(delivered(rig)).values()) == 1
+
+    run_virtual(main())
