@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from kourou.broker.subscription_kinds import SubscriptionKinds
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
@@ -69,6 +70,7 @@ class ConsumerGroup:
         subscriptions: by topic; all members of a group must subscribe to the same.
         fingerprint: of the heartbeat that brought `subscriptions`; 0 when it carried none.
         size_bytes: about the memory that `subscriptions` take.
+        kinds: what each member told, to see whether they want the same.
     """
 
     name: str
@@ -79,6 +81,7 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     fingerprint: int = 0
     size_bytes: int = 0
+    kinds: SubscriptionKinds = field(default_factory=SubscriptionKinds)
 
     def client_ids(self) -> list[str]:
         """Return the ids of the members, each once, in the order in which they joined."""
@@ -225,6 +228,7 @@ class Clients:
             self._subscription_bytes -= live.size_bytes
             live.size_bytes = sum(map(_size_bytes, live.subscriptions.values()))
             self._subscription_bytes += live.size_bytes
+            live.kinds.note(data.group, member.peer, member.client_id, data.subscriptions)
         if is_changed:
             log.info("consumer_group.changed group=%s members=%d", data.group, len(live.members))
             self._on_changed(live)
@@ -252,6 +256,7 @@ class Clients:
         if live is None or live.members.pop(peer, None) is None:
             return
         self._left(peer, self._groups_of[peer].consumer, group)
+        live.kinds.forget(group, peer)
         log.info("consumer_group.changed group=%s members=%d", group, len(live.members))
         if live.members:
             self._on_changed(live)

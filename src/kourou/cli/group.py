@@ -43,7 +43,8 @@ DESCRIBE_HELP: Final = """\
 Show the members of GROUP, and where it stands in each queue.
 
 COMMITTED is the queue offset of the group's next message, NEXT that of the next one to be stored;
-LAG is the difference. Messages being handled right now count as lag.
+LAG is the difference. Messages being handled right now count as lag. Where members subscribe to
+different things, it says who to what: make them the same.
 
 \b
 Examples:
@@ -121,9 +122,9 @@ app.command("update", help=group_changes.UPDATE_HELP, short_help="Change its set
     group_changes.update
 )
 app.command("delete", help=group_changes.DELETE_HELP, short_help="Delete it.")(group_changes.delete)
-app.command(
-    "set-mode", help=group_mode.SET_MODE_HELP, short_help="Have it pull or pop a topic."
-)(group_mode.set_mode)
+app.command("set-mode", help=group_mode.SET_MODE_HELP, short_help="Have it pull or pop a topic.")(
+    group_mode.set_mode
+)
 app.command(
     "connections",
     help=group_members.CONNECTIONS_HELP,
@@ -156,6 +157,13 @@ def _print_description(found: GroupDescription) -> None:
         output.print_table(("MEMBER",), [(member,) for member in found.members])
     else:
         output.print_line("no live member")
+    if found.differences:
+        output.print_line("")
+        output.print_line(
+            "SUBSCRIPTIONS DIFFER: members of a group must subscribe to the same, or lose messages"
+        )
+        for text in found.differences:
+            output.print_line(f"  {text}")
     output.print_line("")
     output.print_table(
         ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"),
@@ -182,6 +190,7 @@ def _description_json(
     return {
         "group": found.group,
         "members": list(found.members),
+        "subscriptions_differ": list(found.differences),
         "lag": found.lag,
         "consume_tps": found.consume_tps,
         "queues": [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
@@ -25,6 +26,8 @@ from kourou.protocol.json_values import (
     get_text,
     get_texts,
 )
+
+_DIFFERENCES: Final = "kourouDifferences"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class ConsumerConnection:
 
     Attributes:
         subscriptions: by topic.
+        differences: where members want different things, who wants what, a text a topic. Kourou's
+            brokers tell it; RocketMQ's clients ignore it.
     """
 
     connections: Sequence[Connection] = ()
@@ -55,6 +60,7 @@ class ConsumerConnection:
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
     subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
+    differences: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +90,19 @@ class GroupSubscription:
 
 def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
     """Return the body that answers GET_CONSUMER_CONNECTION_LIST (203)."""
-    return dumps(
-        {
-            "connectionSet": [_connection_to_json(one) for one in connection.connections],
-            "consumeFromWhere": connection.consume_from_where.value,
-            "consumeType": connection.consume_type.value,
-            "messageModel": connection.message_model.value,
-            "subscriptionTable": {
-                topic: subscription_to_json(subscription)
-                for topic, subscription in connection.subscriptions.items()
-            },
-        }
-    )
+    told: dict[str, object] = {
+        "connectionSet": [_connection_to_json(one) for one in connection.connections],
+        "consumeFromWhere": connection.consume_from_where.value,
+        "consumeType": connection.consume_type.value,
+        "messageModel": connection.message_model.value,
+        "subscriptionTable": {
+            topic: subscription_to_json(subscription)
+            for topic, subscription in connection.subscriptions.items()
+        },
+    }
+    if connection.differences:
+        told[_DIFFERENCES] = list(connection.differences)
+    return dumps(told)
 
 
 def decode_consumer_connection(body: bytes) -> ConsumerConnection:
@@ -114,6 +121,7 @@ def decode_consumer_connection(body: bytes) -> ConsumerConnection:
             topic: subscription_from_json(as_object(one, "subscriptionTable"))
             for topic, one in get_object(data, "subscriptionTable").items()
         },
+        tuple(get_texts(data, _DIFFERENCES)),
     )
 
 

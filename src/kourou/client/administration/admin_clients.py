@@ -51,6 +51,7 @@ class ClientAdmin(AdminCalls):
                 for part in reversed(parts)
                 for topic, wanted in sorted(part.subscriptions.items())
             },
+            tuple(dict.fromkeys(text for part in parts for text in part.differences)),
         )
 
     async def running_info(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict, Unpack
 
-from kourou.client.administration import calls_admin_groups
+from kourou.client.administration import calls_admin_clients, calls_admin_groups
 from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
-from kourou.errors import GroupNotFoundError, RemoteSystemError
+from kourou.errors import ConsumerNotOnlineError, GroupNotFoundError, RemoteSystemError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import check_group
@@ -29,12 +29,15 @@ class GroupDescription:
         members: client ids of its live members, sorted.
         offsets: where it stands in each queue that it committed or subscribed.
         consume_tps: messages a second, as brokers count them.
+        differences: where members subscribe to different things, who to what, a text a topic: they
+            lose messages then. Only `describe_group` asks for it, and only Kourou's brokers tell.
     """
 
     group: str
     members: tuple[str, ...] = ()
     offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0
+    differences: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -100,7 +103,11 @@ class GroupAdmin(AdminCalls):
         found = await self.describe_groups([group])
         if not found:
             raise _unknown(group)
-        return found[0]
+        if len(found[0].members) <= 1:
+            return found[0]
+        told = await ask_all(await self._masters(), lambda server: _differences(server, group))
+        every = dict.fromkeys(text for part in told.values() for text in part)
+        return replace(found[0], differences=tuple(every))
 
     async def describe_groups(self, groups: Iterable[str] | None = None) -> list[GroupDescription]:
         """Return who consumes as each group, and how far it is, sorted by name.
@@ -213,6 +220,14 @@ async def _describe(group: str, knowing: Mapping[str, Server]) -> GroupDescripti
         dict(sorted(offsets.items())),
         sum(part.consume_tps for part in stats.values()),
     )
+
+
+async def _differences(server: Server, group: str) -> Sequence[str]:
+    """Return where members that one broker knows subscribe to different things."""
+    try:
+        return (await calls_admin_clients.consumer_connection(server, group)).differences
+    except ConsumerNotOnlineError:
+        return ()
 
 
 async def live_members(server: Server, group: str) -> list[str]:

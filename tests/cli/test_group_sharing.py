@@ -1,0 +1,69 @@
+"""`kourou group` says how queues are shared out, and names members that do not belong together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from kourou import blocking
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.testing.process import Outcome, Serving
+
+pytestmark = pytest.mark.slow
+Kourou = Callable[..., Outcome]
+
+
+def test_members_that_subscribe_to_different_things_are_named(
+    serving: Serving, kourou: Kourou
+) -> None:
+    kourou("topic", "create", "Different")
+    consumers = []
+    for name, tags in (("one", "a"), ("two", "b")):
+        consumer = blocking.PushConsumer(
+            "g-differ", serving.namesrv, config=PushConsumerConfig(instance_name=name)
+        )
+        consumer.subscribe("Different", tags=tags)
+        consumer.listen(lambda _: None)
+        consumers.append(consumer)
+    with consumers[0]:
+        assert "DIFFER" not in kourou("group", "describe", "g-differ").out
+        with consumers[1]:
+            text = kourou("group", "describe", "g-differ").out
+            told = json.loads(kourou("group", "describe", "g-differ", "--json").out)
+    assert "SUBSCRIPTIONS DIFFER" in text
+    (line,) = told["subscriptions_differ"]
+    assert line.startswith("Different: 'a' by ")
+    assert consumers[1].client_id in line.partition("'b' by ")[2]
+    assert line in text
+
+
+def test_a_group_is_told_to_pop_and_to_pull_again(kourou: Kourou) -> None:
+    kourou("topic", "create", "Popped")
+    popped = kourou("group", "set-mode", "g-mode", "Popped", "pop", "--share", "2")
+    assert (popped.code, popped.out) == (0, "g-mode pops Popped on broker-a\n")
+    pulled = kourou("group", "set-mode", "g-mode", "Popped", "pull", "--json")
+    assert json.loads(pulled.out) == {
+        "group": "g-mode",
+        "topic": "Popped",
+        "mode": "pull",
+        "share": 0,
+        "brokers": ["broker-a"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("g-mode", "NoSuchTopic", "pop"), "NoSuchTopic"),
+        (("g-mode", "Popped", "push"), "pull"),
+        (("g-mode", "Popped", "pop", "--share", "-1"), "share_queues is -1"),
+        (("g-mode", "Popped", "pop", "--broker", "broker-x"), "no broker broker-x has topic"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(kourou: Kourou, args: tuple[str, ...], text: str) -> None:
+    kourou("topic", "create", "Popped")
+    outcome = kourou("group", "set-mode", *args)
+    assert outcome.code != 0
+    assert text in outcome.err
