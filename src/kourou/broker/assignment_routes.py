@@ -102,7 +102,9 @@ class AssignmentRoutes:
                 self._known.pop(topic, None)
                 return None
             except (KourouError, OSError) as error:
-                log.warning("assignment.no_route topic=%s namesrv=%s: %s", topic, address, error)
+                log.warning(
+                    "assignment.no_route topic=%s namesrv=%s reason=%s", topic, address, error
+                )
                 continue
             self._known[topic] = _Known(queues, self._now_ms())
             while len(self._known) > TOPICS_MAX:

@@ -94,9 +94,9 @@ class SubscriptionKinds:
             self._told = set() if len(self._told) >= _TOLD_MAX else self._told
             self._told.update(self._kinds)
             log.warning(
-                "subscription.inconsistent group=%s: members of a group must subscribe to the "
-                "same, or they lose messages; %s",
+                "subscription.inconsistent group=%s members=%d differences=%s",
                 group,
+                len(self._of),
                 "; ".join(self.differences()),
             )
 
