@@ -165,7 +165,7 @@ def test_a_negative_queue_lets_the_broker_choose() -> None:
 def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> None:
     async def test(bench: SendRig) -> None:
         low = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02")
-        high = await bench.send(properties="_SYS_MSG_PRIORITY_\x0199\x02")
+        high = await bench.send(properties="_SYS_MSG_PRIORITY_\x012147483647\x02")
         ordered = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02__SHARDINGKEY\x01k\x02")
         assert [a.ext_fields["queueId"] for a in (low, high, ordered)] == ["1", "3", "0"]
         (stored,) = bench.stored(queue_id=0)

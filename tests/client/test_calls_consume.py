@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from kourou.client import calls_consume
-from kourou.client.pull_result import PullResult
+from kourou.client.pull_result import PullResult, read_pull_result
 from kourou.errors import MalformedHeaderError, SystemBusyError
 from kourou.filter.tags import parse_tags
 from kourou.model.queue import MessageQueue
@@ -37,6 +37,8 @@ JAVAS_LITE_PULL = {
 
 class RefusingPool:
     """Keeps the command, and answers that the broker is busy."""
+
+    namespace = ""
 
     def __init__(self) -> None:
         self.commands: list[RemotingCommand] = []
@@ -89,7 +91,7 @@ def pulled(**changed: str | None) -> PullResult:
     fields = {name: text for name, text in (PLACES | changed).items() if text is not None}
     answer = RemotingCommand(ResponseCode.SUCCESS, fields, flag=1)
     queue, subscription = MessageQueue("T", "b", 0), parse_tags("T", "*", 1)
-    return calls_consume._pull_result(answer, queue, subscription, 0)
+    return read_pull_result(answer, queue, subscription, 0, namespace="")
 
 
 def test_the_places_of_a_pull_are_read_from_any_number_that_java_writes_or_reads() -> None:

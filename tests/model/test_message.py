@@ -117,6 +117,10 @@ def test_a_reserved_property_name_is_refused_by_name(name: str) -> None:
         ({"flag": "1"}, "32-bit"),
         ({"delay_level": 1.5}, "delay_level 1.5"),
         ({"delay_level": -1}, "negative"),
+        ({"priority": -1}, "0 is the lowest"),
+        ({"priority": 1 << 31}, "priority 2147483648"),
+        ({"priority": True}, "priority True"),
+        ({"priority": "1"}, "priority '1'"),
         ({"tags": ""}, "tags is empty"),
         ({"tags": 1}, "tags is a str"),
         ({"tags": "a\x02b"}, "ends a property"),
@@ -161,6 +165,13 @@ def test_a_stored_message_without_them_has_defaults() -> None:
     assert message.msg_id == message.offset_msg_id
 
 
+def test_a_priority_is_read_again() -> None:
+    assert Message("T", b"x", priority=7).to_properties()["_SYS_MSG_PRIORITY_"] == "7"
+    assert stored(_SYS_MSG_PRIORITY_="7").priority == 7
+    assert stored(_SYS_MSG_PRIORITY_="high").priority is None
+    assert stored().priority is None
+
+
 @pytest.mark.parametrize("text", ["x", "-1", "3.5", "\u0663"])
 def test_a_delay_level_that_is_no_number_counts_as_none(text: str) -> None:
     assert stored(DELAY=text).delay_level == 0
@@ -173,6 +184,7 @@ def test_a_delay_level_that_is_no_number_counts_as_none(text: str) -> None:
         Message("T", b"x", tags="eu", keys=["a", "b"], wait_store_ok=False, delay_level=3),
         Message("T", b"x", properties={"b": "1", "a": "ä"}, keys=["k"]),
         Message("T", b"x", tags=None, properties={"z": " "}, delay_level=18),
+        Message("T", b"x", priority=0, keys=["a"]),
     ],
 )
 def test_the_property_text_is_that_of_the_properties_and_the_id(message: Message) -> None:

@@ -1,7 +1,7 @@
 """What kind of message a send brings, as metrics tell them apart.
 
 Source: TopicMessageType.parseFromMessageProperty and BrokerMetricsManager, apache/rocketmq 5.5.0,
-without timers, priorities and lite topics, which are not stored yet.
+without lite topics, which are not stored yet.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ NORMAL: Final = "normal"
 DELAY: Final = "delay"
 FIFO: Final = "fifo"
 TRANSACTION: Final = "transaction"
+PRIORITY: Final = "priority"
 
 
 def message_type(properties: Mapping[str, str]) -> str:
@@ -25,4 +26,6 @@ def message_type(properties: Mapping[str, str]) -> str:
         return DELAY
     if names.SHARDING_KEY in properties:
         return FIFO
+    if names.PRIORITY in properties:
+        return PRIORITY
     return NORMAL

@@ -12,12 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from kourou.broker.message_type import PRIORITY, message_type
 from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import ResponseCode
 
-_PRIORITY_DIGITS_MAX: Final = 9
+_PRIORITY_DIGITS_MAX: Final = 10
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 
@@ -98,7 +99,7 @@ def has_timer(properties: dict[str, str]) -> bool:
 def queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: int) -> int:
     """Return the queue of a message's priority where it has one that counts, else `queue_id`.
 
-    A priority beside a delay or an ordering key has no effect, and is removed.
+    A priority beside a delay, an ordering key or a transaction has no effect, and is removed.
 
     Raises:
         MessageIllegalError: it is no number.
@@ -106,7 +107,7 @@ def queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: 
     text = properties.get(names.PRIORITY)
     if text is None:
         return queue_id
-    if names.DELAY in properties or names.SHARDING_KEY in properties:
+    if message_type(properties) != PRIORITY:
         del properties[names.PRIORITY]
         return queue_id
     if not (text.isascii() and text.isdigit() and len(text) <= _PRIORITY_DIGITS_MAX):

@@ -81,7 +81,7 @@ def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
     Raises:
         InvalidTopicError: as `check_message`, or a retry topic.
         InvalidMessageError: as `check_message`; or the batch is empty, its topics or
-            `wait_store_ok` differ, or a message is delayed.
+            `wait_store_ok` differ, or a message is delayed or has a priority.
     """
     if not messages:
         raise InvalidMessageError("the batch has no message")
@@ -100,6 +100,10 @@ def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
             given = next(name for name in _DELAYS if getattr(message, name))
             raise InvalidMessageError(
                 f"{given} {getattr(message, given)} in a batch: send it alone"
+            )
+        if message.priority is not None:
+            raise InvalidMessageError(
+                f"priority {message.priority} in a batch, which lies in one queue: send it alone"
             )
 
 

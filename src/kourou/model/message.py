@@ -12,6 +12,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host, unpack_address
 from kourou.model.message_checks import (
     check_delay_level,
+    check_priority,
     check_int32,
     check_property,
     check_text,
@@ -47,6 +48,8 @@ class Message:
             Kourou's brokers deliver at that time, Java's when its second is over.
         delay_ms: 0, or how long after it reached the broker consumers get it, in milliseconds.
             At most one of these three is given.
+        priority: None, or 0 and more: consumers that pop messages get higher ones first. The broker
+            chooses the queue by it. Without effect beside a delay or a sharding key.
         wait_store_ok: the answer waits for the sync, where the broker syncs each message.
 
     Raises:
@@ -64,6 +67,7 @@ class Message:
     wait_store_ok: bool = True
     deliver_at_ms: int = 0
     delay_ms: int = 0
+    priority: int | None = None
 
     # By hand: one that is made for a frozen class takes three times as long, and producers make a
     # message for each that they send.
@@ -80,6 +84,7 @@ class Message:
         wait_store_ok: bool = True,
         deliver_at_ms: int = 0,
         delay_ms: int = 0,
+        priority: int | None = None,
     ) -> None:
         _set_topic(self, topic)
         _set_body(self, body)
@@ -91,6 +96,7 @@ class Message:
         _set_wait_store_ok(self, wait_store_ok)
         _set_deliver_at_ms(self, deliver_at_ms)
         _set_delay_ms(self, delay_ms)
+        _set_priority(self, priority)
         self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -105,6 +111,8 @@ class Message:
             check_delay_level(self.delay_level)
         if self.deliver_at_ms != 0 or self.delay_ms != 0:
             check_timer(self.delay_level, self.deliver_at_ms, self.delay_ms)
+        if self.priority is not None:
+            check_priority(self.priority)
         if self.tags is not None:
             check_text("tags", self.tags)
         if self.keys != ():
@@ -131,6 +139,8 @@ class Message:
             properties[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if self.delay_ms:
             properties[names.TIMER_DELAY_MS] = str(self.delay_ms)
+        if self.priority is not None:
+            properties[names.PRIORITY] = str(self.priority)
         return properties
 
     @property
@@ -158,6 +168,8 @@ class Message:
             text = f"{text}TIMER_DELIVER_MS\x01{self.deliver_at_ms}\x02"
         if self.delay_ms:
             text = f"{text}TIMER_DELAY_MS\x01{self.delay_ms}\x02"
+        if self.priority is not None:
+            text = f"{text}{names.PRIORITY}\x01{self.priority}\x02"
         return f"{text}UNIQ_KEY\x01{unique_id}\x02"
 
 
@@ -173,6 +185,7 @@ class Message:
     _set_wait_store_ok,
     _set_deliver_at_ms,
     _set_delay_ms,
+    _set_priority,
 ) = (getattr(Message, one.name).__set__ for one in dataclass_fields(Message))
 
 
@@ -241,6 +254,12 @@ class MessageExt(_Raw):
     def offset_msg_id(self) -> str:
         """The id that says where the message is stored."""
         return encode_offset_msg_id(self.store_host, self.physical_offset)
+
+    @property
+    def priority(self) -> int | None:
+        """The priority it was sent with; None where none or no number is given."""
+        text = self.properties.get(names.PRIORITY, "")
+        return int(text) if text.isascii() and text.isdigit() else None
 
     @property
     def delay_level(self) -> int:

@@ -39,6 +39,13 @@ def check_delay_level(value: object) -> None:
         raise InvalidMessageError(f"delay_level {value} is negative")
 
 
+def check_priority(value: object) -> None:
+    """Refuse what is no 32-bit number, or negative."""
+    check_int32("priority", value)
+    if isinstance(value, bool) or (isinstance(value, int) and value < 0):
+        raise InvalidMessageError(f"priority {value} is none: 0 is the lowest")
+
+
 def check_timer(delay_level: int, deliver_at_ms: object, delay_ms: object) -> None:
     """Refuse times that no message can have, and more than one of them."""
     for name, value in (("deliver_at_ms", deliver_at_ms), ("delay_ms", delay_ms)):

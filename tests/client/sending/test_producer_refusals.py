@@ -156,6 +156,7 @@ def test_an_invalid_message_is_refused_before_any_server_is_asked(
         ([], "no message"),
         ([Message("A", b"x"), Message("B", b"x")], "one topic, not A and B"),
         ([Message("A", b"x", delay_level=3)], "delay_level 3"),
+        ([Message("A", b"x", priority=0)], "priority 0 in a batch"),
         ([Message("A", b"x"), Message("A", b"x", wait_store_ok=False)], "wait_store_ok"),
         ([Message("A", b"x" * 60), Message("A", b"x" * 60)], "exceed max_message_size_bytes, 100"),
         ([Message("%RETRY%g", b"x")], "retry topic"),

@@ -103,8 +103,13 @@ class Batcher:
         self._sending: set[asyncio.Task[None]] = set()
 
     def takes(self, message: Message) -> bool:
-        """Return whether a message may travel in a batch; delayed and large ones go alone."""
+        """Return whether a message may travel in a batch.
+
+        Delayed and large ones go alone, and so do those with a priority.
+        """
         if not self._linger_s or message.is_delayed or is_retry_topic(message.topic):
+            return False
+        if message.priority is not None:
             return False
         size = len(message.body)
         if self._compress_over is not None and size >= self._compress_over:
