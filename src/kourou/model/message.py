@@ -12,8 +12,8 @@ from kourou.model import properties as names
 from kourou.model.host import Host, unpack_address
 from kourou.model.message_checks import (
     check_delay_level,
-    check_priority,
     check_int32,
+    check_priority,
     check_property,
     check_text,
     check_timer,
@@ -109,9 +109,8 @@ class Message:
             check_int32("flag", self.flag)
         if self.delay_level != 0 or self.delay_level.__class__ is not int:
             check_delay_level(self.delay_level)
-        if self.deliver_at_ms != 0 or self.delay_ms != 0:
+        if self.deliver_at_ms != 0 or self.delay_ms != 0 or self.priority is not None:
             check_timer(self.delay_level, self.deliver_at_ms, self.delay_ms)
-        if self.priority is not None:
             check_priority(self.priority)
         if self.tags is not None:
             check_text("tags", self.tags)

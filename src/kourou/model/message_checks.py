@@ -40,7 +40,9 @@ def check_delay_level(value: object) -> None:
 
 
 def check_priority(value: object) -> None:
-    """Refuse what is no 32-bit number, or negative."""
+    """Refuse what is no 32-bit number, or negative; None is none."""
+    if value is None:
+        return
     check_int32("priority", value)
     if isinstance(value, bool) or (isinstance(value, int) and value < 0):
         raise InvalidMessageError(f"priority {value} is none: 0 is the lowest")
