@@ -18,12 +18,14 @@ DATABASE = os.environ.get("PAYMENTS_DB", "payments.db")
 
 
 def open_database() -> sqlite3.Connection:
+    """Return a connection of this thread's own."""
     connection = sqlite3.connect(DATABASE)
     connection.execute("CREATE TABLE IF NOT EXISTS payment (transaction_id PRIMARY KEY, eur)")
     return connection
 
 
 def pay(transaction: Transaction) -> TransactionState:
+    """Write the payment, and with it the id by which it is found again."""
     eur = int(transaction.message.body)
     if eur <= 0:
         return TransactionState.ROLLBACK
@@ -33,6 +35,7 @@ def pay(transaction: Transaction) -> TransactionState:
 
 
 def was_paid(message: MessageExt) -> TransactionState:
+    """Say what became of a transaction about which the broker heard nothing."""
     with open_database() as connection:
         found = connection.execute(
             "SELECT 1 FROM payment WHERE transaction_id = ?", (message.msg_id,)

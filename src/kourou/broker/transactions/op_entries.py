@@ -30,6 +30,25 @@ def encode_op(offsets: Iterable[int]) -> bytes:
     return "".join([f"{offset}," for offset in offsets]).encode()
 
 
+def op_size(offsets: Iterable[int]) -> int:
+    """Return the bytes of the body that names these half messages."""
+    return sum([len(str(offset)) + 1 for offset in offsets])
+
+
+def split_op(offsets: Iterable[int], bytes_max: int) -> list[list[int]]:
+    """Return the offsets in as few lists as there are bodies of so many bytes, or of one offset."""
+    entries: list[list[int]] = []
+    size = bytes_max
+    for offset in offsets:
+        more = len(str(offset)) + 1
+        if size + more > bytes_max or not entries:
+            entries.append([])
+            size = 0
+        entries[-1].append(offset)
+        size += more
+    return entries
+
+
 def decode_op(body: bytes) -> list[int]:
     """Return the queue offsets that a body names.
 

@@ -21,14 +21,12 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.put import PutResult
 from kourou.broker.transactions.half_messages import HALF_QUEUE
-from kourou.broker.transactions.op_entries import encode_op, op_draft
+from kourou.broker.transactions.op_entries import encode_op, op_draft, op_size, split_op
 from kourou.clock import Clock
 from kourou.model.host import Host
 
 log = logging.getLogger(__name__)
 
-_OFFSET_BYTES_MIN: Final = 2
-"""A digit and a comma."""
 RETRY_MS: Final = 1_000
 """When to try again after the store refused an entry."""
 
@@ -59,6 +57,7 @@ class OpLog:
         self._host = host
         self._on_stored = on_stored
         self._waiting: list[int] = []
+        self._size = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # at the end of this turn of the loop
         self._urgent: list[tuple[Sequence[int], Callable[[PutResult], None]]] = []
@@ -71,10 +70,11 @@ class OpLog:
 
     def add(self, offsets: Sequence[int]) -> None:
         """Gather the ends of these half records."""
-        waiting = self._waiting
-        waiting += offsets
-        if len(waiting) * _OFFSET_BYTES_MIN > self._config.now.transactions.op_bytes_max:
-            self._soon_if_full()
+        self._waiting += offsets
+        self._size += op_size(offsets)
+        if self._size >= self._config.now.transactions.op_bytes_max and not self._is_due:
+            self._is_due = True
+            self._commit.before_write(self.flush)
         if self._timer is None and not self._is_closed:
             delay_s = self._config.now.transactions.op_interval_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.flush)
@@ -91,11 +91,11 @@ class OpLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._waiting and not self._is_closed:
-            count = self._count_of_entry()
-            offsets, self._waiting = self._waiting[:count], self._waiting[count:]
-            if not self._put(offsets):
-                return
+        if self._is_closed:
+            return
+        waiting, self._waiting, self._size = self._waiting, [], 0
+        for entry in split_op(waiting, self._config.now.transactions.op_bytes_max):
+            self._put(entry)
 
     def close(self) -> None:
         """Store all that was gathered; from now on nothing more is."""
@@ -119,7 +119,7 @@ class OpLog:
         for offsets, done in urgent:
             entry += offsets
             told.append(done)
-            size += sum(len(str(offset)) + 1 for offset in offsets)
+            size += op_size(offsets)
             if size >= limit:
                 self._put_urgent(entry, told)
                 entry, told, size = [], [], 0
@@ -135,20 +135,16 @@ class OpLog:
 
         self._store(entry, done)
 
-    def _put(self, offsets: list[int]) -> bool:
-        """Store an entry of what was gathered; return whether it was taken."""
-        is_refused = False
+    def _put(self, offsets: list[int]) -> None:
+        """Store an entry of what was gathered."""
 
         def done(result: PutResult) -> None:
-            nonlocal is_refused
             if result.appended:
                 self._on_stored(result.appended[0].queue_offset, offsets)
             else:
-                is_refused = True
                 self._again(offsets, result.reason)
 
         self._store(offsets, done)
-        return not is_refused
 
     def _store(self, offsets: list[int], done: Callable[[PutResult], None]) -> None:
         now_ms = self._clock.now_ms()
@@ -160,18 +156,7 @@ class OpLog:
         """Try again later: what no entry names is looked for at the next start."""
         log.warning("op_entry.refused count=%d reason=%s", len(offsets), reason)
         self._waiting = offsets + self._waiting
+        self._size += op_size(offsets)
         if not self._is_closed and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(RETRY_MS / 1000, self.flush)
-
-    def _soon_if_full(self) -> None:
-        if not self._is_due and self._count_of_entry() < len(self._waiting):
-            self._is_due = True
-            self._commit.before_write(self.flush)
-
-    def _count_of_entry(self) -> int:
-        """Return how many of the ends fit into one entry; at least one."""
-        limit = self._config.now.transactions.op_bytes_max
-        waiting = self._waiting
-        widest = len(str(max(waiting))) + 1
-        return max(1, min(len(waiting), limit // widest))

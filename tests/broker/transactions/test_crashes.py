@@ -1,0 +1,259 @@
+"""Whatever a crash leaves: a committed message comes once, a rolled-back one never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.model.topic import TRANS_OP_HALF_TOPIC
+from kourou.protocol.codes import ResponseCode
+from kourou.store.tools.check import check_store
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from tests.broker.transactions.transaction_rig import (
+    COMMIT,
+    ROLLBACK,
+    Half,
+    TransactionRig,
+    checked_half,
+    run,
+    run_killed,
+)
+
+
+def test_a_commit_whose_entry_was_not_written_is_found_by_its_message() -> None:
+    halves: list[Half] = []
+
+    async def committed(rig: TransactionRig) -> None:
+        halves.extend([await rig.half(b"%d" % n) for n in range(3)])
+        for half in halves[:2]:
+            assert (await rig.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        assert not rig.ops()
+
+    async def after(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        assert (await rig.end(halves[0], COMMIT)).code == ResponseCode.SUCCESS
+        await rig.round(after_s=30)
+        [check] = producer.sent
+        assert (await rig.end(checked_half(check), ROLLBACK)).code == ResponseCode.SUCCESS
+        assert rig.bodies() == [b"0", b"1"]
+        assert {0, 1, 2} <= {offset for op in rig.ops() for offset in op}
+        assert rig.transactions.counts.open_by_topic()["T"] == 0
+
+    run(after, run_killed(committed), later_ms=10_000)
+
+
+def test_a_rollback_that_was_answered_outlives_a_power_cut() -> None:
+    async def rolled_back(rig: TransactionRig) -> None:
+        half = await rig.half()
+        assert (await rig.end(half, ROLLBACK)).code == ResponseCode.SUCCESS
+
+    async def after(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        await rig.round(after_s=30)
+        assert not producer.sent
+        assert not rig.bodies()
+
+    run(after, run_killed(rolled_back, is_power_cut=True), later_ms=10_000)
+
+
+def test_a_check_of_before_the_crash_and_the_first_end_still_make_one_message() -> None:
+    halves: list[Half] = []
+
+    async def checked(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        halves.append(await rig.half())
+        for _ in range(2):
+            await rig.round(after_s=30)
+        halves.extend(checked_half(one) for one in producer.sent)
+
+    async def after(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        for half in halves:
+            assert (await rig.end(half, COMMIT, is_checked=True)).code == ResponseCode.SUCCESS
+        for _ in range(3):
+            await rig.round(after_s=30)
+        assert not producer.sent
+        assert len(rig.bodies()) == 1
+
+    run(after, run_killed(checked), later_ms=100_000)
+
+
+def test_a_clean_stop_leaves_nothing_to_be_found_out() -> None:
+    async def ended(rig: TransactionRig) -> None:
+        for _ in range(5):
+            rig.begin_end(await rig.half(), COMMIT)
+
+    async def after(rig: TransactionRig) -> None:
+        await asyncio.sleep(1)
+        assert len(rig.bodies()) == 5
+        assert rig.progress() == (5, rig.parts.store.max_offset(TRANS_OP_HALF_TOPIC, 0))
+
+    disk = run(ended)
+    run(after, disk, later_ms=10_000)
+
+
+@dataclass
+class Story:
+    """What producers know of their transactions.
+
+    Attributes:
+        truth: body -> what each of its ends says.
+        halves: body -> the records about which its producers were told.
+        stored: bodies of half messages that were answered.
+        ended: bodies whose end was answered.
+    """
+
+    truth: dict[bytes, int] = field(default_factory=dict)
+    halves: dict[bytes, list[Half]] = field(default_factory=dict)
+    stored: set[bytes] = field(default_factory=set)
+    ended: set[bytes] = field(default_factory=set)
+
+
+class PowerLostError(Exception):
+    """Raised out of the disk."""
+
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["commit", "roll back", "end", "end", "twice", "check", "wait"]),
+              st.integers(0, 20)),
+    min_size=3, max_size=15,
+)  # fmt: skip
+LIVES = st.lists(st.tuples(STEPS, st.integers(1, 120), st.booleans()), min_size=1, max_size=4)
+
+
+class Producers:
+    """Producers that act on one broker until it dies."""
+
+    def __init__(self, rig: TransactionRig, story: Story) -> None:
+        self.rig = rig
+        self.story = story
+        self.peer = rig.connect()
+        self._asked = 0
+
+    async def step(self, kind: str, number: int) -> None:
+        """Do one thing."""
+        story = self.story
+        if kind in ("commit", "roll back"):
+            body = b"%d" % len(story.truth)
+            story.truth[body] = COMMIT if kind == "commit" else ROLLBACK
+            half = await self.rig.half(body, queue_id=number % 4)
+            story.stored.add(body)
+            story.halves[body] = [half]
+        elif kind in ("end", "twice") and story.halves:
+            body = sorted(story.halves)[number % len(story.halves)]
+            records = story.halves[body]
+            for _ in range(2 if kind == "twice" else 1):
+                half = records[number % len(records)]
+                answer = await self.rig.end(half, story.truth[body], is_checked=True)
+                if answer.code == ResponseCode.SUCCESS:
+                    story.ended.add(body)
+        elif kind == "check":
+            await self.rig.round(after_s=31)
+        else:
+            await asyncio.sleep(number / 4)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Note which records the broker asked about."""
+        for check in self.peer.sent[self._asked :]:
+            half = checked_half(check)
+            for records in self.story.halves.values():
+                if records[0].unique_key == half.unique_key:
+                    records.append(half)
+        self._asked = len(self.peer.sent)
+
+
+def live(disk: SimDisk, story: Story, steps: list[Step], operations: int, *, is_kill: bool,
+         later_ms: int) -> None:  # fmt: skip
+    """Let a broker live until an operation of its disk."""
+
+    async def main() -> None:
+        config = small_config(transactions=TransactionConfig(check_max=100))
+        parts = BrokerParts(disk, config=config, later_ms=later_ms)
+        parts.transactions.start()
+        await parts.topics.persist()
+        rig = TransactionRig(parts)
+        producers = Producers(rig, story)
+        left = operations
+        dead = asyncio.Event()
+
+        def on_operation(_operation: str, _name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                dead.set()
+                if not is_kill:
+                    raise PowerLostError
+
+        async def act() -> None:
+            for kind, number in steps:
+                await producers.step(kind, number)
+
+        disk.on_operation = on_operation
+        acting = asyncio.create_task(act())
+        dying = asyncio.create_task(dead.wait())
+        await asyncio.wait([acting, dying], return_when=asyncio.FIRST_COMPLETED)
+        for task in (acting, dying):
+            task.cancel()
+        disk.on_operation = None
+        parts.abandon()
+        await asyncio.gather(acting, dying, return_exceptions=True)
+
+    run_virtual(main())
+    if not is_kill:
+        disk.crash()
+
+
+async def settle(rig: TransactionRig, story: Story) -> None:
+    """Let every half message be asked about, and every end be told once more."""
+    producers = Producers(rig, story)
+    for _ in range(4):
+        await producers.step("check", 0)
+        for body, records in story.halves.items():
+            for half in records:
+                await rig.end(half, story.truth[body], is_checked=True)
+
+
+def judge(counts: Counter[bytes], story: Story) -> None:
+    """Compare what lies in the topic with what producers said."""
+    for body, verdict in story.truth.items():
+        if verdict == ROLLBACK:
+            assert counts[body] == 0, f"{body!r} was rolled back"
+        elif body in story.stored:
+            assert counts[body] == 1, f"{body!r} was stored, and told to be committed"
+        else:
+            assert counts[body] <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(LIVES)
+def test_each_transaction_ends_once_whenever_brokers_die(
+    lives: list[tuple[list[Step], int, bool]],
+) -> None:
+    story = Story()
+    disk = SimDisk(len(lives))
+    later_ms = 0
+    for steps, operations, is_kill in lives:
+        live(disk, story, steps, operations, is_kill=is_kill, later_ms=later_ms)
+        later_ms += 1_000_000
+
+    async def last(rig: TransactionRig) -> None:
+        await asyncio.sleep(1)
+        counts = Counter(rig.bodies())
+        assert all(count == 1 for count in counts.values()), "before the last life"
+        for body in story.ended:
+            wanted = 1 if story.truth[body] == COMMIT else 0
+            assert counts[body] == wanted, f"{body!r} was answered"
+        await settle(rig, story)
+        judge(Counter(rig.bodies()), story)
+
+    run(last, disk, later_ms=later_ms, check_max=100)
+    assert not check_store(disk).findings
