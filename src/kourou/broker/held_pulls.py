@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.long_polling import Arrived, ArrivedMessage, Held, LongPolling
 from kourou.model.subscription import SubscriptionData
+from kourou.model.topic import TopicConfig
 from kourou.remoting.connection import Connection
 from kourou.remoting.steady_time import steady_ms
 
@@ -104,6 +105,14 @@ class HeldPulls:
         for held in of_group:
             self._held.taken(held)
         self._serve_again(of_group)
+
+    def on_topic_deleted(self, topic: TopicConfig) -> None:
+        """Answer all pulls of a topic that is gone: one of its name could be made meanwhile."""
+        queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
+        of_topic = [one for number in queues for one in self._held.of_queue(topic.name, number)]
+        for held in of_topic:
+            self._held.taken(held)
+        self._serve_again(of_topic)
 
     def on_connection_closed(self, connection: Connection) -> None:
         """Forget the pulls of a connection that has ended."""

@@ -212,6 +212,7 @@ def _admin_topics(parts: Parts) -> AdminTopicHandlers:
         offload=parts.runtime.offload,
         later=parts.later,
         stats=parts.stats,
+        on_deleted=parts.held_pulls.on_topic_deleted,
     )
 
 

@@ -55,6 +55,7 @@ class AdminBench:
             offload=offload,
             later=parts.later,
             stats=parts.stats,
+            on_deleted=parts.held_pulls.on_topic_deleted,
         )
 
     async def ask(self, code: int, header: object) -> RemotingCommand:

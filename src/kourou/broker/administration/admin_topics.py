@@ -15,7 +15,7 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -81,6 +81,7 @@ class AdminTopicHandlers:
         offload: Offload,
         later: LaterReplies,
         stats: BrokerStats,
+        on_deleted: Callable[[TopicConfig], None],
     ) -> None:
         """Serve `topics`.
 
@@ -93,7 +94,9 @@ class AdminTopicHandlers:
             offload: takes reads of the store off the loop.
             later: answers when a change is durable.
             stats: tells how many messages come a second.
+            on_deleted: told of each topic that was deleted.
         """
+        self._on_deleted = on_deleted
         self._config = config
         self._system_topics = SYSTEM_TOPICS | {topic.name for topic in system_topics(config.now)}
         self._topics = topics
@@ -147,9 +150,12 @@ class AdminTopicHandlers:
                 raise ServiceNotAvailableError(
                     ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
                 ) from error
+            topic = self._topics.get(name)
             self._topics.delete(name)
             self._offsets.remove_topic(name)
             self._stats.on_topic_deleted(name)
+            if topic is not None:
+                self._on_deleted(topic)
             return await self._saved(request)
 
         self._later.answer(request, serve)

@@ -27,6 +27,7 @@ from kourou.errors import (
     ProtocolError,
     SubscriptionNotFoundError,
     SubscriptionNotLatestError,
+    TopicNotFoundError,
 )
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
@@ -101,6 +102,7 @@ class QueuePuller:
         self._on_pulled = on_pulled
         self._broker_id = MASTER_ID
         self.is_failing = False
+        self._was_deleted = False  # by what its broker said last
         self.problem: str | None = None
         self.max_offset: int | None = None
         self.last_pull_at_ms = 0
@@ -147,6 +149,14 @@ class QueuePuller:
             log.info("pull.recovered queue=%s offset=%d", self._queue, self._offset)
             self.is_failing = False
         self._broker_id = result.suggested_broker_id
+        if self._was_deleted:
+            # Made anew since: a topic of the same name, in which our offset means nothing. As if it
+            # ended before it, which it may have outgrown already.
+            self._was_deleted = False
+            log.warning("queue.made_anew queue=%s offset=%d", self._queue, self._offset)
+            asked = max(self._offset, result.max_offset + 1)
+            self._on_offset_illegal(self._process_queue, result, asked)
+            return self._config.pull_error_delay_ms
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
                 "pull.offset_moved queue=%s from=%d to=%d stored_from=%d stored_to=%d",
@@ -221,6 +231,7 @@ class QueuePuller:
             return _UNREADABLE_DELAY_MS
         if error.refresh_route:
             self._instance.routes.refresh_soon(self._queue.topic)
+        self._was_deleted |= isinstance(error, TopicNotFoundError)
         level = logging.DEBUG if self.is_failing else logging.WARNING
         self.is_failing = True
         log.log(level, "pull.failed queue=%s offset=%d reason=%s", self._queue, self._offset, error)

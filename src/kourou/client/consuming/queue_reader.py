@@ -18,7 +18,13 @@ from kourou.client.consuming.queue_puller import PulledSome
 from kourou.client.consuming.start_offset import find_start_offset
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.errors import CodecMissingError, FlowControlError, KourouError, ProtocolError
+from kourou.errors import (
+    CodecMissingError,
+    FlowControlError,
+    KourouError,
+    ProtocolError,
+    TopicNotFoundError,
+)
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
 
@@ -81,6 +87,7 @@ class QueueReader:
         self._resumed = asyncio.Event()
         self._on_pulled = on_pulled
         self.is_failing = False
+        self._was_deleted = False  # by what its broker said last
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
@@ -139,6 +146,10 @@ class QueueReader:
             self.is_failing = False
         self._broker_id = result.suggested_broker_id
         polled.max_offset = result.max_offset
+        if self._was_deleted:
+            # Made anew since: a topic of the same name, in which our offset means nothing.
+            await self._begin_again(asked)
+            return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._correct(result, asked)
             # What it names is what it refused: not again at once.
@@ -172,6 +183,13 @@ class QueueReader:
             )
             offset = min(offset, start)
         self._polled.move(offset)
+
+    async def _begin_again(self, asked: int) -> None:
+        """Go on where the group begins in the topic that has the name now."""
+        start, _ = await find_start_offset(self._instance, self._offsets, self._queue, self._config)
+        log.warning("queue.made_anew queue=%s offset=%d start=%d", self._queue, asked, start)
+        self._was_deleted = False
+        self._polled.move(start)
 
     def _holds_too_much(self) -> bool:
         held, config = self._polled, self._config
@@ -217,6 +235,7 @@ class QueueReader:
             return _UNREADABLE_DELAY_MS
         if error.refresh_route:
             self._instance.routes.refresh_soon(self._queue.topic)
+        self._was_deleted |= isinstance(error, TopicNotFoundError)
         level = logging.DEBUG if self.is_failing else logging.WARNING
         self.is_failing = True
         log.log(level, "pull.failed queue=%s reason=%s", self._queue, error)
