@@ -1,0 +1,101 @@
+"""When members look at the sharing out of queues, and what makes them keep what they have."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from kourou.remoting.network import parse_address
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+BODIES = [b"%d" % number for number in range(12)]
+
+
+def queue_ids(consumer: PushConsumer) -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
+
+
+async def set_queues(w: Recording, count: int) -> None:
+    async with w.cluster.admin() as admin:
+        await admin.update_topic(TOPIC, queues=count)
+
+
+def test_queues_that_a_topic_gains_are_consumed_from_their_first_message_on() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            first = w.consumer(instance_name="a")
+            second = w.consumer(instance_name="b")
+            async with first, second:
+                await asyncio.sleep(30)
+                await set_queues(w, 6)
+                async with w.cluster.producer() as producer:
+                    for number in range(6):
+                        queue = MessageQueue(TOPIC, "broker-0", number)
+                        await producer.send(Message(TOPIC, b"%d" % number), queue=queue)
+                await w.until_got(*BODIES[:6], timeout_s=75)
+                assert queue_ids(first) + queue_ids(second) == [0, 1, 2, 3, 4, 5]
+                assert sorted(w.got) == BODIES[:6]
+
+    run_virtual(main())
+
+
+def test_name_servers_that_are_away_take_no_queues_from_anybody() -> None:
+    async def main() -> None:
+        async with recording() as w, w.consumer() as consumer:
+            before = consumer.queues
+            where = parse_address(w.cluster.namesrv_addr)
+            w.cluster.network.cut(where)
+            await asyncio.sleep(300)
+            assert consumer.queues == before
+            w.cluster.network.heal(where)
+
+    run_virtual(main())
+
+
+def test_a_share_that_is_right_is_looked_at_every_20_s_and_one_that_changed_after_1_s() -> None:
+    passes: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def all_queues(
+            queues: Sequence[MessageQueue], _: Sequence[str], __: str
+        ) -> Sequence[MessageQueue]:
+            if queues[0].topic == TOPIC:
+                passes.append(loop.time())
+            return queues
+
+        async with recording() as w, w.consumer(allocation=all_queues):
+            await asyncio.sleep(65)
+
+    run_virtual(main())
+    gaps = [round(later - earlier) for earlier, later in pairwise(passes)]
+    assert gaps[0] <= 1, "the first pass changed something"
+    assert gaps[-3:] == [20, 20, 20]
+
+
+@pytest.mark.parametrize("allocation", ["AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_strategies_share_out_what_a_topic_gains_and_loses(allocation: str) -> None:
+    async def main() -> None:
+        async with recording(queues=6) as w:
+            members = [
+                w.consumer(allocation=allocation, instance_name=f"m{number}") for number in range(3)
+            ]
+
+            def owned() -> list[int]:
+                return sorted(itertools.chain(*map(queue_ids, members)))
+
+            async with members[0], members[1], members[2]:
+                for wanted in ([*range(9)], [0], [0, 1, 2, 3]):
+                    await set_queues(w, len(wanted))
+                    await w.until(lambda wanted=wanted: owned() == wanted, timeout_s=75)  # type: ignore[misc]
+
+    run_virtual(main())
