@@ -12,6 +12,7 @@ from kourou.client.config import AdminConfig, ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.client.namespacing import NamespaceHook
 from kourou.client.sending.producer import Producer
+from kourou.client.sending.transaction import TransactionState
 from kourou.errors import ConfigError, ReplyTimeoutError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
@@ -170,6 +171,36 @@ def test_a_request_is_answered_within_the_namespace() -> None:
                 async with w.cluster.producer("askers") as stranger:
                     with pytest.raises(ReplyTimeoutError):
                         await stranger.request(Message(TOPIC, b"?"), timeout_ms=1_000)
+
+    run_virtual(main())
+
+
+def test_transactions_end_and_are_asked_about_within_the_namespace() -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    def ask(message: MessageExt) -> TransactionState:
+        asked.append((message.topic, message.body))
+        return TransactionState.COMMIT
+
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            got: list[MessageExt] = []
+            consumer = w.cluster.push_consumer("billing", push_config())
+            consumer.subscribe(TOPIC)
+            consumer.listen(got.append)
+            producer = w.cluster.transaction_producer(ask, config=PRODUCER)
+            async with consumer, producer:
+                for state in TransactionState:
+                    message = Message(TOPIC, state.name.encode())
+                    half = await producer.begin_transaction(message)
+                    receipt = await producer.end_transaction(half, state)
+                    assert receipt.is_confirmed == (state is not TransactionState.UNKNOWN)
+                await w.until(lambda: len(got) == 2, timeout_s=300)
+                await asyncio.sleep(60)
+            assert sorted(one.body for one in got) == [b"COMMIT", b"UNKNOWN"]
+            assert asked == [(TOPIC, b"UNKNOWN")]
+            assert {one.topic for one in got} == {TOPIC}
 
     run_virtual(main())
 

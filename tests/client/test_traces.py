@@ -7,19 +7,23 @@ from typing import Any
 
 import pytest
 
+from kourou.broker.timer.timer_config import TimerConfig
 from kourou.client import trace_writer
 from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.sending.transaction import TransactionState
 from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, Traced, trace_messages
 from kourou.errors import ConfigError, InvalidTopicError
 from kourou.model.message import Message, MessageExt
 from kourou.protocol.trace_text import (
     ConsumedTrace,
     ConsumingTrace,
+    RecallTrace,
     SentTrace,
     TracedKind,
     TracedOutcome,
     TraceRecord,
+    TransactionEndTrace,
     decode_traces,
 )
 from kourou.testing.cluster import Cluster
@@ -214,6 +218,60 @@ def test_sending_does_not_wait_for_traces_that_cannot_be_written(
     run_virtual(main())
     said = [record for record in caplog.records if "trace.dropped" in record.getMessage()]
     assert len(said) == 1
+
+
+def test_ends_of_transactions_are_traced() -> None:
+    def ask(_: MessageExt) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            producer = w.cluster.transaction_producer(ask, config=TRACING)
+            async with producer:
+                message = Message(TOPIC, b"paid", keys=["k"])
+                for state in TransactionState:
+                    half = await producer.begin_transaction(message)
+                    await producer.end_transaction(half, state)
+                await asyncio.sleep(120)  # asked about the one that is unknown
+            records = await traced(w.cluster)
+            halves = [one for one in records if isinstance(one, SentTrace)]
+            assert [one.kind for one in halves] == [TracedKind.HALF] * 3
+            ends = [one for one in records if isinstance(one, TransactionEndTrace)]
+            assert [(one.state, one.is_from_check) for one in ends] == [
+                ("COMMIT_MESSAGE", False),
+                ("ROLLBACK_MESSAGE", False),
+                ("UNKNOW", False),
+                ("COMMIT_MESSAGE", True),
+            ]
+            assert [one.msg_id for one in ends[:3]] == [one.msg_id for one in halves]
+            assert {(one.region, one.keys, one.kind) for one in ends} == {
+                ("DefaultRegion", "k", TracedKind.COMMIT)
+            }
+            host, port = w.cluster.broker_address()
+            assert {one.store_host for one in ends} == {f"{host}:{port}"}
+
+    run_virtual(main())
+
+
+def test_messages_that_are_taken_back_are_traced() -> None:
+    async def main() -> None:
+        timer = TimerConfig(recall_message_enable=True)
+        async with recording(trace_topic_enable=True, timer=timer) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                receipt = await producer.send(Message(TOPIC, b"later", delay_ms=60_000))
+                assert receipt.recall_handle
+                await producer.recall(TOPIC, receipt.recall_handle)
+            sent, recalled = await traced(w.cluster)
+            assert isinstance(sent, SentTrace)
+            assert sent.kind is TracedKind.DELAY
+            assert isinstance(recalled, RecallTrace)
+            assert (recalled.msg_id, recalled.topic, recalled.is_success) == (
+                receipt.msg_id,
+                TOPIC,
+                True,
+            )
+
+    run_virtual(main())
 
 
 def _traced(number: int, *, size: int = 0, keys: int = 1, topic: str = "T") -> Traced:

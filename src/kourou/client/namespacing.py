@@ -23,7 +23,6 @@ from kourou.model.message import MessageExt
 from kourou.model.namespace import in_namespace, out_of_namespace
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.queue import MessageQueue
-from kourou.model.topic import is_retry_topic
 from kourou.protocol.bodies_offsets import (
     ConsumerStatus,
     decode_consumer_status,
@@ -61,6 +60,9 @@ _NAMED_BODIES: Final = frozenset(
 )
 """Requests whose JSON body names topics and groups; the answers of those a client reads do too."""
 
+_NAMING: Final = frozenset({names.RETRY_TOPIC, names.PGROUP})
+"""Properties that name a topic or a group: of a message given back, and of a half message."""
+
 _ANSWERED_QUEUES: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT})
 _NAMES: Final = frozenset({"topic", "group", "groupName", "consumerGroup"})
 
@@ -95,14 +97,14 @@ class NamespaceHook:
             answer.body = _renamed_body(answer.body, self._outside)
 
     def _change_properties(self, command: RemotingCommand) -> None:
-        """Say the namespace in the message, and the topic that a given back message had."""
+        """Say the namespace in the message, and in the names that its properties have."""
         text = command.ext_fields.get("i", "")
         if f"{names.INSTANCE_ID}\x01" in text:
             return
-        if is_retry_topic(command.ext_fields.get("b", "")):
+        if any(f"{name}\x01" in text for name in _NAMING):
             properties = decode_properties(text.encode())
-            if (topic := properties.get(names.RETRY_TOPIC)) is not None:
-                properties[names.RETRY_TOPIC] = self._inside(topic)
+            for name in _NAMING & properties.keys():
+                properties[name] = self._inside(properties[name])
             text = encode_properties(properties).decode()
         command.ext_fields["i"] = f"{text}{names.INSTANCE_ID}\x01{self._namespace}\x02"
 

@@ -110,7 +110,8 @@ class Producer(Requesting, Recalling, Lifetime):
         )
         rng = self._instance.runtime.random
         self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
-        self._hooks = SendHooks([*hooks, *send_traces(self._instance, group)])
+        self._traces = send_traces(self._instance, group)
+        self._hooks = SendHooks([*hooks, *self._traces])
         self._under_way = UnderWay()
         self._submitted: set[asyncio.Task[SendReceipt]] = set()
 

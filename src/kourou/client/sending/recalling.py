@@ -5,6 +5,7 @@ from __future__ import annotations
 from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, check_timeout
+from kourou.client.sending.send_traces import SendTraces
 from kourou.errors import InvalidTopicError, RemoteError
 from kourou.model.queue import MessageQueue
 from kourou.model.recall_handle import decode_recall_handle
@@ -20,6 +21,7 @@ class Recalling:
     group: str
     _instance: ClientInstance
     _config: ProducerConfig
+    _traces: list[SendTraces]
 
     async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
         """Take back a message that was sent with a time and is not delivered yet.
@@ -47,7 +49,8 @@ class Recalling:
         check_topic(topic)
         if is_retry_topic(topic) or topic.startswith(DLQ_PREFIX):
             raise InvalidTopicError(f"topic {topic}: nothing waits there to be taken back")
-        broker = decode_recall_handle(handle).broker_name
+        decoded = decode_recall_handle(handle)
+        broker = decoded.broker_name
         check_timeout(timeout_ms)
         limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
         header = RecallMessageRequestHeader(topic, handle, self.group, broker_name=broker)
@@ -56,6 +59,8 @@ class Recalling:
             command = request(RequestCode.RECALL_MESSAGE, header)
             pool = self._instance.pool
             answer = await pool.request(address, command, deadline.remaining_s())
+            for traces in self._traces:
+                traces.recalled(self.group, topic, decoded.unique_id, answer)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemoteError.from_response(answer.code, answer.remark)
             return answer.header(RecallMessageResponseHeader).msg_id

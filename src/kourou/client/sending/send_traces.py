@@ -1,6 +1,7 @@
 """Traces of what a producer sends.
 
-Source: SendMessageTraceHookImpl.java, apache/rocketmq 5.5.0. One difference: each message of a
+Source: SendMessageTraceHookImpl.java, EndTransactionTraceHookImpl.java and
+DefaultMQProducerImpl.recallMessage, apache/rocketmq 5.5.0. One difference: each message of a
 batch has a trace of its own, so that it is found by its id.
 """
 
@@ -9,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kourou.client.calls_send import traced_region
 from kourou.client.instance import ClientInstance
 from kourou.client.send_receipt import SendStatus
-from kourou.client.sending.send_hooks import SendAttempt, SendHook, SendOutcome
+from kourou.client.sending.send_hooks import SendAttempt, SendOutcome
+from kourou.client.sending.transaction import TransactionEnd, TransactionState
 from kourou.client.trace_messages import Traced
 from kourou.client.trace_writer import TraceWriter
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
-from kourou.protocol.trace_text import SentTrace, TracedKind
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.trace_text import RecallTrace, SentTrace, TracedKind, TransactionEndTrace
 
 _DELAYS: Final = (
     names.DELAY,
@@ -26,8 +31,15 @@ _DELAYS: Final = (
     "__STARTDELIVERTIME",
 )
 
+_STATES: Final = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+"""The names of Java's LocalTransactionState."""
 
-def send_traces(instance: ClientInstance, group: str) -> list[SendHook]:
+
+def send_traces(instance: ClientInstance, group: str) -> list[SendTraces]:
     """Return the hook that traces a producer's sends; nothing if its config does not ask for it."""
     if not instance.config.enable_trace:
         return []
@@ -37,19 +49,60 @@ def send_traces(instance: ClientInstance, group: str) -> list[SendHook]:
 
 
 class SendTraces:
-    """Traces each try that a broker answered; not those that failed, as in Java."""
+    """Traces each try that a broker answered; not those that failed, as in Java.
+
+    So it does with ends of transactions, and with messages that are taken back.
+    """
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
+        self._region: str | None = None  # what the last answer said
 
     def before_send(self, attempt: SendAttempt) -> None:
         """Nothing is known yet."""
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
         """Trace what was stored."""
+        if outcome.receipts:
+            self._region = outcome.region
         if outcome.region is None or attempt.queue.topic.startswith(self._writer.topic):
             return
         self._writer.put(self._traced(attempt, outcome))
+
+    def end_transaction(self, end: TransactionEnd) -> None:
+        """Trace what the broker is about to be told of a half message."""
+        if self._region is None:
+            return
+        message = end.message
+        record = TransactionEndTrace(
+            at_ms=self._writer.now_ms(),
+            region=self._region,
+            group=end.group,
+            topic=end.topic,
+            msg_id=end.msg_id,
+            tags=message.tags,
+            keys=" ".join(message.keys) or None,
+            store_host=end.broker_address,
+            transaction_id=end.msg_id,
+            state=_STATES[end.state],
+            is_from_check=end.is_checked,
+        )
+        self._writer.put([Traced(end.topic, record, (end.msg_id, *message.keys))])
+
+    def recalled(self, group: str, topic: str, msg_id: str, answer: RemotingCommand) -> None:
+        """Trace what a broker said to a message that was to be taken back."""
+        region = traced_region(answer)
+        if region is None:
+            return
+        record = RecallTrace(
+            at_ms=self._writer.now_ms(),
+            region=region,
+            group=group,
+            topic=topic,
+            msg_id=msg_id,
+            is_success=answer.code == ResponseCode.SUCCESS,
+        )
+        self._writer.put([Traced(topic, record, (msg_id,))])
 
     def _traced(self, attempt: SendAttempt, outcome: SendOutcome) -> Iterator[Traced]:
         cost_ms = round(outcome.elapsed_ms)

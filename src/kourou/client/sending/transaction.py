@@ -119,7 +119,11 @@ class EndTransactionHooks:
     """The hooks of one producer."""
 
     def __init__(self, hooks: Sequence[EndTransactionHook]) -> None:
-        self._hooks = tuple(hooks)
+        self._hooks = list(hooks)
+
+    def add(self, hooks: Sequence[EndTransactionHook]) -> None:
+        """Have more hooks, called after those there are."""
+        self._hooks += hooks
 
     def call(self, end: TransactionEnd) -> None:
         """Call all."""

@@ -14,6 +14,7 @@ import logging
 from typing import Final
 
 from kourou.client.background import BackgroundTasks
+from kourou.client.namespacing import take_out
 from kourou.client.sending.transaction import (
     EndTransactionHooks,
     TransactionCheck,
@@ -29,6 +30,7 @@ from kourou.protocol.headers_transaction import CheckTransactionStateRequestHead
 from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.connection import Request
 from kourou.remoting.network import format_address
+from kourou.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +61,14 @@ class TransactionChecks:
         self._waiting_max = waiting_max
         self._waiting = 0
         self.tasks: BackgroundTasks
+        self.pool: ConnectionPool
         self.calls: UserCalls
 
     def on_check_transaction_state(self, asked: Request) -> None:
         """Serve 39, which is never answered itself."""
         header = asked.command.header(CheckTransactionStateRequestHeader)
         message = decode_message(asked.command.body)
+        take_out(self.pool.namespace, (message,))
         if self._waiting >= self._waiting_max:
             log.warning(
                 "transaction_check.refused group=%s waiting=%d id=%s",
@@ -98,6 +102,7 @@ class TransactionChecks:
         )
         command = checked_command(header, message, self._group, state, remark)
         try:
+            self.pool.hooks.before(format_address(asked.remote_address), command)
             await asked.connection.oneway(command, ANSWER_TIMEOUT_S)
         except KourouError as error:
             log.warning(

@@ -103,6 +103,7 @@ class TransactionProducer(Producer):
         )
         self._topics = (*topics, AUTO_CREATE_TOPIC)
         super().__init__(group, namesrv_addr, config=config, hooks=hooks, runtime=runtime)
+        self._end_hooks.add(self._traces)
         self._calls = UserCalls(
             config.transaction_threads, f"kourou-transaction-{group}", run_blocking
         )
@@ -116,6 +117,7 @@ class TransactionProducer(Producer):
         self._checks.calls = self._calls
         await super().start()
         self._checks.tasks = self._instance.tasks
+        self._checks.pool = self._instance.pool
         self._instance.tasks.start_periodic(
             self._find_brokers, REGISTER_INTERVAL_MS, "look-up of brokers that may ask", first_ms=0
         )
