@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 
 from kourou.broker.config import BrokerConfig
 from kourou.filter.bloom import BloomFilter
 from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies_consume_queue import decode_consume_queue
+from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.queues.queue_extension import decode_unit, unit_position
@@ -172,5 +176,25 @@ def test_tags_filter_an_extended_queue_beside_bit_maps() -> None:
         await parts.store_messages([parts.draft(b"x", tags="x"), parts.draft(b"y", tags="y")])
         subscribe(parts, SubscriptionData("T", "x", frozenset("x"), frozenset({ord("x")})))
         assert pulled(parts) == [b"x"]
+
+    run_with_parts(test, config=config())
+
+
+def test_an_administrator_sees_the_filter_and_what_bit_maps_say() -> None:
+    async def test(parts: BrokerParts) -> None:
+        subscribe(parts, sql("a > 5", 1))
+        await store(parts, 1, 7)
+        header = QueryConsumeQueueRequestHeader("T", 0, 0, 5, "g")
+
+        answer = await parts.ask(parts.admin.store.on_query_consume_queue, header)
+
+        found = decode_consume_queue(answer.body)
+        assert '"expression":"a > 5"' in str(found.filter_data)
+        assert [one.eval for one in found.queue_data] == [False, True]
+        bits = str(found.queue_data[1].bit_map)
+        assert (bits.count("1"), len(bits), bits.count("\n")) == (3, 112 + 2, 2)
+        said = json.loads(str(found.queue_data[1].extend_data_json))
+        assert base64.b64decode(said["filterBitMap"]) == BloomFilter().bit_map(["g#T"])
+        assert (said["size"], said["tagsCode"], found.queue_data[1].tags_code) == (34, 0, 0)
 
     run_with_parts(test, config=config())

@@ -278,23 +278,21 @@ class ConsumerFilters:
 
     def _take(self) -> TextParts:
         filters = (one for topic in self._by_topic.values() for one in topic.values())
-        bits = self.bloom.bit_count
-        return [
-            encode_consumer_filters(
-                ConsumerFilterText(
-                    group=one.group,
-                    topic=one.topic,
-                    expression=one.expression,
-                    expression_type=one.expression_type,
-                    born_at_ms=one.born_at_ms,
-                    dead_at_ms=one.dead_at_ms,
-                    client_version=one.client_version,
-                    bit_count=bits,
-                    positions=one.positions,
-                )
-                for one in filters
-            )
-        ]
+        return [encode_consumer_filters(map(self.text_of, filters))]
+
+    def text_of(self, one: ConsumerFilter) -> ConsumerFilterText:
+        """Return the filter as files and administrators are told it."""
+        return ConsumerFilterText(
+            one.group,
+            one.topic,
+            one.expression,
+            one.expression_type,
+            one.born_at_ms,
+            one.dead_at_ms,
+            one.client_version,
+            self.bloom.bit_count,
+            one.positions,
+        )
 
 
 def compile_expression(kind: str, expression: str) -> SqlFilter:

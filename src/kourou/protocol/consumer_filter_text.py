@@ -51,18 +51,23 @@ def encode_consumer_filters(filters: Iterable[ConsumerFilterText]) -> bytes:
     topics: dict[str, Json] = {}
     for one in filters:
         topic = topics.setdefault(one.topic, {_BY_GROUP: {}, "topic": one.topic})
-        topic[_BY_GROUP][one.group] = {
-            "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.positions)},
-            "bornTime": one.born_at_ms,
-            "clientVersion": one.client_version,
-            "consumerGroup": one.group,
-            "dead": one.dead_at_ms >= one.born_at_ms,
-            "deadTime": one.dead_at_ms,
-            "expression": one.expression,
-            "expressionType": one.expression_type,
-            "topic": one.topic,
-        }
+        topic[_BY_GROUP][one.group] = consumer_filter_to_json(one)
     return dumps({_BY_TOPIC: topics}, pretty=True)
+
+
+def consumer_filter_to_json(one: ConsumerFilterText) -> Json:
+    """Return one filter, as in the file and in answers to administrators."""
+    return {
+        "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.positions)},
+        "bornTime": one.born_at_ms,
+        "clientVersion": one.client_version,
+        "consumerGroup": one.group,
+        "dead": one.dead_at_ms >= one.born_at_ms,
+        "deadTime": one.dead_at_ms,
+        "expression": one.expression,
+        "expressionType": one.expression_type,
+        "topic": one.topic,
+    }
 
 
 def decode_consumer_filters(text: bytes) -> list[ConsumerFilterText]:

@@ -15,7 +15,7 @@ from kourou.store.log.record_reader import read_one, read_resident_ranges
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
-from kourou.store.queues.queue_extension import is_address
+from kourou.store.queues.queue_extension import ExtensionUnit, is_address
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
 from kourou.store.reading.checked_get import Asked, Found, QueueReading, get_checked, get_resident
 from kourou.store.reading.plain_get import PlainFound, PlainGet
@@ -153,6 +153,14 @@ class StoreReader:
         """
         queue = self._queues.get(topic, queue_id)
         return None if queue is None else queue.entry(offset)
+
+    def extension_unit(self, topic: str, queue_id: int, tags_code: int) -> ExtensionUnit | None:
+        """Return the unit that an entry of the queue names in its tags code; None if none.
+
+        May wait for the device.
+        """
+        queue = self._queues.get(topic, queue_id)
+        return queue.unit(tags_code) if isinstance(queue, ExtendedQueue) else None
 
     def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
         """Return the entry if it is there and in memory; it was not compared with the record."""

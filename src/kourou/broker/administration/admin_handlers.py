@@ -109,6 +109,7 @@ def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection)
         store=StoreAdminHandlers(
             topics=tables.topics,
             clients=clients,
+            filters=tables.filters,
             store=parts.store,
             queues=parts.queue_deletion,
             retention=parts.retention,

@@ -6,14 +6,20 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kourou.broker.clients import Clients
+from kourou.broker.consumer_filters import ConsumerFilters
+from kourou.broker.expressions import Bits, MessageFilter
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.retention import Retention
 from kourou.broker.retry_topics import TopicTable
 from kourou.errors import RemoteSystemError, StoreError
+from kourou.filter.tags import matches_code
+from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_system_topic
 from kourou.protocol.bodies_consume_queue import (
     ConsumeQueueData,
@@ -22,14 +28,20 @@ from kourou.protocol.bodies_consume_queue import (
 )
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.consumer_filter_text import consumer_filter_to_json
+from kourou.protocol.fastjson import dumps
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.formats import QueueEntry
 from kourou.store.message_store import MessageStore
+from kourou.store.queues.queue_extension import ExtensionUnit, encode_unit, is_address
 
 log = logging.getLogger(__name__)
+
+MayMatch = Callable[[ExtensionUnit], bool]
+"""Tells from an entry's extension unit whether a group may want the message."""
 
 ENTRIES_MAX: Final = 10_000
 """Entries in one answer to 321, whatever it asks for."""
@@ -43,6 +55,7 @@ class StoreAdminHandlers:
         *,
         topics: TopicTable,
         clients: Clients,
+        filters: ConsumerFilters,
         store: MessageStore,
         queues: QueueDeletion,
         retention: Retention,
@@ -54,6 +67,7 @@ class StoreAdminHandlers:
         Args:
             topics: which there are; queues of others are not used.
             clients: what a group wants of a topic.
+            filters: what it wants by properties.
             store: read only.
             queues: removes those of a topic, durably.
             retention: removes what expired.
@@ -62,6 +76,7 @@ class StoreAdminHandlers:
         """
         self._topics = topics
         self._clients = clients
+        self._filters = filters
         self._store = store
         self._queues = queues
         self._retention = retention
@@ -85,13 +100,7 @@ class StoreAdminHandlers:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR, f"{queue_id}@{header.topic} is not exist!"
             )
-        wanted, filter_data = None, None
-        if header.consumer_group is not None:
-            wanted = self._clients.subscription(header.consumer_group, header.topic)
-            # "null" is the group's expression filter in JSON: there are none but tags.
-            filter_data = (
-                "null" if wanted else f"{header.consumer_group}@{header.topic} is not online!"
-            )
+        wanted, filter_data, may_match = self._wanted(header)
         first, end = (
             self._store.min_offset(header.topic, queue_id),
             self._store.max_offset(header.topic, queue_id),
@@ -105,10 +114,7 @@ class StoreAdminHandlers:
             offsets = range(header.index, header.index + count)
             entries = await self._offload(_entries, self._store, header.topic, queue_id, offsets)
             found = QueryConsumeQueueResponse(
-                tuple(
-                    ConsumeQueueData(entry.physical_offset, entry.size, entry.tags_code)
-                    for entry in entries
-                ),
+                tuple(_told(entry, unit, may_match) for entry, unit in entries),
                 end,
                 first,
                 wanted,
@@ -117,6 +123,23 @@ class StoreAdminHandlers:
             return response(command, body=encode_consume_queue(found))
 
         self._later.answer(request, serve)
+
+    def _wanted(
+        self, header: QueryConsumeQueueRequestHeader
+    ) -> tuple[SubscriptionData | None, str | None, MayMatch | None]:
+        """Return what the group of the request wants, its filter as text, and what that decides."""
+        group, topic = header.consumer_group, header.topic
+        if group is None:
+            return None, None, None
+        wanted = self._clients.subscription(group, topic)
+        if wanted is None:
+            return None, f"{group}@{topic} is not online!", None
+        known = self._filters.get(topic, group)
+        if known is None:
+            return wanted, "null", lambda unit: matches_code(wanted, unit.tags_code)
+        text = dumps(consumer_filter_to_json(self._filters.text_of(known)), pretty=True).decode()
+        bits = Bits(self._filters.bloom, known.positions, known.born_at_ms)
+        return wanted, text, MessageFilter(known.compiled, bits).may_match
 
     def on_clean_unused_topic(self, request: Request) -> None:
         """Serve 316: remove the queues of topics that do not exist any more.
@@ -164,12 +187,49 @@ class StoreAdminHandlers:
 
 def _entries(
     store: MessageStore, topic: str, queue_id: int, offsets: Sequence[int]
-) -> list[QueueEntry]:
+) -> list[tuple[QueueEntry, ExtensionUnit | None]]:
     """Return the queue's entries, up to the first that is gone meanwhile; may read the disk."""
     found = []
     for offset in offsets:
         entry = store.entry(topic, queue_id, offset)
         if entry is None:
             break
-        found.append(entry)
+        found.append((entry, store.extension_unit(topic, queue_id, entry.tags_code)))
     return found
+
+
+def _told(
+    entry: QueueEntry, unit: ExtensionUnit | None, may_match: MayMatch | None
+) -> ConsumeQueueData:
+    """Return an entry as administrators are told it, with what its extension unit says."""
+    data = ConsumeQueueData(entry.physical_offset, entry.size, entry.tags_code)
+    if unit is None:
+        is_missing = is_address(entry.tags_code)
+        msg = f"Cq extend not exist!addr: {entry.tags_code}" if is_missing else None
+        return replace(data, msg=msg)
+    said: dict[str, object] = {
+        "msgStoreTime": unit.store_at_ms,
+        "size": len(encode_unit(unit)),
+        "tagsCode": unit.tags_code,
+    }
+    if unit.bit_map:
+        said = {"filterBitMap": b64encode(unit.bit_map).decode()} | said
+    return replace(
+        data,
+        tags_code=unit.tags_code,
+        extend_data_json=dumps(said).decode(),
+        bit_map=_bits(unit.bit_map) if unit.bit_map else None,
+        eval=may_match is not None and may_match(unit),
+    )
+
+
+def _bits(bit_map: bytes) -> str:
+    """Return the bits, the last first, in lines of eight bytes; as BitsArray.toString."""
+    lines = [
+        f"{bit_map[at]:08b}" + ("" if at % _LINE_BYTES else "\n")
+        for at in range(len(bit_map) - 1, -1, -1)
+    ]
+    return "".join(lines)
+
+
+_LINE_BYTES: Final = 8
