@@ -171,6 +171,21 @@ def test_a_consumer_does_not_start_where_filters_are_off() -> None:
     run_virtual(main())
 
 
+def test_a_poller_does_not_begin_where_filters_are_off() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            poller = w.cluster.pull_consumer("p")
+            poller.subscribe(TOPIC, sql="amount > 5")
+            with pytest.raises(RemoteSystemError, match="does not support consumer to filter"):
+                await poller.start()
+            async with w.cluster.pull_consumer("p") as assigned:
+                with pytest.raises(RemoteSystemError, match="does not support"):
+                    await assigned.assign([QUEUE], sql="amount > 5")
+                await assigned.assign([QUEUE])
+
+    run_virtual(main())
+
+
 def test_a_broker_that_restarted_is_told_the_filter_again() -> None:
     async def main() -> None:
         async with filtering() as w:

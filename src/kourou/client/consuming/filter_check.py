@@ -22,6 +22,30 @@ from kourou.model.subscription import TAG_EXPRESSION, SubscriptionData
 log = logging.getLogger(__name__)
 
 
+def by_properties(subscriptions: Iterable[SubscriptionData]) -> list[SubscriptionData]:
+    """Return those that brokers must be asked about."""
+    return [one for one in subscriptions if one.expression_type != TAG_EXPRESSION]
+
+
+async def find_and_check(
+    instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData], timeout_ms: int
+) -> None:
+    """Find the brokers of each topic that is filtered by properties, and do `check_filters`.
+
+    A topic without a route, or name servers that do not answer, are passed over.
+
+    Raises:
+        RemoteError: as `check_filters`.
+    """
+    asked, deadline = by_properties(subscriptions), Deadline(timeout_ms)
+    for one in asked:
+        try:
+            await instance.routes.get(one.topic, deadline.remaining_s())
+        except TransportError as error:
+            log.warning("filter.not_checked topic=%s reason=%s", one.topic, error)
+    await check_filters(instance, group, asked, deadline)
+
+
 async def check_filters(
     instance: ClientInstance,
     group: str,
@@ -37,7 +61,7 @@ async def check_filters(
         RemoteSystemError: a broker has filters by properties switched off.
         RequestNotSupportedError: a broker is older than them.
     """
-    asked = [one for one in subscriptions if one.expression_type != TAG_EXPRESSION]
+    asked = by_properties(subscriptions)
     if not asked:
         return
     addresses = instance.routes.broker_addresses(masters_only=True)

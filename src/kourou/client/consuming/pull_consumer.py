@@ -8,6 +8,7 @@ from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
+from kourou.client.consuming.filter_check import find_and_check
 from kourou.client.consuming.polling import Mode, Polling
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.subscriptions import subscription_of
@@ -17,7 +18,7 @@ from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import UsageError
 from kourou.model.group import ConsumeType
 from kourou.model.queue import MessageQueue
-from kourou.model.subscription import SUB_ALL
+from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import check_client_group, check_topic
 from kourou.protocol.bodies import ConsumerData
 from kourou.remoting.runtime import Runtime
@@ -108,6 +109,7 @@ class PullConsumer(Polling):
 
         Raises:
             ClosedError: it was started before.
+            RemoteError: a topic is subscribed by `sql`, by which a broker cannot filter.
             InvalidGroupError: topics are subscribed, and this process has a consumer of the group
                 with the same `instance_name` already.
         """
@@ -117,6 +119,11 @@ class PullConsumer(Polling):
             await super().start()
         except BaseException:
             self._release_group()
+            raise
+        try:
+            await self._check_filters(self._subscriptions.values())
+        except BaseException:
+            self.abort()
             raise
         tasks, config = self._instance.tasks, self._config
         if config.auto_commit:
@@ -176,13 +183,16 @@ class PullConsumer(Polling):
             UsageError: topics are subscribed: a consumer does one or the other; or both expressions
                 are given.
             FilterSyntaxError: the expression does not parse.
+            RemoteError: a broker cannot filter by `sql`.
             ClosedError: the consumer is not open.
         """
         self._instance.check_open()
-        self._enter(Mode.ASSIGNED)
         wanted = set(queues)
-        for queue in wanted:
-            self._subscriptions[queue.topic] = subscription_of(queue.topic, tags, sql)
+        topics = sorted({queue.topic for queue in wanted})
+        subscriptions = {topic: subscription_of(topic, tags, sql) for topic in topics}
+        await self._check_filters(subscriptions.values())
+        self._enter(Mode.ASSIGNED)
+        self._subscriptions.update(subscriptions)
         await self._polled.replace(wanted)
 
     def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
@@ -255,6 +265,10 @@ class PullConsumer(Polling):
             self._rebalance.start()
         self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
         self._rebalance.wake()
+
+    async def _check_filters(self, subscriptions: Iterable[SubscriptionData]) -> None:
+        timeout_ms = self._config.request_timeout_ms
+        await find_and_check(self._instance, self.group, subscriptions, timeout_ms)
 
     def _acquire_group(self) -> None:
         namesrv = self._instance.namesrv_addresses
