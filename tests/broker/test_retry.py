@@ -35,7 +35,7 @@ def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: obj
 
 
 async def give_back(
-    parts: BrokerParts, offset: int, *, version: int = 513, **fields: Any
+    parts: BrokerParts, offset: int, *, version: int = 513, reason: str = "", **fields: Any
 ) -> RemotingCommand:
     """Return the answer to a send back, which may take some time."""
     peer = FakePeer()
@@ -43,6 +43,8 @@ async def give_back(
     header = ConsumerSendMsgBackRequestHeader(**said | fields)
     asked = peer.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
     asked.command.version = version
+    if reason:
+        asked.command.ext_fields["KOUROU_DLQ_REASON"] = reason
     peer.ask(parts.send_backs.on_consumer_send_msg_back, asked)
     await parts.later.close()
     return peer.sent[0]
@@ -126,6 +128,41 @@ def test_sixteen_tries_wait_longer_each_and_then_the_message_is_dead() -> None:
         assert dead.properties["DELAY"] == "0"
         assert parts.store.max_offset(RETRY, 0) == 16
         assert parts.topics.get(DLQ) == TopicConfig(DLQ, 1, 1, 6)
+
+    run(test)
+
+
+def test_a_group_may_have_delays_of_its_own() -> None:
+    async def test(parts: BrokerParts) -> None:
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0, 0, 4_000, 60_000]}}
+        parts.groups.put(SubscriptionGroup("g", group_retry_policy=policy))
+        physical_offset = await one_message(parts)
+        await give_back(parts, physical_offset)
+        assert stored(parts, SCHEDULE_TOPIC, queue_id=1).delay_level == 2
+        await asyncio.sleep(5.1)
+        await give_back(parts, stored(parts, RETRY).physical_offset)
+        assert stored(parts, SCHEDULE_TOPIC, queue_id=4).delay_level == 5
+        await give_back(parts, physical_offset, delay_level=3)
+        assert stored(parts, SCHEDULE_TOPIC, queue_id=2).delay_level == 3
+
+    run(test)
+
+
+def test_why_a_message_died_is_kept_if_it_fits() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for number, (told, kept) in enumerate(
+            [("no\x02account\n", "no account "), ("x" * 1_000, "x" * 300), ("", None)]
+        ):
+            await give_back(parts, await one_message(parts), delay_level=-1, reason=told)
+            assert stored(parts, DLQ, number).properties.get("KOUROU_DLQ_REASON") == kept
+        # Not where a redelivery is wanted, nor where a reason is from another death.
+        await give_back(parts, await one_message(parts), delay_level=1, reason="busy")
+        assert "KOUROU_DLQ_REASON" not in stored(parts, SCHEDULE_TOPIC).properties
+        await give_back(parts, stored(parts, DLQ, 0).physical_offset, delay_level=-1)
+        assert "KOUROU_DLQ_REASON" not in stored(parts, DLQ, 3).properties
+        huge = await one_message(parts, properties={"p": "v" * 32_500})
+        await give_back(parts, huge, delay_level=-1, reason="y" * 300)
+        assert "p" in stored(parts, DLQ, 4).properties
 
     run(test)
 

@@ -9,10 +9,10 @@ The checks come in Java's order, each with Java's code:
     1   there is no message at the given place of the log
 
 The message is stored anew for the group's retry topic, with one more in reconsume_times, and waits
-at a delay level: the one asked for, or 3 + reconsume_times, so that each try waits longer. With a
-negative level, or when it was given back as often as the group allows, it goes to the group's
-dead-letter topic, from where nobody takes it but by hand. Our clients say why they gave it back,
-which a dead letter keeps as the property KOUROU_DLQ_REASON.
+at a delay level: the one asked for, or what the group's policy says (`retry_policy.py`), mostly
+longer each time. With a negative level, or when it was given back as often as the group allows, it
+goes to the group's dead-letter topic, from where nobody takes it but by hand. Our clients say why
+they gave it back, which a dead letter keeps as the property KOUROU_DLQ_REASON.
 
 The answer comes when the message is as safe as one that is sent; Java does not wait for the disk.
 
@@ -31,6 +31,7 @@ from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import place
 from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.retry_policy import retry_level
 from kourou.broker.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.clock import Clock
@@ -62,8 +63,6 @@ from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_FIRST_LEVEL: Final = 3
-"""The level of the first retry, when the client leaves it to the broker: 10 s."""
 _NOT_DELAYED: Final = 0
 
 
@@ -153,8 +152,10 @@ class SendBackHandler:
             log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
         else:
             is_dead = False
-            level = level or _FIRST_LEVEL + message.reconsume_times
-            level = min(level, len(self._config.now.delay_levels_ms))
+            levels_ms = self._config.now.delay_levels_ms
+            level = min(level, len(levels_ms)) or retry_level(
+                group, message.reconsume_times, levels_ms
+            )
         if not self._topics.is_saved(topic.name):
             # Else a crash could leave a dead letter in a topic that nobody can read.
             await self._topics.persist()
