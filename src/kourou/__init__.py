@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         GroupDescription,
         OffsetReset,
         TopicRates,
+        TraceStep,
     )
     from kourou.client.config import AdminConfig, ProducerConfig
     from kourou.client.consuming.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from kourou.model.queue import MessageQueue
     from kourou.protocol.command import SerializeType
     from kourou.protocol.compression import CompressionType
+    from kourou.remoting.request_hooks import RequestHook
     from kourou.remoting.tls import TlsClientConfig
 
 __version__ = "0.1.0"
@@ -89,6 +91,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerConfig",
+    "RequestHook",
     "RetryLater",
     "SeenInMemory",
     "SeenInSqlite",
@@ -102,6 +105,7 @@ __all__ = [
     "TlsClientConfig",
     "TopicRates",
     "TopicStats",
+    "TraceStep",
     "Transaction",
     "TransactionEnd",
     "TransactionProducer",
@@ -148,6 +152,7 @@ _HOMES: Final = MappingProxyType(
         "PullStatus": "kourou.client.pull_result",
         "PushConsumer": "kourou.client.consuming.push_consumer",
         "PushConsumerConfig": "kourou.client.consuming.consumer_config",
+        "RequestHook": "kourou.remoting.request_hooks",
         "RetryLater": "kourou.client.consuming.redelivery",
         "SeenInMemory": "kourou.client.consuming.seen_store",
         "SeenInSqlite": "kourou.client.consuming.seen_store",
@@ -161,6 +166,7 @@ _HOMES: Final = MappingProxyType(
         "TlsClientConfig": "kourou.remoting.tls",
         "TopicRates": "kourou.client.administration.admin",
         "TopicStats": "kourou.client.consuming.consume_stats",
+        "TraceStep": "kourou.client.administration.admin",
         "Transaction": "kourou.client.sending.transaction",
         "TransactionEnd": "kourou.client.sending.transaction",
         "TransactionProducer": "kourou.client.sending.transaction_producer",

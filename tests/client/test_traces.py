@@ -13,7 +13,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.sending.transaction import TransactionState
 from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, Traced, trace_messages
-from kourou.errors import ConfigError, InvalidTopicError
+from kourou.errors import ConfigError, InvalidTopicError, QueryNotFoundError
 from kourou.model.message import Message, MessageExt
 from kourou.protocol.trace_text import (
     ConsumedTrace,
@@ -270,6 +270,29 @@ def test_messages_that_are_taken_back_are_traced() -> None:
                 TOPIC,
                 True,
             )
+
+    run_virtual(main())
+
+
+def test_the_way_of_a_message_is_told_step_by_step() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                receipt = await producer.send(Message(TOPIC, b"1"))
+                other = await producer.send(Message(TOPIC, b"2"))
+            async with w.consumer(enable_trace=True):
+                await w.until_got(b"1", b"2")
+            async with w.cluster.admin() as admin:
+                steps = await admin.message_trace(receipt.msg_id)
+                with pytest.raises(QueryNotFoundError):
+                    await admin.message_trace(other.msg_id[:-1])
+            sent, consumed = steps
+            assert isinstance(sent.record, SentTrace)
+            assert isinstance(consumed.record, ConsumingTrace)
+            assert consumed.ended is not None
+            assert consumed.ended.request_id == consumed.record.request_id
+            assert {step.record.msg_id for step in steps} == {receipt.msg_id}
+            assert sent.at_ms <= consumed.at_ms
 
     run_virtual(main())
 

@@ -49,6 +49,7 @@ class AdminClient(Blocking[AsyncAdminClient]):
     # Messages
     message_at = waits(AsyncAdminClient.message_at)
     message_by_id = waits(AsyncAdminClient.message_by_id)
+    message_trace = waits(AsyncAdminClient.message_trace)
     message_by_unique_key = waits(AsyncAdminClient.message_by_unique_key)
     messages_by_key = waits(AsyncAdminClient.messages_by_key)
     messages_by_tag = waits(AsyncAdminClient.messages_by_tag)

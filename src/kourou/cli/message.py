@@ -14,6 +14,7 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import say
 from kourou.cli.message_range import Range, find_cursors, read
 from kourou.cli.message_show import JsonOrText, details_json, show_details, shower
+from kourou.cli.message_trace import TRACE_HELP, trace
 from kourou.cli.options import (
     NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
@@ -200,6 +201,9 @@ def print_messages(
     asked = Range(topic=topic, tags=tag, begin=begin, end_ms=end_ms, queue=queue)
     seen = asyncio.run(_print(asked, namesrv, count, as_json=as_json))
     say(output.counted(seen, "message"))
+
+
+app.command(help=TRACE_HELP)(trace)
 
 
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:

@@ -10,6 +10,7 @@ from kourou.client.administration.admin_namesrv import NamesrvAdmin
 from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
 from kourou.client.administration.admin_request_modes import RequestModeAdmin
 from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
+from kourou.client.administration.admin_traces import TraceAdmin, TraceStep
 from kourou.client.administration.dead_letters import DeadMessage
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "QueueEnd",
     "Redrive",
     "TopicRates",
+    "TraceStep",
 ]
 
 
@@ -30,6 +32,7 @@ class AdminClient(
     OffsetAdmin,
     RequestModeAdmin,
     DeadLetterAdmin,
+    TraceAdmin,
     ClientAdmin,
     BrokerAdmin,
     NamesrvAdmin,
