@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kourou import protocol
 from kourou.broker.config import BrokerConfig
+from kourou.broker.transactions.op_entries import decode_op, encode_op, split_op
 from kourou.errors import (
     ConfigError,
     FilterSyntaxError,
@@ -138,6 +139,7 @@ def _records() -> Iterator[Target]:
     yield Target("records.stored", lambda data: decode_messages(data, decompress=False), answers)
     yield Target("batch", _batch, corpus.batches())
     yield Target("traces", _traces, corpus.traces())
+    yield Target("op_entries", _op_entry, (b"0,", b"12,13,17,", b"1700000000000", b"007,5,"))
     yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
 
 
@@ -145,6 +147,14 @@ def _traces(data: bytes) -> None:
     records = decode_traces(data)
     text = "".join(map(encode_trace, records))
     assert decode_traces(text.encode()) == records
+
+
+def _op_entry(data: bytes) -> None:
+    offsets = decode_op(data)
+    assert decode_op(encode_op(offsets)) == offsets
+    parts = split_op(offsets, 64)
+    assert [offset for part in parts for offset in part] == offsets
+    assert all(len(encode_op(part)) <= 64 for part in parts)
 
 
 def _record(data: bytes) -> None:

@@ -18,7 +18,7 @@ Source: SendMessageProcessor.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -83,7 +83,9 @@ _DEAD_LETTER_DELAY: Final = "-1"
 class Halves(Protocol):
     """Who ends half messages, see `kourou.broker.transactions.transactions.Transactions`."""
 
-    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None: ...
+    def on_half_stored(
+        self, draft: RecordDraft, appended: Appended, topic: str, properties: Mapping[str, str]
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,7 @@ class SendHandlers:
                 )
                 if send.is_half:
                     self._transactions.on_half_stored(
-                        drafts[0], result.appended[0], send.topic.name
+                        drafts[0], result.appended[0], send.topic.name, send.properties
                     )
                 status, reason = result.status, result.reason
                 reply(self._answers.stored(command, status, reason, header, waits=waits))

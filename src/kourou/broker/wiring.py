@@ -77,7 +77,7 @@ def make_handlers(parts: Parts) -> Handlers:
 
 
 def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
-    """Return what serves plain sends, batches and pulls; it leaves the rest to the handlers."""
+    """Return what serves plain sends, batches, pulls, commits; it leaves the rest to the handlers."""
     tables = parts.tables
     sends = FastSend(
         config=parts.live,
@@ -112,6 +112,7 @@ def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
         RequestCode.SEND_MESSAGE_V2: sends,
         RequestCode.SEND_BATCH_MESSAGE: batches,
         RequestCode.PULL_MESSAGE: pulls,
+        RequestCode.END_TRANSACTION: parts.transactions.fast_end,
     }
 
 

@@ -124,6 +124,13 @@ class Ledger:
             return [current]
         return [chain.first, *(offset for offset, _ in chain.records)]
 
+    def is_untouched(self, offset: int) -> bool:
+        """Return whether a record is open and the only one of its transaction."""
+        at = offset - self._base
+        if at < 0 or offset in self._chains:
+            return False
+        return at >= len(self._states) or not self._states[at]
+
     # What happens
 
     def begin(self, current: int) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kourou.broker.checked_reads import CheckedReads
@@ -32,8 +32,9 @@ from kourou.broker.tables import Tables
 from kourou.broker.transactions.catching_up import CatchingUp
 from kourou.broker.transactions.checking import Checking
 from kourou.broker.transactions.ending import Endings
+from kourou.broker.transactions.fast_end import FastEnd
 from kourou.broker.transactions.half_messages import HALF_QUEUE
-from kourou.broker.transactions.halves import Halves
+from kourou.broker.transactions.halves import Halves, kept_half
 from kourou.broker.transactions.ledger import Ledger, OpEntries, State
 from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.resuming import Resuming
@@ -60,6 +61,7 @@ class Transactions:
 
     Attributes:
         counts: how many are open, and how they ended.
+        fast_end: the path of plain commits.
     """
 
     def __init__(
@@ -122,6 +124,16 @@ class Transactions:
             clock=clock,
             caught_up=self._caught_up,
         )
+        self.fast_end: Final = FastEnd(
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=commit,
+            stats=stats,
+            clock=clock,
+            caught_up=self._caught_up,
+        )
         self._resuming = Resuming(
             halves=self._halves,
             ledger=self._ledger,
@@ -171,6 +183,7 @@ class Transactions:
         self._end_task()
         for ended in self._endings.in_flight.values():
             self._op_log.add(ended)
+        self._op_log.add(sorted(self.fast_end.in_flight))
         self._op_log.close()
         self._caught_up.set()  # whoever waits finds the group commit closed
 
@@ -179,9 +192,11 @@ class Transactions:
         self._end_task()
         self._op_log.abandon()
 
-    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
-        """Note a half message for the topic that is in the store."""
-        self._halves.keep(draft, appended)
+    def on_half_stored(
+        self, draft: RecordDraft, appended: Appended, topic: str, properties: Mapping[str, str]
+    ) -> None:
+        """Note a half message for the topic, with these properties, that is in the store."""
+        self._halves.keep(kept_half(draft, appended, topic, properties))
         self.counts.add(topic, 1)
 
     async def check(self) -> None:

@@ -1,0 +1,124 @@
+"""The path of plain commits leaves what the ordinary handler would leave."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.frame import encode_frame
+from kourou.protocol.headers_transaction import EndTransactionRequestHeader
+from kourou.testing.lone_connection import LoneConnection
+from tests.broker.transactions.transaction_rig import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Half,
+    TransactionRig,
+    run,
+)
+
+
+def frame(half: Half, verdict: int = COMMIT, *, oneway: bool = True, **fields: Any) -> bytes:
+    said: dict[str, Any] = {
+        "producer_group": half.group,
+        "tran_state_table_offset": half.queue_offset,
+        "commit_log_offset": half.physical_offset,
+        "commit_or_rollback": verdict,
+        "msg_id": half.unique_key,
+    }
+    header = EndTransactionRequestHeader(**said | fields)
+    command = request(RequestCode.END_TRANSACTION, header, oneway=oneway)
+    command.opaque = 7
+    return encode_frame(command)
+
+
+def reads(halves: list[Half], dice: Random) -> list[bytes]:
+    """Return reads of commits, some of them plain, some not, some cut in two."""
+    frames = [
+        frame(
+            half,
+            dice.choice((COMMIT, COMMIT, COMMIT, ROLLBACK, UNKNOWN)),
+            oneway=dice.random() < 0.8,
+            producer_group=dice.choice(("p", "p", "p", "p", "other")),
+            from_transaction_check=dice.random() < 0.2,
+        )
+        for half in dice.choices(halves, k=120)
+    ]
+    found = []
+    while frames:
+        count = dice.randrange(1, 20)
+        data = b"".join(frames[:count])
+        frames = frames[count:]
+        at = dice.choice((len(data), dice.randrange(len(data))))
+        found += [data[:at], data[at:]] if at < len(data) else [data]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
+    left: list[object] = []
+    for is_fast in (True, False):
+
+        async def test(rig: TransactionRig, is_fast: bool = is_fast) -> None:
+            dice = Random(seed)
+            halves = [
+                await rig.half(
+                    b"%d" % n, queue_id=n % 4, KEYS=f"k{n}",
+                    **({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9"} if n % 7 == 0 else {}),
+                )
+                for n in range(60)
+            ]  # fmt: skip
+            path = rig.transactions.fast_end if is_fast else None
+            lone = LoneConnection(rig.handlers, path)
+            for data in reads(halves, dice):
+                lone.receive_bytes(data)
+                await asyncio.sleep(dice.choice((0, 0, 0.02)))
+            await asyncio.sleep(5)
+            messages = sorted(
+                (m.body, m.queue_id, m.sys_flag, m.prepared_transaction_offset, m.flag,
+                 sorted(m.properties.items()), m.born_at_ms)
+                for m in rig.stored()
+            )  # fmt: skip
+            ended = sorted(offset for op in rig.ops() for offset in op)
+            stats = rig.parts.stats.store
+            left.append(
+                (messages, ended, stats.put_messages - len(rig.ops()),
+                 rig.transactions.counts.open_by_topic(), rig.progress()[0])
+            )  # fmt: skip
+
+        run(test)
+    fast, ordinary = left
+    assert fast == ordinary
+
+
+def test_commits_that_cannot_be_stored_leave_their_transactions_open() -> None:
+    async def test(rig: TransactionRig) -> None:
+        halves = [await rig.half(b"%d" % n) for n in range(5)]
+        lone = LoneConnection(rig.handlers, rig.transactions.fast_end)
+        rig.parts.disk.fail_after(0, OSError(28, "no space left"))
+        lone.receive_bytes(b"".join(map(frame, halves)))
+        await asyncio.sleep(1)
+        assert not rig.bodies()
+        lone.receive_bytes(b"".join(map(frame, halves)))
+        await asyncio.sleep(10)
+        assert len(rig.bodies()) == 5
+
+    run(test)
+
+
+def test_what_is_being_stored_at_a_stop_has_its_op_entry() -> None:
+    async def stopped(rig: TransactionRig) -> None:
+        halves = [await rig.half(b"%d" % n) for n in range(5)]
+        lone = LoneConnection(rig.handlers, rig.transactions.fast_end)
+        lone.receive_bytes(b"".join(map(frame, halves)))
+
+    async def after(rig: TransactionRig) -> None:
+        assert len(rig.bodies()) == 5
+        assert rig.ops() == [[0, 1, 2, 3, 4]]
+
+    run(after, run(stopped), later_ms=1_000)
