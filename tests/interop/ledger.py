@@ -157,6 +157,18 @@ async def read_all(namesrv_addr: str, topic: str) -> list[MessageExt]:
     return [message for part in parts for message in part]
 
 
+async def make_topics(namesrv_addr: str, *topics: str, queues: int = 2) -> None:
+    """Make topics; Java's broker listens before it tells its name server of itself."""
+    async with AdminClient(namesrv_addr) as admin, asyncio.timeout(ROUTE_SECONDS):
+        for topic in topics:
+            while True:
+                try:
+                    await admin.create_topic(topic, queues=queues)
+                    break
+                except NoRouteError:
+                    await asyncio.sleep(0.1)
+
+
 async def _queues(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
     """Return the topic's queues; Java's broker listens before it tells its name server of them."""
     async with asyncio.timeout(ROUTE_SECONDS):

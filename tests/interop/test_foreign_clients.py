@@ -146,19 +146,6 @@ def test_a_pull_consumer_reads_a_topic_whole(
     assert _numbers(lines) == list(range(24))
 
 
-@pytest.mark.parametrize("kind", ["transaction", "timer"])
-def test_what_is_not_built_yet_is_refused_and_nothing_is_stored(
-    java_client: Client, kourou_server: Serving, kind: str
-) -> None:
-    topic = f"Refused-{kind}"
-    asyncio.run(_create(kourou_server.namesrv, topic))
-
-    lines = java_client.run("send-error", kourou_server.namesrv, topic, kind)
-
-    assert [line for line in lines if line[0] == "refused"], lines
-    assert asyncio.run(_all_messages(kourou_server.namesrv, topic)) == []
-
-
 def test_gos_admin_client_creates_lists_and_deletes_a_topic(kourou_server: Serving) -> None:
     lines = go_client().run("admin", kourou_server.namesrv, kourou_server.broker, "FromGoAdmin")
 

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from kourou import AdminClient
 from kourou.testing.process import Serving, run_command
+from tests.interop.ledger import make_topics
 from tests.interop.peer import start_java
 from tests.interop.unfinished import LATER, OPTIONS, PAID, WORK, Unfinished
 
-DELAYS = "messageDelayLevel=1s 1s 1s 1s 1s 20s\n"
+DELAYS = "messageDelayLevel=1s 1s 1s 1s 1s 12s\n"
 
 
 async def _visit(namesrv_addr: str, who: str, unfinished: Unfinished, *, is_first: bool) -> None:
     if is_first:
-        async with AdminClient(namesrv_addr) as admin:
-            for topic in (LATER, PAID, WORK):
-                await admin.create_topic(topic, queues=2)
+        await make_topics(namesrv_addr, LATER, PAID, WORK)
     else:
         await unfinished.finish(namesrv_addr)
     await unfinished.begin(namesrv_addr, who)

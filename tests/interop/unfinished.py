@@ -33,12 +33,13 @@ OPTIONS = """
 recallMessageEnable=true
 transactionTimeOut=1500
 transactionCheckInterval=1000
+transactionCheckMax=1000
 transactionOpBatchInterval=200
 """
-"""What both brokers are told, beside their delay levels: the sixth is of 20 s."""
+"""What both brokers are told, beside their delay levels: the sixth is of 12 s."""
 
 LEVEL = 6
-LEVEL_MS = 20_000
+LEVEL_MS = 12_000
 EARLY_MS = 1_100
 """Java keeps whole seconds, and takes those that are whole for one less."""
 PATIENCE_S = 90
@@ -92,12 +93,12 @@ class Unfinished:
             level = self._key(f"{who}-level")
             self._due_ms[level] = now_ms + LEVEL_MS
             await _send(producer, Message(LATER, b"level", keys=[level], delay_level=LEVEL))
-            for seconds in (3.0, 19.0, 24.5):
+            for seconds in (3.0, 11.0, 15.5):
                 key = self._key(f"{who}-timer")
                 self._due_ms[key] = now_ms + seconds * 1_000
                 at_ms = int(self._due_ms[key])
                 await _send(producer, Message(LATER, b"timer", keys=[key], deliver_at_ms=at_ms))
-            taken_back = Message(LATER, b"no", keys=["no"], deliver_at_ms=int(now_ms) + 22_000)
+            taken_back = Message(LATER, b"no", keys=["no"], deliver_at_ms=int(now_ms) + 14_000)
             await producer.recall(LATER, await _send(producer, taken_back))
             key = self._key(f"{who}-far")
             far = Message(LATER, b"far", keys=[key], deliver_at_ms=int(now_ms) + 86_400_000)

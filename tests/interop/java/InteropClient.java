@@ -11,14 +11,11 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
-import org.apache.rocketmq.client.exception.MQBrokerException;
-import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -27,7 +24,6 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * prints is one fact, its words divided by blanks.
  *
  *   produce NAMESRV TOPIC COUNT     sends COUNT messages: single, asynchronous, one-way and batched in turn
- *   send-error NAMESRV TOPIC KIND   sends one message that must be refused, prints what the client raised
  *   consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS
  *                                   push-consumes; each message's first FAILURES deliveries ask for a retry
  *   broadcast NAMESRV GROUP TOPIC EXPECTED SECONDS
@@ -54,7 +50,6 @@ public final class InteropClient {
     private static void run(String[] args) throws Exception {
         switch (args[0]) {
             case "produce": produce(args[1], args[2], Integer.parseInt(args[3])); break;
-            case "send-error": sendError(args[1], args[2], args[3]); break;
             case "consume":
                 consume(args[1], args[2], args[3], args[4], "CLUSTERING", Integer.parseInt(args[5]),
                     Integer.parseInt(args[6]), Integer.parseInt(args[7]));
@@ -124,25 +119,6 @@ public final class InteropClient {
     private static synchronized void report(SendResult result) {
         System.out.println("sent " + result.getSendStatus() + " " + result.getMsgId() + " "
             + result.getMessageQueue().getQueueId() + " " + result.getQueueOffset());
-    }
-
-    private static void sendError(String namesrv, String topic, String kind) throws Exception {
-        DefaultMQProducer producer = producer(namesrv);
-        producer.setRetryTimesWhenSendFailed(0);
-        Message message = message(topic, 1);
-        if (kind.equals("transaction")) {
-            MessageAccessor.putProperty(message, "TRAN_MSG", "true");
-        } else if (kind.equals("timer")) {
-            MessageAccessor.putProperty(message, "TIMER_DELAY_MS", "60000");
-        }
-        try {
-            report(producer.send(message));
-        } catch (MQBrokerException error) {
-            System.out.println("refused " + error.getResponseCode());
-        } catch (MQClientException error) { // codes that the client takes for worth a retry
-            System.out.println("refused " + error.getResponseCode());
-        }
-        producer.shutdown();
     }
 
     private static void consume(String namesrv, String group, String topic, String tags, String model,
