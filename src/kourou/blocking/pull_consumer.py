@@ -35,10 +35,12 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
     seek = waits(AsyncPullConsumer.seek)
     seek_to_beginning = waits(AsyncPullConsumer.seek_to_beginning)
     seek_to_end = waits(AsyncPullConsumer.seek_to_end)
+    seek_to_time = waits(AsyncPullConsumer.seek_to_time)
     pause = calls(AsyncPullConsumer.pause)
     resume = calls(AsyncPullConsumer.resume)
     position = calls(AsyncPullConsumer.position)
     commit = waits(AsyncPullConsumer.commit)
+    commit_soon = calls(AsyncPullConsumer.commit_soon)
 
     # One queue at a time
     pull = waits(AsyncPullConsumer.pull)

@@ -152,6 +152,45 @@ def test_seeking_moves_what_is_given_next() -> None:
     run_virtual(main())
 
 
+def test_seeking_a_time_goes_on_at_the_first_message_not_older() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await w.send(b"old", b"older")
+            await asyncio.sleep(60)
+            noon_ms = w.cluster.runtime.clock.now_ms()
+            await asyncio.sleep(60)
+            await w.send(b"new", b"newer")
+            async with poller(w) as consumer:
+                [queue] = await consumer.fetch_subscribe_message_queues(TOPIC)
+                await consumer.assign([queue])
+                for at_ms, first in ((noon_ms, b"new"), (0, b"old")):
+                    await consumer.seek_to_time(queue, at_ms)
+                    assert (await consumer.poll())[0].body == first
+                await consumer.seek_to_time(queue, noon_ms + 3_600_000)
+                assert await consumer.poll(timeout_ms=1_000) == []
+                with pytest.raises(UsageError, match="is not among"):
+                    await consumer.seek_to_time(MessageQueue(TOPIC, "broker-0", 9), 0)
+
+    run_virtual(main())
+
+
+def test_what_was_given_is_committed_soon_when_asked() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await w.send(*[b"%d" % number for number in range(10)])
+            consumer = poller(w, auto_commit=False)
+            async with consumer:
+                await consumer.assign(await consumer.fetch_subscribe_message_queues(TOPIC))
+                given = await consumer.poll(max_messages=4)
+                consumer.commit_soon()
+                await asyncio.sleep(1)
+                assert await w.committed() == len(given)
+            with pytest.raises(ClosedError):
+                consumer.commit_soon()
+
+    run_virtual(main())
+
+
 def test_a_paused_queue_gives_nothing_until_it_is_resumed() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:

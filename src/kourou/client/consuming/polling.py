@@ -150,6 +150,19 @@ class Polling(QueueAccess, Consumer):
 
         await commit_each([queue for queue, at in offsets.items() if at is not None], commit)
 
+    def commit_soon(self) -> None:
+        """Commit that all messages given are done, without waiting for the brokers' answers.
+
+        A failure is logged, and made up for by the next commit. What `auto_commit` does now and
+        then, for who has it off.
+
+        Raises:
+            ClosedError: the consumer is not open.
+        """
+        self._instance.check_open()
+        self._polled.acknowledge()
+        self._instance.tasks.start(self._polled.persist, "commit soon")
+
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another queue offset: the next poll gives what is stored from there on.
 
@@ -183,6 +196,19 @@ class Polling(QueueAccess, Consumer):
         """
         self._polled.get(queue)
         self._polled.move(queue, await self.max_offset(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the first message stored at a time or later; behind the newest if none is.
+
+        Args:
+            queue: one that is polled.
+            timestamp_ms: epoch milliseconds, by the broker's clock.
+
+        Raises:
+            UsageError, TransportError, RemoteError: as `seek`.
+        """
+        self._polled.get(queue)
+        self._polled.move(queue, await self.offset_for_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the queue offset of what the next poll gives; None while that is not known.
