@@ -211,7 +211,7 @@ class ClientHandlers:
         header = request.command.header(GetConsumerListByGroupRequestHeader)
         live = self._clients.consumer_group(header.consumer_group)
         if live is None:
-            text = f"no consumer of group {header.consumer_group} is connected"
+            text = f"no consumer for this group, {header.consumer_group}"
             return response(request.command, ResponseCode.SYSTEM_ERROR, text)
         return response(request.command, body=encode_consumer_list(live.client_ids()))
 

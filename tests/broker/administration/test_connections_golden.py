@@ -1,0 +1,50 @@
+"""Who is connected is told as the Java broker told it of the same clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.dispatch import Handler
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.peers import FakePeer
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+
+def handler(parts: BrokerParts, code: int) -> Handler:
+    if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+        return parts.client_handlers.on_get_consumer_list_by_group
+    return parts.admin.table()[code]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "203_GET_CONSUMER_CONNECTION_LIST_raw-consumer-connection",
+        "203_GET_CONSUMER_CONNECTION_LIST_raw-consumer-connection-offline_rc206",
+        "204_GET_PRODUCER_CONNECTION_LIST_raw-producer-connection",
+        "204_GET_PRODUCER_CONNECTION_LIST_raw-producer-connection-offline_rc1",
+        "38_GET_CONSUMER_LIST_BY_GROUP_raw-consumer-list-one",
+        "38_GET_CONSUMER_LIST_BY_GROUP_raw-consumer-list-none_rc1",
+    ],
+)
+def test_who_is_connected_is_told_as_java_does(golden: Golden, name: str) -> None:
+    heartbeat, _ = golden("34_HEART_BEAT_raw-heartbeat-consumer")
+    recorded, expected = golden(name)
+    assert expected is not None
+
+    async def test(parts: BrokerParts) -> None:
+        client = FakePeer(57840, address="127.0.0.1")
+        client.ask(parts.client_handlers.on_heartbeat, client.request_of(heartbeat))
+        asks = FakePeer()
+        answer = asks.ask(handler(parts, recorded.code), asks.request_of(recorded))
+        assert answer is not None
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert json.loads(answer.body or b"0") == json.loads(expected.body or b"0")
+
+    run_with_parts(test)
