@@ -45,6 +45,7 @@ from kourou.broker.send_checks import (
     check_inner_batch,
     check_served,
     is_half,
+    is_redriven,
 )
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.scheduling import TimerSends
@@ -209,7 +210,7 @@ class SendHandlers:
         if is_retry_topic(topic.name):
             group = self._checks.group_of_retry(topic.name)
             is_dead = self._checks.is_dead(header, group, command.version)
-            if is_dead and not _is_redriven(header, properties):
+            if is_dead and not is_redriven(header, properties):
                 topic = find_dlq_topic(self._topics, group)
                 properties[names.DELAY] = _DEAD_LETTER_DELAY
                 drop_timers(properties)  # or it would be a dead letter only when due
@@ -359,15 +360,6 @@ def _header_of(command: RemotingCommand) -> SendHeader:
     if command.code == RequestCode.SEND_MESSAGE:
         return command.header(SendMessageRequestHeader)
     return command.header(SendMessageRequestHeaderV2)
-
-
-def _is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
-    """Return whether it is a dead letter that an administrator sends to its group again.
-
-    A group that consumes in order gives up by itself what it sends there, but did not send that.
-    """
-    by_a_member = header.reconsume_times > 0 or header.max_reconsume_times is not None
-    return names.REDRIVEN_FROM in properties and not by_a_member
 
 
 def _draft(

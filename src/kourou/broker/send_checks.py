@@ -159,6 +159,15 @@ def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -
     return header.reconsume_times > limit
 
 
+def is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
+    """Return whether it is a dead letter that an administrator sends to its group again.
+
+    A group that consumes in order gives up by itself what it sends there, but did not send that.
+    """
+    by_a_member = header.reconsume_times > 0 or header.max_reconsume_times is not None
+    return names.REDRIVEN_FROM in properties and not by_a_member
+
+
 def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
     """Refuse a single message that asks for what is not built yet.
 
