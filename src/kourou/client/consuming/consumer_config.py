@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kourou.client.config import MIB, ClientConfig, check_range
+from kourou.client.consuming.message_filter import MessageFilter
 from kourou.client.consuming.rebalance import find_strategy
 from kourou.errors import ConfigError
 from kourou.model.allocation import Allocate
@@ -52,6 +53,10 @@ class ConsumerConfig(ClientConfig):
 
     rebalance_retry_min_ms: int = 1_000
     """Time in ms to the next look when one changed something or failed; doubled while it fails."""
+
+    message_filter: MessageFilter | None = None
+    """Which of the messages that a pull brought are consumed; the others count as done. Behind the
+    subscription's filter; what it raises is logged, and lets all pass."""
 
     pull_error_delay_ms: int = field(
         default=1_000, metadata={"key": "pullTimeDelayMillsWhenException"}
@@ -195,9 +200,10 @@ class PushConsumerConfig(ConsumerConfig):
     )
     """Time in ms for which an ordered listener gets messages of one queue while others wait."""
 
-    handover_ms: int = 1_000
+    handover_ms: int = 2_000
     """Time in ms that a queue which may have been another member's rests before this member starts
-    it, so that the other can end and commit what it was doing. That one takes half of it."""
+    it, so that the other can end and commit what it was doing: for that it takes a quarter. Ordered
+    consumers do not rest, but wait for locks."""
 
     lock_interval_ms: int = field(
         default=20_000, metadata={"key": "rocketmq.client.rebalance.lockInterval"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer import QueueState
@@ -25,6 +27,9 @@ from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
+
+_REST_VALID_S: Final = 10.0
+"""A queue that was wanted so much longer ago than it had to rest was not wanted all the time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +90,7 @@ class HeldQueues:
         self._on_pulled = on_pulled
         self._held: dict[MessageQueue, _Held] = {}
         self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
+        self._resting: dict[MessageQueue, float] = {}  # wanted, not started; since when
         self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self.on_lost: Callable[[], None] | None = None
@@ -198,6 +204,8 @@ class HeldQueues:
         releases = [self._release(queue, patience_s=0, is_last=True) for queue in self.queues]
         leaving = [self._leave(queue, held, 0) for queue, held in self._leaving.items()]
         await asyncio.gather(*releases, *leaving)
+        if self.locks is not None:
+            await self.locks.close()
 
     def drop_all(self) -> None:
         """Drop every queue and tell nobody."""
@@ -239,15 +247,36 @@ class HeldQueues:
     ) -> list[bool | BaseException | None]:
         """Start queues; return whether all could be tried, and how each that was tried ended."""
         free = [queue for queue in queues if queue not in self._leaving]
-        if not free:
-            return [not queues]
-        if self.locks is not None:
+        if self.locks is not None and free:
             granted = await self.locks.lock(free)
             free = [queue for queue in free if queue in granted]
         elif is_shared:
-            await asyncio.sleep(self._config.handover_ms / 1000)
-        outcomes = await asyncio.gather(*map(self._add, free), return_exceptions=True)
+            free = [queue for queue in free if self._has_rested(queue)]
+        try:
+            outcomes = await asyncio.gather(*map(self._add, free), return_exceptions=True)
+        finally:
+            if self.locks is not None:
+                await self.locks.unlock([queue for queue in free if queue not in self._held])
         return [len(free) == len(queues), *outcomes]
+
+    def _has_rested(self, queue: MessageQueue) -> bool:
+        """Return whether another member that had the queue has let go of it by now.
+
+        The pass is not held up for that: it must be able to release others meanwhile. A later one
+        asks again.
+        """
+        rest_s = self._config.handover_ms / 1000
+        loop = asyncio.get_running_loop()
+        rested_s = loop.time() - self._resting.get(queue, -math.inf)
+        if rest_s <= rested_s < rest_s + _REST_VALID_S:
+            del self._resting[queue]
+            return True
+        if rested_s >= rest_s:  # new, or it was somebody else's again meanwhile
+            self._resting[queue] = loop.time()
+            rested_s = 0
+        if self.on_lost is not None:
+            loop.call_later(rest_s - rested_s, self.on_lost)
+        return False
 
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have gone on since
@@ -293,7 +322,7 @@ class HeldQueues:
         held.pulling.cancel()
         await asyncio.gather(held.pulling, return_exceptions=True)
         if patience_s is None:
-            patience_s = self._config.handover_ms / 2000
+            patience_s = self._config.handover_ms / 4000
         is_idle = await self.consumption.drain(held.process_queue, patience_s)
         if is_idle or is_last or self.locks is None:
             await self._end(queue, held, is_idle=is_idle)

@@ -85,6 +85,10 @@ class QueueLocks:
         self._config = config
         self._terms = LockTerms(config.lock_expiry_ms / 1000)
         self._failing: set[str] = set()  # brokers that the last request did not reach
+        # One request at a time to each broker: a lock that is asked for while it is given up
+        # could reach the broker second, and nobody would give it up again.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._is_closed = False
         self.on_lost: Callable[[MessageQueue], None] | None = None
 
     def is_held(self, queue: MessageQueue) -> bool:
@@ -102,29 +106,43 @@ class QueueLocks:
         A broker that does not answer changes nothing: what it granted before expires in time. A
         failure is logged once until the broker answers again.
         """
-        by_broker = _by_broker(queues)
         granted = await asyncio.gather(
-            *(self._lock(name, some) for name, some in by_broker.items())
+            *(self._lock(name, some) for name, some in _by_broker(queues).items())
         )
         return {queue for some in granted for queue in some}
 
     async def renew(self) -> None:
         """Ask again for all locks that are held."""
-        await self.lock(self._terms.queues)
+        await asyncio.gather(*(self._lock(name, None) for name in _by_broker(self._terms.queues)))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give up the locks of these queues, as far as they are held.
 
         A broker that does not answer gives them to others when they have expired.
         """
-        held = [queue for queue in queues if self._terms.drop(queue)]
-        await asyncio.gather(*(self._unlock(name, some) for name, some in _by_broker(held).items()))
+        await asyncio.gather(
+            *(self._unlock(name, some) for name, some in _by_broker(queues).items())
+        )
+
+    async def close(self) -> None:
+        """Give up all locks that are held, and ask for none any more."""
+        self._is_closed = True
+        await self.unlock(self._terms.queues)
 
     def drop(self, queue: MessageQueue) -> None:
         """Ask no more for the lock, and leave it to expire: something may still run under it."""
         self._terms.drop(queue)
 
-    async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> list[MessageQueue]:
+    async def _lock(
+        self, broker_name: str, queues: list[MessageQueue] | None
+    ) -> list[MessageQueue]:
+        """Ask one broker for locks, or for those held again; return those that are held now."""
+        async with self._turns[broker_name]:
+            if queues is None:  # not before: what was given up must not be asked for again
+                queues = _by_broker(self._terms.queues).get(broker_name)
+            return await self._ask(broker_name, queues) if queues and not self._is_closed else []
+
+    async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         asked_at_s = _now_s()
         try:
             granted = await calls_consume.lock_queues(
@@ -159,23 +177,27 @@ class QueueLocks:
         return [queue for queue in queues if queue in granted]
 
     async def _unlock(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        try:
-            await calls_consume.unlock_queues(
-                self._instance.pool,
-                await self._address(queues[0]),
-                self._group,
-                self._instance.client_id,
-                queues,
-                timeout_s=self._timeout_s,
-            )
-        except KourouError as error:
-            log.log(
-                self._level(broker_name),
-                "queue.not_unlocked group=%s broker=%s reason=%s",
-                self._group,
-                broker_name,
-                error,
-            )
+        async with self._turns[broker_name]:
+            held = [queue for queue in queues if self._terms.drop(queue)]
+            if not held:
+                return
+            try:
+                await calls_consume.unlock_queues(
+                    self._instance.pool,
+                    await self._address(held[0]),
+                    self._group,
+                    self._instance.client_id,
+                    held,
+                    timeout_s=self._timeout_s,
+                )
+            except KourouError as error:
+                log.log(
+                    self._level(broker_name),
+                    "queue.not_unlocked group=%s broker=%s reason=%s",
+                    self._group,
+                    broker_name,
+                    error,
+                )
 
     async def _address(self, queue: MessageQueue) -> str:
         return await self._instance.routes.address(queue.topic, queue.broker_name, self._timeout_s)

@@ -23,7 +23,7 @@ from kourou.client.consuming.rebalance import (
 )
 from kourou.client.consuming.server_assignment import ServerAssignment
 from kourou.client.instance import ClientInstance
-from kourou.errors import KourouError, NoRouteError, RemoteSystemError
+from kourou.errors import ClosedError, KourouError, NoRouteError, RemoteSystemError, UsageError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
 
@@ -100,7 +100,7 @@ class RebalanceLoop:
         self.on_queues_changed: QueuesChanged | None = None
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
-        self._failures: dict[str, type[KourouError]] = {}  # by topic: how the last pass failed
+        self._failures: dict[str, KourouError] = {}  # by topic: how the last pass failed
         self._running: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._is_waiting = False  # for queues that others have not let go of yet
@@ -108,6 +108,14 @@ class RebalanceLoop:
     def wake(self) -> None:
         """Ask for a pass now; several calls before it begins are one."""
         self._woken.set()
+
+    def problems(self) -> list[str]:
+        """Return why queues are not shared out, where that is for the user to change."""
+        return [
+            f"{topic}: {error}"
+            for topic, error in sorted(self._failures.items())
+            if isinstance(error, UsageError) and not isinstance(error, ClosedError)
+        ]
 
     async def wait_first_pass(self, timeout_s: float) -> None:
         """Wait until the first pass has ended, well or badly, but not longer than that."""
@@ -140,7 +148,8 @@ class RebalanceLoop:
             self._woken.clear()
             self._is_waiting = False
             is_settled = await self._pass()
-            self._first_pass_done.set()
+            if not self._is_waiting:
+                self._first_pass_done.set()
             # A change may still move others; a failure may pass; both deserve an early look.
             delay_ms = config.rebalance_interval_ms if is_settled else retry_ms
             retry_ms = config.rebalance_retry_min_ms if is_settled else retry_ms * 2
@@ -179,8 +188,8 @@ class RebalanceLoop:
 
     def _log_failure(self, topic: str, error: KourouError) -> None:
         """Say once that a topic fails in this way; a topic may simply not exist yet."""
-        is_told = self._failures.get(topic) is type(error)
-        self._failures[topic] = type(error)
+        is_told = type(self._failures.get(topic)) is type(error)
+        self._failures[topic] = error
         usual = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
         level = logging.DEBUG if is_told else usual
         log.log(level, "rebalance.failed group=%s topic=%s reason=%s", self._group, topic, error)
