@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kourou.client.consuming.consume_stats import TopicStats
     from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
     from kourou.client.consuming.idempotent import Idempotent, by_key, by_unique_id
+    from kourou.client.consuming.ordered_calls import OrderlyContext
     from kourou.client.consuming.pull_consumer import PullConsumer
     from kourou.client.consuming.push_consumer import PushConsumer
     from kourou.client.consuming.redelivery import DeadLetter, RetryLater
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.sending.batching import split_batch
     from kourou.client.sending.producer import Producer
-    from kourou.client.sending.send_hooks import SendAttempt, SendHook, SendOutcome
+    from kourou.client.sending.send_hooks import SendAttempt, SendCheck, SendHook, SendOutcome
     from kourou.client.sending.send_stats import ProducerStats
     from kourou.model.allocation import ConfiguredQueues, MachineRooms, NearbyMachineRooms
     from kourou.model.consistent_hash import ConsistentHash
@@ -81,6 +82,7 @@ __all__ = [
     "MessageQueue",
     "NearbyMachineRooms",
     "OffsetReset",
+    "OrderlyContext",
     "Producer",
     "ProducerConfig",
     "ProducerHealth",
@@ -96,6 +98,7 @@ __all__ = [
     "SeenInMemory",
     "SeenInSqlite",
     "SendAttempt",
+    "SendCheck",
     "SendHook",
     "SendOutcome",
     "SendReceipt",
@@ -142,6 +145,7 @@ _HOMES: Final = MappingProxyType(
         "MessageQueue": "kourou.model.queue",
         "NearbyMachineRooms": "kourou.model.allocation",
         "OffsetReset": "kourou.client.administration.admin",
+        "OrderlyContext": "kourou.client.consuming.ordered_calls",
         "Producer": "kourou.client.sending.producer",
         "ProducerConfig": "kourou.client.config",
         "ProducerHealth": "kourou.client.health",
@@ -157,6 +161,7 @@ _HOMES: Final = MappingProxyType(
         "SeenInMemory": "kourou.client.consuming.seen_store",
         "SeenInSqlite": "kourou.client.consuming.seen_store",
         "SendAttempt": "kourou.client.sending.send_hooks",
+        "SendCheck": "kourou.client.sending.send_hooks",
         "SendHook": "kourou.client.sending.send_hooks",
         "SendOutcome": "kourou.client.sending.send_hooks",
         "SendReceipt": "kourou.client.send_receipt",

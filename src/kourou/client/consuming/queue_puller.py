@@ -13,6 +13,7 @@ from typing import Final
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import Consumption
+from kourou.client.consuming.message_filter import chosen
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.client.consuming.pull_flow import PullFlow
@@ -170,6 +171,7 @@ class QueuePuller:
             return self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
         messages = result.messages if result.status is PullStatus.FOUND else []
+        messages = chosen(self._config.message_filter, messages)
         self.problem = None
         self._take(messages, result)
         if messages:

@@ -12,6 +12,7 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.message_filter import chosen
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.polled_queue import PolledQueue
 from kourou.client.consuming.queue_puller import PulledSome
@@ -156,6 +157,7 @@ class QueueReader:
             return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
         messages = result.messages if result.status is PullStatus.FOUND else []
+        messages = chosen(self._config.message_filter, messages)
         self.problem = None
         polled.put(messages, result.next_offset)
         if messages:

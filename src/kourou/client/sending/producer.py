@@ -32,7 +32,7 @@ from kourou.client.sending.queue_choice import (
 )
 from kourou.client.sending.recalling import Recalling
 from kourou.client.sending.requesting import Registrations, Requesting
-from kourou.client.sending.send_hooks import SendHook, SendHooks
+from kourou.client.sending.send_hooks import SendCheck, SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
 from kourou.client.sending.send_traces import send_traces
 from kourou.client.sending.sender import Sender
@@ -73,7 +73,8 @@ class Producer(Requesting, Recalling, Lifetime):
         namesrv_addr: `host:port`, or several joined by `;`; or a web address, `http://host/path`,
             that answers with such a text, and is asked again each two minutes.
         config: limits and timeouts.
-        hooks: told of each try of each send; see `kourou.client.sending.send_hooks.SendHook`.
+        hooks: told of each try of each send, or asked whether it may leave; see
+            `kourou.client.sending.send_hooks`.
         runtime: the outside world, for tests; None for the real one.
 
     Raises:
@@ -87,7 +88,7 @@ class Producer(Requesting, Recalling, Lifetime):
         namesrv_addr: str,
         *,
         config: ProducerConfig | None = None,
-        hooks: Sequence[SendHook] = (),
+        hooks: Sequence[SendHook | SendCheck] = (),
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from kourou.client.send_receipt import SendReceipt
 from kourou.model.message import Message
@@ -75,15 +75,31 @@ class SendHook(Protocol):
         """Called once for each `before_send`, however the try ended."""
 
 
+class SendCheck(Protocol):
+    """May forbid each try of each send; called on the event loop, before all hooks.
+
+    Source: CheckForbiddenHook.java.
+    """
+
+    def check_send(self, attempt: SendAttempt) -> None:
+        """Raise to forbid it: nothing leaves, and the caller of `send` gets the exception."""
+
+
 class SendHooks:
     """The hooks of one producer: `before_send` in their order, `after_send` in reverse."""
 
-    def __init__(self, hooks: Sequence[SendHook]) -> None:
-        self._hooks = tuple(hooks)
+    def __init__(self, hooks: Sequence[SendHook | SendCheck]) -> None:
+        self._hooks = tuple(cast(SendHook, one) for one in hooks if hasattr(one, "before_send"))
+        self._checks = tuple(cast(SendCheck, one) for one in hooks if hasattr(one, "check_send"))
 
     def __bool__(self) -> bool:
         """Return whether there are any: without, nothing needs to be made for them."""
-        return bool(self._hooks)
+        return bool(self._hooks or self._checks)
+
+    def check(self, attempt: SendAttempt) -> None:
+        """Ask all who may forbid; what they raise is the caller's."""
+        for one in self._checks:
+            one.check_send(attempt)
 
     def before(self, attempt: SendAttempt) -> None:
         """Call all."""

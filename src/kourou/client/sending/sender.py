@@ -249,7 +249,8 @@ class Sender:
         *,
         is_asked_again: bool,
     ) -> Awaitable[list[SendReceipt]]:
-        answers: list[RemotingCommand] | None = [] if self._hooks else None
+        attempt = self._begin(outgoing, target, address, number)
+        answers: list[RemotingCommand] | None = None if attempt is None else []
         sending = send_message(
             self._instance.pool,
             address,
@@ -262,7 +263,6 @@ class Sender:
         )
         if not self._is_watched:
             return sending
-        attempt = self._begin(outgoing, target, address, number)
         return self._watch(sending, target, attempt, answers)
 
     async def _watch(
@@ -309,6 +309,7 @@ class Sender:
             outgoing.properties,
             len(outgoing.body),
         )
+        self._hooks.check(attempt)
         self._hooks.before(attempt)
         return attempt
 

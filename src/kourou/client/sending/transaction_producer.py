@@ -16,7 +16,7 @@ from kourou.client.retrying import check_timeout
 from kourou.client.send_receipt import SendReceipt, SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.client.sending.queue_choice import QueueSelector, place
-from kourou.client.sending.send_hooks import SendHook
+from kourou.client.sending.send_hooks import SendCheck, SendHook
 from kourou.client.sending.transaction import (
     EndTransactionHook,
     EndTransactionHooks,
@@ -91,7 +91,7 @@ class TransactionProducer(Producer):
         check: TransactionCheck,
         topics: Sequence[str] = (),
         config: ProducerConfig | None = None,
-        hooks: Sequence[SendHook] = (),
+        hooks: Sequence[SendHook | SendCheck] = (),
         end_hooks: Sequence[EndTransactionHook] = (),
         runtime: Runtime | None = None,
         run_blocking: Offload | None = None,

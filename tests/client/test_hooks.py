@@ -1,0 +1,104 @@
+"""Hooks may forbid a send, and leave out what a pull brought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.sending.producer import Producer
+from kourou.client.sending.send_hooks import SendAttempt
+from kourou.errors import UsageError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+
+class Watch:
+    """Forbids what has the word in it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def check_send(self, attempt: SendAttempt) -> None:
+        self.asked += 1
+        if any(b"secret" in message.body for message in attempt.messages):
+            raise UsageError("no secrets")
+
+
+def test_a_send_that_a_hook_forbids_never_leaves() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            watch = Watch()
+            producer = Producer(
+                "orders", w.cluster.namesrv_addr, hooks=[watch], runtime=w.cluster.runtime
+            )
+            async with producer:
+                await producer.send(Message(TOPIC, b"open"))
+                secret = Message(TOPIC, b"a secret")
+                with pytest.raises(UsageError, match="no secrets"):
+                    await producer.send(secret)
+                with pytest.raises(UsageError, match="no secrets"):
+                    await producer.send_oneway(secret)
+                with pytest.raises(UsageError, match="no secrets"):
+                    await producer.send_batch([Message(TOPIC, b"x"), secret])
+                with pytest.raises(UsageError, match="no secrets"):
+                    await (await producer.submit(secret))
+            assert watch.asked == 5
+            async with w.consumer():
+                await w.until_got(b"open")
+            assert w.got == [b"open"]
+
+    run_virtual(main())
+
+
+def without_odd(messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
+    return [message for message in messages if int(message.body) % 2 == 0]
+
+
+def test_what_a_filter_leaves_out_is_not_consumed_and_counts_as_done() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            bodies = [b"%d" % number for number in range(20)]
+            await w.send(*bodies)
+            async with w.consumer(message_filter=without_odd):
+                await w.until_got(*bodies[::2])
+            assert sorted(w.got) == sorted(bodies[::2])
+            assert await w.committed() == 20
+
+    run_virtual(main())
+
+
+def test_a_filter_that_raises_lets_all_pass(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Sequence[MessageExt]) -> Iterable[MessageExt]:
+        raise ValueError("broken")
+
+    async def main() -> None:
+        async with recording() as w:
+            await w.send(b"1", b"2")
+            async with w.consumer(message_filter=broken):
+                await w.until_got(b"1", b"2")
+
+    run_virtual(main())
+    assert any("message_filter.failed" in one.getMessage() for one in caplog.records)
+
+
+def test_a_poll_is_filtered_too() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await w.send(b"1", b"2", b"3", b"4")
+            config = PullConsumerConfig(
+                message_filter=without_odd, consume_from_where=ConsumeFromWhere.FIRST_OFFSET
+            )
+            async with w.cluster.pull_consumer("pullers", config) as reader:
+                reader.subscribe(TOPIC)
+                got: list[bytes] = []
+                while len(got) < 2:
+                    got += [one.body for one in await reader.poll(timeout_ms=1_000)]
+                await reader.commit()
+            assert got == [b"2", b"4"]
+            assert await w.committed("pullers") == 4
+
+    run_virtual(main())
