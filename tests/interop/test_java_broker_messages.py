@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from kourou import (
     AdminClient,
@@ -30,11 +31,18 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 
 
+async def create_topic(namesrv: str, topic: str, **options: Any) -> None:  # noqa: ANN401
+    """Create a topic, once the broker has registered, which takes a moment after its start."""
+    async with AdminClient(namesrv) as admin:
+        while not (await admin.cluster_info()).brokers:
+            await asyncio.sleep(0.2)
+        await admin.create_topic(topic, **options)
+
+
 def test_a_request_gets_its_reply_through_the_java_broker(java_server: JavaServer) -> None:
     async def main() -> None:
         namesrv = java_server.namesrv_addr
-        async with AdminClient(namesrv) as admin:
-            await admin.create_topic("PyAsked", queues=2)
+        await create_topic(namesrv, "PyAsked", queues=2)
         async with Producer("py-answerers", namesrv) as answerer:
 
             async def answer(question: MessageExt) -> None:
@@ -97,8 +105,7 @@ def test_traces_of_sends_and_of_consumption_reach_the_java_broker(java_server: J
 def test_the_java_broker_places_by_priority(java_server: JavaServer) -> None:
     async def main() -> None:
         namesrv = java_server.namesrv_addr
-        async with AdminClient(namesrv) as admin:
-            await admin.create_topic("PyUrgent", queues=4, attributes={"message.type": "PRIORITY"})
+        await create_topic(namesrv, "PyUrgent", queues=4, attributes={"message.type": "PRIORITY"})
         async with Producer("py-urgent", namesrv) as producer:
             for priority, queue_id in ((0, 0), (2, 2), (9, 3), (1, 1)):
                 message = Message("PyUrgent", b"x", priority=priority)
@@ -111,8 +118,7 @@ def test_the_java_broker_places_by_priority(java_server: JavaServer) -> None:
 def test_a_namespace_is_kept_through_the_java_broker(java_server: JavaServer) -> None:
     async def main() -> None:
         namesrv = java_server.namesrv_addr
-        async with AdminClient(namesrv) as admin:
-            await admin.create_topic("pyns%PyNamed", queues=2)
+        await create_topic(namesrv, "pyns%PyNamed", queues=2)
         config = ProducerConfig(namespace="pyns")
         async with Producer("py-named", namesrv, config=config) as producer:
             await producer.send(Message("PyNamed", b"1"), timeout_ms=15_000)
