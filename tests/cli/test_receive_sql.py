@@ -19,7 +19,7 @@ def test_messages_are_filtered_by_properties_onlooking_and_as_a_group(kourou: Ko
 
     off = kourou("receive", "s-amounts", *sql)
     assert off.code == 1
-    assert "The broker does not support consumer to filter message by SQL92" in off.err
+    assert "switch on enablePropertyFilter of broker" in off.err
     kourou("broker", "set", "broker-a", "enablePropertyFilter=true")
     try:
         onlooking = kourou("receive", "s-amounts", *sql)

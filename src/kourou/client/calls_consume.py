@@ -61,6 +61,8 @@ from kourou.remoting.pool import ConnectionPool
 
 _FILTERS_SINCE_VERSION: Final = 232
 """Of brokers that know filters by properties: V4_1_0_SNAPSHOT of MQVersion.java."""
+_FILTERS_OFF: Final = "does not support consumer to filter message"
+"""In the remark of brokers that have them switched off, which is no passing trouble."""
 
 
 async def pull(
@@ -126,7 +128,7 @@ async def pull(
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     command = request(code, header)
     answer = await pool.request(address, command, timeout_s)
-    _check_version(answer, subscription, address)
+    _check_filter(answer, subscription, address)
     return read_pull_result(answer, queue, subscription, offset, pool.namespace)
 
 
@@ -262,18 +264,25 @@ async def check_client(
     body = encode_check_client_config(CheckClientConfig(client_id, group, subscription))
     command = request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
     answer = await pool.request(address, command, timeout_s)
-    _check_version(answer, subscription, address)
+    _check_filter(answer, subscription, address)
     raise_for_response(answer)
 
 
-def _check_version(answer: RemotingCommand, subscription: SubscriptionData, address: str) -> None:
-    """Refuse what a broker answers that took an expression over properties for tags."""
-    if subscription.expression_type != TAG_EXPRESSION and answer.version < _FILTERS_SINCE_VERSION:
+def _check_filter(answer: RemotingCommand, subscription: SubscriptionData, address: str) -> None:
+    """Refuse the answer of a broker that cannot filter by properties: it would never be right."""
+    if subscription.expression_type == TAG_EXPRESSION:
+        return
+    if answer.version < _FILTERS_SINCE_VERSION:
         raise RequestNotSupportedError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f"broker {address} of version {answer.version} is older than 4.1 "
-            f"({_FILTERS_SINCE_VERSION}) and cannot filter by {subscription.expression_type}: "
+            f"({_FILTERS_SINCE_VERSION}) and takes {subscription.expression_type} for tags: "
             "upgrade it, or subscribe by tags",
+        )
+    if answer.code == ResponseCode.SYSTEM_ERROR and _FILTERS_OFF in str(answer.remark):
+        raise RequestNotSupportedError(
+            ResponseCode.SYSTEM_ERROR,
+            f"{answer.remark}: switch on enablePropertyFilter of broker {address}",
         )
 
 

@@ -14,7 +14,6 @@ from kourou.client.consuming.pull_consumer import PullStatus
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.errors import (
     FilterSyntaxError,
-    RemoteSystemError,
     RequestNotSupportedError,
     UsageError,
 )
@@ -164,9 +163,16 @@ def test_a_wrong_expression_is_named_with_its_place_before_anything_is_sent() ->
 def test_a_consumer_does_not_start_where_filters_are_off() -> None:
     async def main() -> None:
         async with recording() as w:
-            with pytest.raises(RemoteSystemError, match="does not support consumer to filter"):
+            with pytest.raises(
+                RequestNotSupportedError, match="does not support consumer to filter"
+            ):
                 async with listening(w, "amount > 5"):
                     pass
+            async with w.cluster.pull_consumer() as reader:
+                with pytest.raises(
+                    RequestNotSupportedError, match="switch on enablePropertyFilter"
+                ):
+                    await reader.pull(QUEUE, 0, sql="amount > 5")
 
     run_virtual(main())
 
@@ -176,10 +182,12 @@ def test_a_poller_does_not_begin_where_filters_are_off() -> None:
         async with recording() as w:
             poller = w.cluster.pull_consumer("p")
             poller.subscribe(TOPIC, sql="amount > 5")
-            with pytest.raises(RemoteSystemError, match="does not support consumer to filter"):
+            with pytest.raises(
+                RequestNotSupportedError, match="does not support consumer to filter"
+            ):
                 await poller.start()
             async with w.cluster.pull_consumer("p") as assigned:
-                with pytest.raises(RemoteSystemError, match="does not support"):
+                with pytest.raises(RequestNotSupportedError, match="does not support"):
                     await assigned.assign([QUEUE], sql="amount > 5")
                 await assigned.assign([QUEUE])
 

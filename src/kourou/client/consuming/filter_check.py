@@ -58,8 +58,8 @@ async def check_filters(
 
     Raises:
         SubscriptionParseError: a broker does not understand an expression.
-        RemoteSystemError: a broker has filters by properties switched off.
-        RequestNotSupportedError: a broker is older than them.
+        RequestNotSupportedError: a broker has filters by properties switched off, or is older than
+            them.
     """
     asked = by_properties(subscriptions)
     if not asked:
