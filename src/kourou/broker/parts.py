@@ -29,7 +29,7 @@ from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.retention import Retention
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
-from kourou.broker.timer.timers import make_timers
+from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -94,11 +94,7 @@ class Parts:
         )
         self.tables: Final = Tables(config, disk, runtime, store)
         self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, self.live)
-        self.clients: Final = Clients(
-            self.ids_notifier,
-            clients_max=config.clients_max,
-            expiry_ms=config.channel_expired_timeout_ms,
-        )
+        self.clients: Final = self._make_clients()
         self.queue_locks: Final = QueueLocks()
         self.stats: Final = BrokerStats(config.cluster_name, steady_ms())
         self.commit: Final = GroupCommit(
@@ -107,14 +103,7 @@ class Parts:
         if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self.commit.on_write = store.fill_ahead
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
-        self.retention: Final = Retention(
-            self.live,
-            store,
-            disk,
-            deletions=self.queue_deletion.turn,
-            offload=runtime.offload,
-            clock=runtime.clock,
-        )
+        self.retention: Final = self._make_retention()
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
         self.pull_checks: Final = self._make_pull_checks()
@@ -131,6 +120,23 @@ class Parts:
             stats=self.stats,
         )
         self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
+
+    def _make_clients(self) -> Clients:
+        return Clients(
+            self.ids_notifier,
+            clients_max=self.config.clients_max,
+            expiry_ms=self.config.channel_expired_timeout_ms,
+        )
+
+    def _make_retention(self) -> Retention:
+        return Retention(
+            self.live,
+            self.store,
+            self.disk,
+            deletions=self.queue_deletion.turn,
+            offload=self.runtime.offload,
+            clock=self.runtime.clock,
+        )
 
     def _make_pull_checks(self) -> PullChecks:
         tables = self.tables

@@ -74,11 +74,28 @@ class TimerStorage:
         if files.scan_from is not None and files.scan_from < self._store.written_position:
             segment_bytes = config.store.commitlog_segment_bytes
             self.delivered = delivered_since(self._disk, segment_bytes, files.scan_from)
+        elif files.scan_from is None:
+            self._begin(files)
         log.info(
             "timers.opened read_at_ms=%d queue_offset=%d waiting=%d delivered=%d",
             files.read_at_ms, files.queue_offset, files.wheel.count, self.delivered.total(),
         )  # fmt: skip
         return files
+
+    def _begin(self, files: TimerFiles) -> None:
+        """Note, before anything is delivered, where deliveries begin: nobody did so yet."""
+        end = self._store.written_position
+        files.is_changed = True
+        plan = files.plan_flush(self._clock.now_ms(), end, end)
+        if plan is None:
+            return
+        try:
+            files.run_flush(plan)
+        except OSError as error:  # a full disk is no reason not to serve
+            files.flush_failed(plan)
+            log.warning("timers.not_noted error=%s", error)
+        else:
+            files.flushed(plan)
 
     def _queue_offset_of(self, physical_offset: int) -> int | None:
         record = self._store.read_record(physical_offset)

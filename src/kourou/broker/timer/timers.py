@@ -22,32 +22,28 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from heapq import heappop, heappush, merge
 from random import Random
 from typing import Final
 
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.put import PutResult, PutStatus
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
     DueEntry,
-    LoadedUnits,
     NearSlot,
     due_of,
-    load_slot,
     unpack_entry,
 )
 from kourou.broker.timer.scheduling import TimerSends
+from kourou.broker.timer.slots_in_memory import FAILED_RETRY_MS, SlotsInMemory
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
 from kourou.broker.timer.timer_record import RecallKey, due_timer_draft, read_timer_record
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.clock import Clock
-from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
-from kourou.remoting.runtime import Offload, Runtime
+from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.delivered import DeliveryKey
@@ -56,15 +52,12 @@ from kourou.store.timer.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_MS: Final = 5_000
+LOOK_AGAIN_MS: Final = 30_000
 """Longest time between two looks while anything waits, in case the clock was set forward."""
 BUSY_RETRY_MS: Final = 1_000
-FAILED_RETRY_MS: Final = 10_000
 BATCH_MESSAGES_MAX: Final = 256
 """Messages that are taken in, or delivered, before others get their turn."""
 
-_STORED_WITHIN_MS: Final = 60_000
-"""By then a recall is in the wheel, or was refused."""
 _STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
 
 
@@ -95,18 +88,16 @@ class Timers:
         self.counts = counts
         self._offload = offload
         self._clock = clock
-        self._intake = TimerIntake(store, config, counts, self._take_in, clock, offload)
-        self._slots: dict[int, NearSlot] = {}
-        self._recalled: dict[RecallKey, int] = {}  # -> the second until which it is kept
+        self._wake = asyncio.Event()
+        self._slots = SlotsInMemory(store, clock, offload, self._wake.set)
+        self._intake = TimerIntake(store, config, counts, self._slots.take_in, clock, offload)
         self._delivered: Counter[DeliveryKey] = Counter()
         self._delivered_until_ms = 0
         self._catch_up_to = 0
         self._in_flight = 0
         self._not_before_ms = 0
-        self._wake = asyncio.Event()
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
-        self._loads: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         storage.scan_from = self._scan_from
 
@@ -136,8 +127,7 @@ class Timers:
             return
         self._wake.set()
         await asyncio.wait({self._main})
-        for task in self._loads:
-            task.cancel()
+        self._slots.end()
         while self._in_flight:
             self._wake.clear()
             await self._wake.wait()
@@ -147,9 +137,9 @@ class Timers:
     def abandon(self) -> None:
         """Stop as a killed process stops."""
         self._is_stopping = True
-        for task in {self._main, *self._loads}:
-            if task is not None:
-                task.cancel()
+        self._slots.end()
+        if self._main is not None:
+            self._main.cancel()
 
     def on_arrivals(self) -> None:
         """Look whether there is something to take in; called when messages became visible."""
@@ -165,13 +155,11 @@ class Timers:
             key: topic and unique id.
             at_ms: a time of its second.
         """
-        now_ms = self._clock.now_ms()
-        if at_ms - now_ms < _STORED_WITHIN_MS:  # later on it is read with its slot
-            self._recalled[key] = max(at_ms, now_ms) // PRECISION_MS + 1
+        self._slots.recall(key, at_ms)
 
     def recall_failed(self, key: RecallKey) -> None:
         """Deliver it all the same: that it was taken back could not be stored."""
-        self._recalled.pop(key, None)
+        self._slots.recall_failed(key)
 
     @property
     def waiting(self) -> int:
@@ -186,7 +174,8 @@ class Timers:
     @property
     def delivery_behind_ms(self) -> int:
         """For how long the first message that is not delivered yet is due."""
-        dues = [due_of(slot.heap[0]) for slot in self._slots.values() if slot.heap]
+        slots = self._slots.by_second
+        dues = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
         return max(0, self._clock.now_ms() - min(dues)) if dues else 0
 
     def sends(self, random: Random) -> TimerSends:
@@ -237,7 +226,7 @@ class Timers:
             return 0  # what takes messages back comes first
         now_ms = self._clock.now_ms()
         self._advance(files, now_ms)
-        self._load(files, now_ms)
+        self._slots.load(files, now_ms)
         await self._deliver(now_ms)
         if self._intake.is_behind and not self._intake.is_failing:
             return 0
@@ -245,19 +234,20 @@ class Timers:
 
     def _wait_ms(self, files: TimerFiles, now_ms: int) -> int | None:
         """Return in how many ms something comes to be done; None if nothing waits."""
-        waits = [LOOK_AGAIN_MS] if self._slots or files.wheel.next_second is not None else []
+        slots = self._slots.by_second
+        waits = [LOOK_AGAIN_MS] if slots or files.wheel.next_second is not None else []
         if self._intake.is_failing:
             waits.append(BUSY_RETRY_MS)
         is_full = self._in_flight >= self._config.now.timer.timer_in_flight_max
         pause_ms = self._not_before_ms - steady_ms()
-        for slot in self._slots.values():
+        for slot in slots.values():
             if slot.heap and not is_full:
                 waits.append(max(due_of(slot.heap[0]) - now_ms, pause_ms))
-            elif slot.is_done:
+            elif slot.is_done and slot.second * PRECISION_MS == files.read_at_ms:
                 waits.append((slot.second + 1) * PRECISION_MS - now_ms)
-        if len(self._slots) < NEAR_SLOTS:
+        if len(slots) < NEAR_SLOTS:
             later = files.wheel.next_seconds(2**62, NEAR_SLOTS)
-            first = next((one for one in later if one not in self._slots), None)
+            first = next((one for one in later if one not in slots), None)
             if first is not None:
                 waits.append((first - NEAR_SLOTS + 1) * PRECISION_MS - now_ms)
         return max(0, min(waits)) if waits else None
@@ -266,89 +256,25 @@ class Timers:
 
     def _advance(self, files: TimerFiles, now_ms: int) -> None:
         """Let slots that are over and delivered be done."""
+        slots = self._slots.by_second
         while now_ms >= files.read_at_ms + PRECISION_MS:
             second = files.read_at_ms // PRECISION_MS
-            slot = self._slots.get(second)
+            slot = slots.get(second)
             following = files.wheel.next_second
             if slot is not None:
                 if not slot.is_done:
                     return
-                del self._slots[second]
+                del slots[second]
                 files.done(second)
             elif following is not None and following <= second:
                 return  # it is not loaded yet
             else:
-                near = [now_ms // PRECISION_MS, *self._slots]
+                near = [now_ms // PRECISION_MS, *slots]
                 ahead = min(near if following is None else [*near, following])
-                files.skip_to(ahead * PRECISION_MS)
-        self._forget(files.read_at_ms)
-
-    def _forget(self, read_at_ms: int) -> None:
-        """Forget what only slots that are done needed."""
-        second = read_at_ms // PRECISION_MS
-        if self._recalled:
-            self._recalled = {key: at for key, at in self._recalled.items() if at >= second}
-        if self._delivered and read_at_ms > self._delivered_until_ms:
+                files.skip_to(max(ahead, second + 1) * PRECISION_MS)
+        self._slots.forget_recalls(files.read_at_ms // PRECISION_MS)
+        if self._delivered and files.read_at_ms > self._delivered_until_ms:
             self._delivered.clear()
-
-    def _load(self, files: TimerFiles, now_ms: int) -> None:
-        """Begin to read the slots that come next."""
-        before = now_ms // PRECISION_MS + NEAR_SLOTS
-        for second in files.wheel.next_seconds(before, NEAR_SLOTS):
-            slot = files.wheel.slot(second)
-            if second in self._slots or slot is None:
-                continue
-            if len(self._slots) >= NEAR_SLOTS and second > max(self._slots):
-                continue  # an earlier one must be loaded: the others wait for it to be done
-            near = self._slots[second] = NearSlot(second, is_loading=True)
-            task = asyncio.get_running_loop().create_task(self._fill(files, near, slot.last))
-            self._loads.add(task)
-            task.add_done_callback(self._loads.discard)
-
-    async def _fill(self, files: TimerFiles, near: NearSlot, last: int) -> None:
-        """Read a slot, until that succeeds; what comes meanwhile is behind `last`."""
-        loaded: LoadedUnits | None = None
-        while loaded is None:
-            try:
-                loaded = await self._offload(
-                    load_slot, files.log, near.second, last, self._store.read_record
-                )
-            except Exception:  # a slot that cannot be read must not end delivery for good
-                log.exception("timer_slot.not_loaded second=%d", near.second)
-                await asyncio.sleep(FAILED_RETRY_MS / 1000)
-        for record in loaded.deletes:
-            self._take_back(record, near.second)
-        near.heap = list(merge(loaded.heap, sorted(near.heap))) if near.heap else loaded.heap
-        near.is_loading = False
-        self._wake.set()
-
-    def _take_back(self, record: bytes, second: int) -> None:
-        try:
-            self._recalled[read_timer_record(record).key] = second + 1
-        except MalformedMessageError as error:
-            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
-
-    def _take_in(
-        self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool
-    ) -> None:
-        """Note a message that was put into the wheel; without an entry it takes another back.
-
-        Args:
-            second: of its slot.
-            entry: of the message.
-            key: what takes it back, or which it takes back.
-            is_new: it is the first of its slot.
-        """
-        near = self._slots.get(second)
-        has_room = is_new and len(self._slots) < NEAR_SLOTS
-        if has_room and second < self._clock.now_ms() // PRECISION_MS + NEAR_SLOTS:
-            near = self._slots[second] = NearSlot(second)
-        if near is None:
-            return  # it is read with its slot
-        if entry is None:
-            self._recalled[key] = second + 1
-        else:
-            heappush(near.heap, entry.pack())
 
     # Delivery
 
@@ -357,7 +283,10 @@ class Timers:
         if steady_ms() < self._not_before_ms:
             return
         room = self._config.now.timer.timer_in_flight_max - self._in_flight
-        due = self._pop_due(now_ms, min(room, BATCH_MESSAGES_MAX))
+        count = min(room, BATCH_MESSAGES_MAX)
+        due = self._slots.pop_due(now_ms, count)
+        if len(due) == count > 0:
+            self._wake.set()  # there may be more
         cold: list[tuple[NearSlot, int]] = []
         for at, (near, number) in enumerate(due):
             entry = unpack_entry(number)
@@ -367,27 +296,10 @@ class Timers:
             else:
                 self._store_due(near, number, record, entry, now_ms)
             if steady_ms() < self._not_before_ms:  # refused: none of the others comes before it
-                self._push_back(due[at + 1 :])
+                self._slots.push_back(due[at + 1 :])
                 break
         if cold:
             await self._deliver_cold(cold, now_ms)
-
-    def _pop_due(self, now_ms: int, count: int) -> list[tuple[NearSlot, int]]:
-        """Return what is due, the earliest first."""
-        due: list[tuple[NearSlot, int]] = []
-        for second in sorted(self._slots):
-            near = self._slots[second]
-            while near.heap and len(due) < count and due_of(near.heap[0]) <= now_ms:
-                near.outstanding += 1
-                due.append((near, heappop(near.heap)))
-        if len(due) == count > 0:
-            self._wake.set()  # there may be more
-        return due
-
-    def _push_back(self, due: Sequence[tuple[NearSlot, int]]) -> None:
-        for near, number in due:
-            near.outstanding -= 1
-            heappush(near.heap, number)
 
     async def _deliver_cold(self, cold: Sequence[tuple[NearSlot, int]], now_ms: int) -> None:
         """Deliver messages whose records have to be waited for."""
@@ -395,7 +307,7 @@ class Timers:
         try:
             records = await self._offload(self._read_all, offsets)
         except OSError:
-            self._push_back(cold)
+            self._slots.push_back(cold)
             raise
         for (near, number), record in zip(cold, records, strict=True):
             self._store_due(near, number, record, unpack_entry(number), now_ms)
@@ -415,8 +327,8 @@ class Timers:
             self._settle(near)
             log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
             return
-        is_recalled = not entry.is_roll and timer.key in self._recalled and not timer.is_delete
-        if is_recalled or self._was_delivered(key):
+        is_final = not entry.is_roll and not timer.is_delete
+        if (is_final and self._slots.is_recalled(timer.key)) or self._was_delivered(key):
             self.counts.left(timer.topic)
             self._settle(near)
             return
@@ -438,7 +350,7 @@ class Timers:
         if result.status not in _STORED and result.status is not PutStatus.MESSAGE_ILLEGAL:
             is_busy = result.status is PutStatus.BUSY
             self._not_before_ms = steady_ms() + (BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
-            self._push_back([(near, number)])
+            self._slots.push_back([(near, number)])
             log.warning("timer.put_refused status=%s reason=%s", result.status.name, result.reason)
         else:
             if result.status is PutStatus.MESSAGE_ILLEGAL:
@@ -458,7 +370,8 @@ class Timers:
 
     def _scan_from(self) -> int:
         """Return where what was delivered of slots that are not done begins in the commit log."""
-        begun = [slot.first_put for slot in self._slots.values()]
+        slots = self._slots.by_second
+        begun = [slot.first_put for slot in slots.values()]
         files = self._files
         if files is not None and files.read_at_ms <= self._delivered_until_ms:
             begun.append(files.scan_from)  # what the last run delivered counts still
@@ -470,48 +383,18 @@ class Timers:
 
         So the files say exactly what is to be delivered, to Java too, which knows whole slots only.
         """
-        begun = [slot for slot in self._slots.values() if slot.first_put is not None]
-        if not begun or any(slot.is_loading for slot in self._slots.values()):
+        slots = self._slots.by_second
+        begun = [slot for slot in slots.values() if slot.first_put is not None]
+        if not begun or any(slot.is_loading for slot in slots.values()):
             return
         last = max(slot.second for slot in begun)
-        left = [
-            number for slot in self._slots.values() if slot.second <= last for number in slot.heap
-        ]
+        left = [number for slot in slots.values() if slot.second <= last for number in slot.heap]
         try:
             for number in sorted(left):
                 self._intake.move(unpack_entry(number), last + 1)
         except OSError:
             log.exception("timers.not_moved second=%d", last)
             return  # the slots stay as they are: the next start delivers what is left of them
-        for second in [one for one in self._slots if one <= last]:
-            del self._slots[second]
+        for second in [one for one in slots if one <= last]:
+            del slots[second]
         files.done(last)
-
-
-def make_timers(
-    disk: Disk,
-    runtime: Runtime,
-    *,
-    store: MessageStore,
-    commit: GroupCommit,
-    config: LiveConfig,
-    stats: BrokerStats,
-) -> Timers:
-    """Return the timers of a store, and what they are made of; nothing is opened yet."""
-    storage = TimerStorage(
-        disk,
-        store=store,
-        commit=commit,
-        config=config,
-        offload=runtime.offload,
-        clock=runtime.clock,
-    )
-    return Timers(
-        store=store,
-        commit=commit,
-        config=config,
-        storage=storage,
-        counts=TimerCounts(stats, runtime.clock),
-        offload=runtime.offload,
-        clock=runtime.clock,
-    )

@@ -121,6 +121,7 @@ class TimerLog:
             self._disk.sync(name)
         if self._disk.exists(TIMER_LOG):
             self._disk.sync_directory(TIMER_LOG)
+        self._durable_end = self.segments.end
         self.start_at(max(position, self.segments.first))
 
     def unit(self, position: int) -> TimerUnit | None:
@@ -218,12 +219,12 @@ class TimerLog:
 
 
 def _size_there(disk: Disk) -> int:
-    """Return the size of the files that are there; 0 if there are none."""
+    """Return the size of the files that are there; 0 if there are none.
+
+    A crash leaves files without a size, whose directory entries were durable before they were.
+    """
     names = [name for name in disk.list(TIMER_LOG) if parse_file_name(name) is not None]
-    sizes = {disk.size(f"{TIMER_LOG}/{name}") for name in names}
-    if len(sizes) > 1 and len(names) > 1:
-        # The last one may have been in the making.
-        sizes = {disk.size(f"{TIMER_LOG}/{name}") for name in names[:-1]}
+    sizes = {disk.size(f"{TIMER_LOG}/{name}") for name in names} - {0}
     if len(sizes) > 1:
         raise StoreConfigError(f"{TIMER_LOG}: its files have sizes {sorted(sizes)}; one is needed")
     return next(iter(sizes), 0)

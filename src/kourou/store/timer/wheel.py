@@ -85,6 +85,9 @@ class TimerWheel:
     @property
     def next_second(self) -> int | None:
         """The first second that has messages and is not done; None if none has."""
+        # Recovery may have emptied a slot.
+        while self._seconds and self.slot(self._seconds[0]) is None:
+            heappop(self._seconds)
         return self._seconds[0] if self._seconds else None
 
     def next_seconds(self, before: int, count: int) -> list[int]:
@@ -93,7 +96,7 @@ class TimerWheel:
         heap = self._seconds
         while heap and heap[0] < before and len(found) < count:
             second = heappop(heap)
-            if not found or found[-1] != second:
+            if (not found or found[-1] != second) and self.slot(second) is not None:
                 found.append(second)
         for second in found:
             heappush(heap, second)

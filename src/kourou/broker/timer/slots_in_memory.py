@@ -1,0 +1,165 @@
+"""Which slots of the wheel are in memory, and which of their messages were taken back.
+
+At most `NEAR_SLOTS` are, but for one that must be delivered before those: the one that is read now,
+and the next. What comes for a slot that is in memory is put there as well; what comes for others is
+read with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from kourou.broker.timer.near_slots import (
+    NEAR_SLOTS,
+    DueEntry,
+    LoadedUnits,
+    NearSlot,
+    due_of,
+    load_slot,
+)
+from kourou.broker.timer.timer_record import RecallKey, read_timer_record
+from kourou.clock import Clock
+from kourou.errors import MalformedMessageError
+from kourou.remoting.runtime import Offload
+from kourou.store.message_store import MessageStore
+from kourou.store.timer.layouts import PRECISION_MS
+from kourou.store.timer.timer_files import TimerFiles
+
+log = logging.getLogger(__name__)
+
+FAILED_RETRY_MS: Final = 10_000
+_STORED_WITHIN_MS: Final = 60_000
+"""By then a recall is in the wheel, or was refused."""
+
+
+class SlotsInMemory:
+    """The slots that come next.
+
+    Attributes:
+        by_second: second -> slot.
+    """
+
+    def __init__(
+        self, store: MessageStore, clock: Clock, offload: Offload, wake: Callable[[], None]
+    ) -> None:
+        """Read slots off the loop.
+
+        Args:
+            store: has the records of what takes messages back.
+            clock: tells which slots come next.
+            offload: takes reads off the loop.
+            wake: called when a slot was read.
+        """
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._wake = wake
+        self.by_second: dict[int, NearSlot] = {}
+        self._recalled: dict[RecallKey, int] = {}  # -> the second until which it is kept
+        self._kept_from = 0
+        self._loads: set[asyncio.Task[None]] = set()
+
+    def load(self, files: TimerFiles, now_ms: int) -> None:
+        """Begin to read the slots that come next."""
+        before = now_ms // PRECISION_MS + NEAR_SLOTS
+        for second in files.wheel.next_seconds(before, NEAR_SLOTS):
+            slot = files.wheel.slot(second)
+            if second in self.by_second or slot is None:
+                continue
+            if len(self.by_second) >= NEAR_SLOTS and second > max(self.by_second):
+                continue  # an earlier one must be loaded: the others wait for it to be done
+            near = self.by_second[second] = NearSlot(second, is_loading=True)
+            task = asyncio.get_running_loop().create_task(self._fill(files, near, slot.last))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+
+    def end(self) -> None:
+        """Read no more."""
+        for task in self._loads:
+            task.cancel()
+
+    async def _fill(self, files: TimerFiles, near: NearSlot, last: int) -> None:
+        """Read a slot, until that succeeds; what comes meanwhile is behind `last`."""
+        loaded: LoadedUnits | None = None
+        while loaded is None:
+            try:
+                loaded = await self._offload(
+                    load_slot, files.log, near.second, last, self._store.read_record
+                )
+            except Exception:  # a slot that cannot be read must not end delivery for good
+                log.exception("timer_slot.not_loaded second=%d", near.second)
+                await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        for record in loaded.deletes:
+            try:
+                self._recalled[read_timer_record(record).key] = near.second + 1
+            except MalformedMessageError as error:
+                log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - says all
+        if near.heap:
+            near.heap += loaded.heap
+            heapify(near.heap)
+        else:
+            near.heap = loaded.heap
+        near.is_loading = False
+        self._wake()
+
+    def take_in(self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool) -> None:
+        """Note a message that was put into the wheel; without an entry it takes another back.
+
+        Args:
+            second: of its slot.
+            entry: of the message.
+            key: what takes it back, or which it takes back.
+            is_new: it is the first of its slot.
+        """
+        near = self.by_second.get(second)
+        has_room = is_new and len(self.by_second) < NEAR_SLOTS
+        if has_room and second < self._clock.now_ms() // PRECISION_MS + NEAR_SLOTS:
+            near = self.by_second[second] = NearSlot(second)
+        if near is None:
+            return  # it is read with its slot
+        if entry is None:
+            self._recalled[key] = second + 1
+        else:
+            heappush(near.heap, entry.pack())
+
+    def pop_due(self, now_ms: int, count: int) -> list[tuple[NearSlot, int]]:
+        """Return what is due, the earliest slot first, `count` at most; it is outstanding now."""
+        due: list[tuple[NearSlot, int]] = []
+        for second in sorted(self.by_second):
+            near = self.by_second[second]
+            while near.heap and len(due) < count and due_of(near.heap[0]) <= now_ms:
+                near.outstanding += 1
+                due.append((near, heappop(near.heap)))
+        return due
+
+    def push_back(self, due: Sequence[tuple[NearSlot, int]]) -> None:
+        """Take back what `pop_due` gave."""
+        for near, number in due:
+            near.outstanding -= 1
+            heappush(near.heap, number)
+
+    # What was taken back
+
+    def recall(self, key: RecallKey, at_ms: int) -> None:
+        """Note at once that a message is taken back; `at_ms` is a time of its second."""
+        now_ms = self._clock.now_ms()
+        if at_ms - now_ms < _STORED_WITHIN_MS:  # later on it is read with its slot
+            self._recalled[key] = max(at_ms, now_ms) // PRECISION_MS + 1
+
+    def recall_failed(self, key: RecallKey) -> None:
+        """Forget that: it could not be stored."""
+        self._recalled.pop(key, None)
+
+    def is_recalled(self, key: RecallKey) -> bool:
+        """Return whether a message was taken back."""
+        return key in self._recalled
+
+    def forget_recalls(self, second: int) -> None:
+        """Forget those of slots before a second."""
+        if second != self._kept_from and self._recalled:
+            self._recalled = {key: at for key, at in self._recalled.items() if at >= second}
+        self._kept_from = second

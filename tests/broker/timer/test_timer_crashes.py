@@ -1,0 +1,170 @@
+"""Kills and power cuts at random points: all that was acknowledged comes once, never early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from random import Random
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.protocol.message_layout import RecordDraft
+from kourou.store.config import StoreConfig
+from kourou.store.tools.check import check_store
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from tests.broker.delay_rig import messages
+from tests.broker.timer.timer_rig import timer_draft
+
+LIVES = 4
+
+
+class PowerLostError(OSError):
+    """Whatever was asked of the disk did not happen any more."""
+
+
+class Lives:
+    """One store, and brokers that die on it, one after the other.
+
+    Attributes:
+        due: name -> when it is due, of all that was sent.
+        kept: names that were acknowledged.
+        recalled: names that were taken back, and that was acknowledged.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimDisk(seed)
+        self.dice = Random(seed)
+        self.config = _config()
+        self.due: dict[bytes, int] = {}
+        self.kept: set[bytes] = set()
+        self.recalled: set[bytes] = set()
+        self._recalling: set[bytes] = set()
+
+    async def live_and_die(self, *, is_killed: bool) -> None:
+        parts = BrokerParts(self.disk, config=self.config, seed=self.dice.randrange(1000))
+        over = asyncio.Event()
+        left = self.dice.randrange(20, 700)
+
+        def on_operation(_operation: str, _name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                over.set()
+                if not is_killed:
+                    raise PowerLostError
+
+        await parts.timers.start()
+        self.disk.on_operation = on_operation
+        tasks = [asyncio.create_task(self._send(parts)), asyncio.create_task(_flush(parts))]
+        try:
+            async with asyncio.timeout(self.dice.uniform(0.5, 9)):
+                await over.wait()
+        except TimeoutError:
+            pass
+        parts.abandon()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.disk.on_operation = None
+        if is_killed:
+            return
+        self.disk.crash()
+
+    async def _send(self, parts: BrokerParts) -> None:
+        """Send messages for soon, and take some of them back."""
+        while True:
+            now_ms = parts.clock.now_ms()
+            for _ in range(self.dice.choice((1, 1, 3, 20))):
+                name = f"m{len(self.due)}".encode()
+                self.due[name] = now_ms + self.dice.choice((50, 700, 2_000, 3_000, 9_000, 30_000))
+                draft = timer_draft(parts, name, self.due[name])
+                _put(parts, name, draft, self.kept)
+            if self.dice.random() < 0.3:
+                self._recall(parts, now_ms)
+            await asyncio.sleep(self.dice.choice((0.0, 0.003, 0.2, 1.1)))
+
+    def _recall(self, parts: BrokerParts, now_ms: int) -> None:
+        later = [name for name, due_ms in self.due.items() if due_ms // 1000 * 1000 - 1000 > now_ms]
+        if not later:
+            return
+        name = self.dice.choice(later)
+        self._recalling.add(name)
+        at_ms = (self.due[name] - 1) // 1000 * 1000 + 1
+        parts.timers.recall(("T", f"id-{name.decode()}"), at_ms)
+        draft = timer_draft(parts, b"0", at_ms, takes_back=f"id-{name.decode()}")
+        _put(parts, name, draft, self.recalled)
+
+    async def live_on(self) -> None:
+        """Live without dying, until everything is delivered, and judge."""
+        parts = BrokerParts(self.disk, config=self.config)
+        await parts.timers.start()
+        await asyncio.sleep(120)
+        self._judge(parts)
+        assert parts.timers.waiting == 0
+        await parts.stop()
+        assert check_store(self.disk).findings == []
+
+    def _judge(self, parts: BrokerParts) -> None:
+        came = messages(parts)
+        counts = Counter(message.body for message in came)
+        lost = self.kept - self._recalling - set(counts)
+        assert not lost, f"lost: {sorted(lost)}"
+        twice = [name for name, count in counts.items() if count > 1]
+        assert not twice, f"twice: {twice}"
+        back = self.recalled & set(counts)
+        assert not back, f"taken back, and delivered: {sorted(back)}"
+        for message in came:
+            assert message.store_at_ms >= self.due[message.body], f"{message.body!r} came early"
+
+
+def _config() -> BrokerConfig:
+    store = StoreConfig(commitlog_segment_bytes=1 << 16, consumequeue_file_bytes=20 * 50)
+    return small_config(
+        store=store,
+        max_message_size_bytes=1 << 15,
+        timer=TimerConfig(timer_log_file_bytes=52 * 30 + 20, timer_roll_window_slot=12),
+    )
+
+
+def _put(parts: BrokerParts, name: bytes, draft: RecordDraft, told: set[bytes]) -> None:
+    def done(result: PutResult) -> None:
+        if result.status is PutStatus.OK:
+            told.add(name)
+
+    parts.commit.put([draft], parts.clock.now_ms(), done)
+
+
+async def _flush(parts: BrokerParts) -> None:
+    while True:
+        await asyncio.sleep(0.37)
+        try:
+            parts.commit.flush(parts.clock.now_ms())
+            await parts.timers.storage.flush()
+        except OSError:
+            pass
+
+
+def assert_outlived(seed: int, *, is_killed: bool) -> None:
+    async def main() -> None:
+        lives = Lives(seed)
+        for _ in range(LIVES):
+            await lives.live_and_die(is_killed=is_killed)
+            await asyncio.sleep(lives.dice.choice((0, 0.5, 7)))
+        await lives.live_on()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kills_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
+    assert_outlived(seed, is_killed=True)
+
+
+@pytest.mark.parametrize("seed", [*range(100, 106), 143, 149, 159])
+def test_power_cuts_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
+    assert_outlived(seed, is_killed=False)

@@ -1,0 +1,219 @@
+"""The rules of messages with a time: rolling, taking back, order, limits; days in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.broker.placement import Placement
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.errors import ConfigError, MessageIllegalError, RemoteSystemError
+from kourou.model import properties as names
+from kourou.model.topic import TIMER_TOPIC
+from kourou.store.config import StoreConfig
+from kourou.store.retention import RetentionConfig
+from kourou.testing.broker_parts import BrokerParts
+from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.timer.timer_rig import send, send_at, timer_draft
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def test_messages_of_one_second_come_in_the_order_of_their_times() -> None:
+    async def test(parts: BrokerParts) -> None:
+        second = (parts.clock.now_ms() // 1000 + 20) * 1000
+        for late in (900, 100, 1000, 500, 1):
+            await send_at(parts, str(late).encode(), second + late)
+        await asyncio.sleep(60)
+        assert bodies(parts) == [b"1", b"100", b"500", b"900", b"1000"]
+        for message in messages(parts):
+            assert 0 <= message.store_at_ms - message.deliver_at_ms < 50
+
+    run(test)
+
+
+def test_a_message_beyond_the_window_is_rolled_and_comes_to_the_millisecond() -> None:
+    async def test(parts: BrokerParts) -> None:
+        due_at_ms = parts.clock.now_ms() + 17 * HOUR_MS + 123
+        await send_at(parts, b"far", due_at_ms)
+        await asyncio.sleep((17 * HOUR_MS) / 1000 - 1)
+        assert bodies(parts) == []
+        assert parts.timers.counts.metrics().timing_count["T"].count == 1
+        await asyncio.sleep(2)
+        [message] = messages(parts)
+        assert 0 <= message.store_at_ms - due_at_ms < 50
+        assert message.properties[names.TIMER_ROLL_TIMES] == "8"
+        assert parts.store.max_offset(TIMER_TOPIC, 0) == 9
+        assert parts.timers.counts.metrics().timing_count["T"].count == 0
+        assert parts.timers.waiting == 0
+
+    run(test, timer=TimerConfig(timer_roll_window_slot=7_200))
+
+
+def test_what_waits_for_two_days_is_stored_anew_before_records_of_a_day_expire() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send_at(parts, b"x", parts.clock.now_ms() + 2 * DAY_MS)
+        await asyncio.sleep(0.8 * DAY_MS / 1000)
+        assert parts.store.max_offset(TIMER_TOPIC, 0) == 2
+
+    store = StoreConfig(
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_file_bytes=20_000,
+        batch_queue_file_bytes=4_600,
+        retention=RetentionConfig(file_reserved_hours=24),
+    )
+    run(test, store=store)
+
+
+def test_a_message_that_is_taken_back_never_comes() -> None:
+    async def test(parts: BrokerParts) -> None:
+        due_at_ms = parts.clock.now_ms() + 10_000
+        for name in ("a", "b", "c"):
+            await send_at(parts, name.encode(), due_at_ms)
+        await send_at(parts, b"0", due_at_ms, takes_back="id-b", unique_id="id-b")
+        await send_at(parts, b"0", due_at_ms, takes_back="T+id-c", unique_id="id-c")
+        await send_at(parts, b"0", due_at_ms, takes_back="id-a", unique_id="x", topic="Other")
+        await asyncio.sleep(30)
+        assert bodies(parts) == [b"a"]
+        assert bodies(parts, "Other") == []
+        assert parts.timers.waiting == 0
+        assert parts.timers.counts.metrics().timing_count["T"].count == 0
+
+    run(test)
+
+
+def test_a_rolled_message_can_be_taken_back() -> None:
+    async def test(parts: BrokerParts) -> None:
+        due_at_ms = parts.clock.now_ms() + 9 * HOUR_MS
+        await send_at(parts, b"far", due_at_ms)
+        await send_at(parts, b"kept", due_at_ms)
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        await send_at(parts, b"0", due_at_ms, takes_back="id-far", unique_id="id-far")
+        await asyncio.sleep(7 * HOUR_MS / 1000)
+        assert bodies(parts) == [b"kept"]
+
+    run(test, timer=TimerConfig(timer_roll_window_slot=7_200))
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"TIMER_DELAY_SEC": "abc"}, 13),
+        ({"TIMER_DELAY_MS": "1.5"}, 13),
+        ({"TIMER_DELIVER_MS": "99999999999999999"}, 13),
+        ({"TIMER_DELAY_SEC": "400000000"}, 13),
+        ({"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "a"}, 13),
+    ],
+)
+def test_a_time_that_is_none_or_too_far_is_refused(said: dict[str, str], code: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await asyncio.sleep(0)
+        sends = parts.timers.sends(parts.runtime.random)
+        with pytest.raises(MessageIllegalError) as caught:
+            sends.place("T", 0, dict(said), parts.clock.now_ms())
+        assert caught.value.code == code
+
+    run(test)
+
+
+def test_a_time_that_is_past_is_now_and_the_first_of_several_times_counts() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await asyncio.sleep(0)
+        sends, now_ms = parts.timers.sends(parts.runtime.random), parts.clock.now_ms()
+        past = {"TIMER_DELIVER_MS": str(now_ms - 1)}
+        assert sends.place("T", 2, past, now_ms) == Placement("T", 2)
+        assert past == {"TIMER_DELIVER_MS": str(now_ms - 1)}
+        both = {"TIMER_DELAY_SEC": "7", "TIMER_DELAY_MS": "1", "TIMER_DELIVER_MS": "1"}
+        assert sends.place("T", 2, both, now_ms).topic == TIMER_TOPIC
+        assert both[names.TIMER_DELIVER_MS] == str(now_ms + 7_000)
+        assert both[names.TIMER_OUT_MS] == str((now_ms + 6_999) // 1000 * 1000)
+        assert (both[names.REAL_TOPIC], both[names.REAL_QID]) == ("T", "2")
+
+    run(test)
+
+
+def test_without_the_wheel_a_time_is_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await asyncio.sleep(0)
+        with pytest.raises(RemoteSystemError, match="timerWheelEnable is false"):
+            timer_draft(parts, b"x", parts.clock.now_ms() + 1_000)
+
+    run(test, timer=TimerConfig(timer_wheel_enable=False))
+
+
+def test_a_second_that_is_full_takes_no_more() -> None:
+    async def test(parts: BrokerParts) -> None:
+        due_at_ms = parts.clock.now_ms() + 60_000
+        for name in range(2):
+            await send_at(parts, str(name).encode(), due_at_ms)
+            await asyncio.sleep(0.1)
+        with pytest.raises(RemoteSystemError, match="flow control"):
+            timer_draft(parts, b"x", due_at_ms)
+        await send(parts, timer_draft(parts, b"other", due_at_ms + 1_000))
+
+    run(test, timer=TimerConfig(timer_congest_num_each_slot=1))
+
+
+def test_options_out_of_their_range_are_refused() -> None:
+    for bad in (
+        {"timer_max_delay_sec": 0},
+        {"timer_roll_window_slot": 604_800},
+        {"timer_log_file_bytes": 60},
+        {"timer_flush_interval_ms": 1},
+    ):
+        with pytest.raises(ConfigError):
+            TimerConfig(**bad)
+
+
+def test_many_messages_of_one_second_come_once_each() -> None:
+    async def test(parts: BrokerParts) -> None:
+        second = (parts.clock.now_ms() // 1000 + 30) * 1000
+        names_sent = [f"{number:05}".encode() for number in range(3_000)]
+        for at in range(0, len(names_sent), 500):
+            await send(
+                parts,
+                *[
+                    timer_draft(parts, name, second + 1 + int(name) % 1000)
+                    for name in names_sent[at : at + 500]
+                ],
+            )
+        await asyncio.sleep(60)
+        assert sorted(bodies(parts)) == names_sent
+        assert parts.timers.waiting == 0
+
+    run(test, timer=TimerConfig(timer_in_flight_max=100))
+
+
+def test_what_was_due_while_the_broker_was_down_comes_when_it_starts_and_the_rest_in_time() -> None:
+    async def first(parts: BrokerParts) -> None:
+        now_ms = parts.clock.now_ms()
+        for after_s in (5, 3_600, 90_000):
+            await send_at(parts, str(after_s).encode(), now_ms + after_s * 1000)
+        await asyncio.sleep(1)
+
+    async def second(parts: BrokerParts) -> None:
+        await asyncio.sleep(1)
+        assert bodies(parts) == [b"5", b"3600"]
+        await asyncio.sleep(90_000 - 7_200 + 2)
+        assert bodies(parts) == [b"5", b"3600", b"90000"]
+
+    disk = run(first)
+    run(second, disk, later_ms=7_200_000)
+
+
+def test_a_stop_in_the_middle_of_a_second_delivers_nothing_twice() -> None:
+    async def first(parts: BrokerParts) -> None:
+        second = (parts.clock.now_ms() // 1000 + 5) * 1000
+        for late in range(1, 1001, 100):
+            await send_at(parts, str(late).encode(), second + late)
+        await asyncio.sleep((second + 455 - parts.clock.now_ms()) / 1000)
+        assert len(bodies(parts)) == 5
+
+    async def again(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert bodies(parts) == [str(late).encode() for late in range(1, 1001, 100)]
+
+    disk = run(first)
+    run(again, disk, later_ms=5_800)
