@@ -31,10 +31,10 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 
 
-async def create_topic(namesrv: str, topic: str, **options: Any) -> None:  # noqa: ANN401
+async def create_topic(namesrv: str, topic: str, **options: Any) -> None:
     """Create a topic, once the broker has registered, which takes a moment after its start."""
     async with AdminClient(namesrv) as admin:
-        while not (await admin.cluster_info()).brokers:
+        while not (await admin.cluster_info()).brokers:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.2)
         await admin.create_topic(topic, **options)
 
