@@ -66,10 +66,10 @@ def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
 
         async def test(rig: TransactionRig, is_fast: bool = is_fast) -> None:
             dice = Random(seed)
+            immune: dict[str, Any] = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "9"}
             halves = [
                 await rig.half(
-                    b"%d" % n, queue_id=n % 4, KEYS=f"k{n}",
-                    **({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9"} if n % 7 == 0 else {}),
+                    b"%d" % n, queue_id=n % 4, KEYS=f"k{n}", **(immune if n % 7 == 0 else {})
                 )
                 for n in range(60)
             ]  # fmt: skip

@@ -1,0 +1,104 @@
+"""A broker killed with -9 amid transactions: each ends once, as its producer's truth says."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.sending.transaction import Transaction, TransactionState
+from kourou.client.sending.transaction_producer import TransactionProducer
+from kourou.disk import OsDisk
+from kourou.errors import KourouError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.store.tools.check import check_store
+from kourou.testing.process import Serving
+
+pytestmark = pytest.mark.slow
+
+SHORT = "transactionCheckInterval=1000\ntransactionTimeOut=1000\n"
+TASKS = 16
+KILLS = 3
+
+
+def truth(body: bytes) -> TransactionState:
+    """Return how a transaction ends, whoever is asked: two of three are committed."""
+    number = int(body.split(b"-")[-1])
+    return TransactionState.COMMIT if number % 3 else TransactionState.ROLLBACK
+
+
+async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
+    """Make transactions, kill the broker, and return whose half messages were stored."""
+    stored: set[bytes] = set()
+
+    def check(message: MessageExt) -> TransactionState:
+        return truth(message.body)
+
+    def local(transaction: Transaction) -> TransactionState:
+        stored.add(transaction.message.body)
+        number = int(transaction.message.body.split(b"-")[-1])
+        return TransactionState.UNKNOWN if number % 5 == 0 else truth(transaction.message.body)
+
+    async with TransactionProducer("payers", serving.namesrv, check=check) as producer:
+
+        async def send(task: int) -> None:
+            for number in range(10_000):
+                message = Message("Paid", b"%d-%d-%d" % (life, task, number))
+                try:
+                    await producer.send_in_transaction(message, local, timeout_ms=500)
+                except KourouError:
+                    return
+
+        sending = [asyncio.create_task(send(task)) for task in range(TASKS)]
+        await asyncio.sleep(1.5)
+        serving.process.send_signal(signal.SIGKILL)
+        await asyncio.wait(sending, timeout=30)
+        for task in sending:
+            task.cancel()
+    return stored
+
+
+async def settle(serving: Serving, wanted: int) -> Counter[bytes]:
+    """Let the broker ask about what is open, and return what consumers get."""
+    seen: Counter[bytes] = Counter()
+    config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with (
+        TransactionProducer("payers", serving.namesrv, check=lambda one: truth(one.body)),
+        PullConsumer("judges", serving.namesrv, config=config) as consumer,
+    ):
+        consumer.subscribe("Paid")
+        quiet = 0
+        async with asyncio.timeout(60):
+            while quiet < 4 or seen.total() < wanted:
+                found = await consumer.poll(timeout_ms=1_000)
+                seen.update(message.body for message in found)
+                quiet = 0 if found else quiet + 1
+    return seen
+
+
+def test_each_transaction_ends_once_over_kills(tmp_path: Path) -> None:
+    store, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text(SHORT)
+    stored: set[bytes] = set()
+    for life in range(KILLS):
+        with Serving.start(store, "--config", str(conf)) as serving:
+            stored |= asyncio.run(send_until_killed(serving, life))
+    assert len(stored) > 100
+    committed = {body for body in stored if truth(body) is TransactionState.COMMIT}
+    with Serving.start(store, "--config", str(conf)) as serving:
+        seen = asyncio.run(settle(serving, len(committed)))
+        assert serving.stop().code == 0
+    assert not committed - seen.keys(), "stored, and never seen"
+    assert [body for body, count in seen.items() if count > 1] == []
+    assert [body for body in seen if truth(body) is TransactionState.ROLLBACK] == []
+    disk = OsDisk(store)
+    try:
+        assert not check_store(disk).findings
+    finally:
+        disk.close()
