@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "config/consumerFilter.json"
 FILTERS_MAX: Final = 100_000
 """Filters of all groups, dead ones too."""
-EXPRESSIONS_LENGTH_MAX: Final = 4 * 1024 * 1024
-"""Characters of all expressions: compiled, one takes up to 200 times its length in memory."""
+EXPRESSIONS_LENGTH_MAX: Final = 2 * 1024 * 1024
+"""Characters of all expressions: compiled, one takes up to 125 bytes a character."""
 
 _LOADED_DEAD_MS: Final = 30_000
 """Who was alive when the broker stopped is thought dead for so long; the next heartbeat tells."""
