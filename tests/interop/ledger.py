@@ -158,15 +158,10 @@ async def read_all(namesrv_addr: str, topic: str) -> list[MessageExt]:
 
 
 async def make_topics(namesrv_addr: str, *topics: str, queues: int = 2) -> None:
-    """Make topics; Java's broker listens before it tells its name server of itself."""
-    async with AdminClient(namesrv_addr) as admin, asyncio.timeout(ROUTE_SECONDS):
+    """Make topics."""
+    async with AdminClient(namesrv_addr) as admin:
         for topic in topics:
-            while True:
-                try:
-                    await admin.create_topic(topic, queues=queues)
-                    break
-                except NoRouteError:
-                    await asyncio.sleep(0.1)
+            await admin.create_topic(topic, queues=queues)
 
 
 async def _queues(consumer: PullConsumer, topic: str) -> list[MessageQueue]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kourou.blocking import AdminClient
 from tests.interop.clients import CACHE, broker_classes
 
 START_SECONDS = 60
@@ -114,10 +115,20 @@ def start_java(
                 )
             server.processes.append(process)
             _wait_for_port(port, process, home / f"{conf}.log")
+        _wait_for_broker(server.namesrv_addr)
     except BaseException:
         server.stop()
         raise
     return server
+
+
+def _wait_for_broker(namesrv_addr: str) -> None:
+    """Return when the name server knows the broker, which listens before it tells of itself."""
+    deadline = time.monotonic() + START_SECONDS  # noqa: TID251 - a real process has real time
+    with AdminClient(namesrv_addr) as admin:
+        while not admin.cluster_info().brokers:
+            assert time.monotonic() < deadline, "the name server knows no broker"  # noqa: TID251
+            time.sleep(0.05)  # noqa: TID251
 
 
 def _fast(main: str) -> Sequence[str]:

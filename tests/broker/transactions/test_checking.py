@@ -289,3 +289,15 @@ def test_many_half_messages_are_checked_in_one_round() -> None:
         assert op == len(rig.ops())
 
     run(test)
+
+
+def test_queues_that_nobody_used_have_no_progress_to_show() -> None:
+    async def test(rig: TransactionRig) -> None:
+        await rig.round()
+        assert rig.progress() == (None, None)
+        half = await rig.half(b"hello")
+        await rig.end(half, ROLLBACK)
+        await rig.round(after_s=30)
+        assert rig.progress()[0] == 1
+
+    run(test)

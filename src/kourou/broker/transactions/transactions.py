@@ -264,9 +264,14 @@ class Transactions:
 
     def _note_progress(self) -> None:
         """Note how far both queues have come, for the next start."""
-        head, commit = self._ledger.head, self._tables.offsets.commit
-        commit(GROUP, TRANS_HALF_TOPIC, HALF_QUEUE, head)
-        commit(GROUP, TRANS_OP_HALF_TOPIC, HALF_QUEUE, self._ops.needed_from(head))
+        head, offsets = self._ledger.head, self._tables.offsets
+        for topic, offset in (
+            (TRANS_HALF_TOPIC, head),
+            (TRANS_OP_HALF_TOPIC, self._ops.needed_from(head)),
+        ):
+            # A queue that nobody used yet has no consumer in statistics, as in Java.
+            if offset > 0 or offsets.query(GROUP, topic, HALF_QUEUE) is not None:
+                offsets.commit(GROUP, topic, HALF_QUEUE, offset)
 
     def _end_task(self) -> None:
         if self._task is not None:
