@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kourou.broker.timer.timer_config import TimerConfig
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.redelivery import (
     DeadLetter,
@@ -239,20 +240,25 @@ def test_a_dead_letter_waits_for_a_broker_and_is_not_delivered_meanwhile() -> No
     run_virtual(main())
 
 
-def test_a_delay_is_kept_at_least_as_long_as_asked() -> None:
+@pytest.mark.parametrize(
+    ("has_timers", "waits_s"),
+    [(True, 45.3), (False, 60.0)],
+    ids=["at its time", "at the next level"],
+)
+def test_a_delay_is_kept_at_least_as_long_as_asked(has_timers: bool, waits_s: float) -> None:
     async def main() -> None:
         times = []
 
         def later(message: MessageExt) -> None:
             times.append(asyncio.get_running_loop().time())
             if message.reconsume_times == 0:
-                raise RetryLater(delay_ms=45_000)
+                raise RetryLater(delay_ms=45_300)
 
-        async with recording() as w:
+        async with recording(timer=TimerConfig(timer_wheel_enable=has_timers)) as w:
             await w.send(b"pay")
             async with w.consumer(later):
                 await w.until_got(b"pay", b"pay", timeout_s=200)
-            assert 45 <= times[1] - times[0] <= 62
+            assert times[1] - times[0] == pytest.approx(waits_s, abs=0.5)
             assert w.deliveries[1].reconsume_times == 1
             assert w.deliveries[1].topic == TOPIC
 
