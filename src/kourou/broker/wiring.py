@@ -224,6 +224,7 @@ def _stats(parts: Parts) -> StatsHandlers:
         disk=parts.disk,
         commit=parts.commit,
         delay=parts.delay,
+        timers=parts.timers,
         later=parts.later,
         offload=parts.runtime.offload,
         clock=parts.runtime.clock,

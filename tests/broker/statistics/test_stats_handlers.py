@@ -30,6 +30,7 @@ def handlers(parts: BrokerParts) -> StatsHandlers:
         disk=parts.disk,
         commit=parts.commit,
         delay=parts.delay,
+        timers=parts.timers,
         later=parts.later,
         offload=parts.runtime.offload,
         clock=parts.clock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,7 @@ def test_a_second_that_is_full_takes_no_more() -> None:
 
 
 def test_options_out_of_their_range_are_refused() -> None:
+    bad: dict[str, Any]
     for bad in (
         {"timer_max_delay_sec": 0},
         {"timer_roll_window_slot": 604_800},

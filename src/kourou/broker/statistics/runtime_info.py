@@ -1,6 +1,6 @@
 """What a broker tells of itself with request 28: Java's keys, each value a text as Java writes it.
 
-Keys of what Kourou has not, such as timers and thread pools of their own, have Java's value for
+Keys of what Kourou has not, such as thread pools of their own, have Java's value for
 "off" or "idle", because tools read them without asking whether they are there.
 
 Pure: `BrokerFacts` is what the caller found out.
@@ -44,11 +44,6 @@ _CONSTANT: Final = {
     "remainTransientStoreBufferNumbs": "2147483647",
     "sendThreadPoolQueueHeadWaitTimeMills": "0",
     "startAcceptSendRequestTimeStamp": "0",
-    "timerCongestNum": "0",
-    "timerDequeueTps": "0.0",
-    "timerEnqueueTps": "0.0",
-    "timerOffsetBehind": "0",
-    "timerReadBehind": "0",
 }
 
 
@@ -67,6 +62,7 @@ class BrokerFacts:
         earliest_at_ms: when its oldest message was stored; `NO_TIME` where there is none.
         delay_offsets: level -> (messages delivered, messages that came), in queue offsets.
         pending_puts: puts that wait for the disk, and how many may.
+        timer: the timer's part of the table.
     """
 
     boot_at_ms: int
@@ -81,6 +77,7 @@ class BrokerFacts:
     earliest_at_ms: int
     delay_offsets: Mapping[int, tuple[int, int]]
     pending_puts: tuple[int, int]
+    timer: Mapping[str, str]
 
 
 def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
@@ -107,6 +104,7 @@ def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
         "remainHowManyDataToFlush": bytes_text(facts.unsynced_bytes),
         "sendThreadPoolQueueCapacity": str(pending_max),
         "sendThreadPoolQueueSize": str(pending),
+        **facts.timer,
         **{
             f"scheduleMessageOffset_{level}": f"{delivered},{came}"
             for level, (delivered, came) in facts.delay_offsets.items()

@@ -16,6 +16,8 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.statistics.runtime_info import NO_TIME, BrokerFacts, runtime_info
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.statistics.stats_samples import Window
+from kourou.broker.timer.timer_readings import timer_info
+from kourou.broker.timer.timers import Timers
 from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import RemoteSystemError, StoreError
@@ -46,6 +48,7 @@ class StatsHandlers:
         disk: Disk,
         commit: GroupCommit,
         delay: DelayDelivery,
+        timers: Timers,
         later: LaterReplies,
         offload: Offload,
         clock: Clock,
@@ -58,6 +61,7 @@ class StatsHandlers:
             disk: the store's, for the space on it.
             commit: how many puts wait.
             delay: how far the delay levels are.
+            timers: what waits for a time.
             later: answers what has to look at the disk.
             offload: takes that off the loop.
             clock: tells since when the broker runs.
@@ -67,6 +71,7 @@ class StatsHandlers:
         self._disk = disk
         self._commit = commit
         self._delay = delay
+        self._timers = timers
         self._later = later
         self._offload = offload
         self._clock = clock
@@ -119,6 +124,7 @@ class StatsHandlers:
                 for level, delivered in self._delay.offsets.items()
             },
             pending_puts=self._commit.pending_puts,
+            timer=timer_info(self._timers),
         )
 
 

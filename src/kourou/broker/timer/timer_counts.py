@@ -5,6 +5,8 @@ Source: TimerMetrics.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kourou.broker.message_type import DELAY
 from kourou.broker.put import PutResult
 from kourou.broker.statistics.stats import BrokerStats
@@ -12,6 +14,8 @@ from kourou.broker.timer.timer_record import TimerRecord
 from kourou.clock import Clock
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerMetric, TimerMetrics
+
+_SAMPLE_MS: Final = 1_000
 
 
 class TimerCounts:
@@ -28,6 +32,8 @@ class TimerCounts:
         self._waiting: dict[str, TimerMetric] = {}
         self.came_count = 0
         self.left_count = 0
+        self._sampled = clock.now_ms(), 0, 0
+        self._rates = 0.0, 0.0
 
     def came(self, timer: TimerRecord) -> None:
         """Count a message that was put into the wheel."""
@@ -53,6 +59,16 @@ class TimerCounts:
         old = self._waiting.get(topic)
         waiting = max(0, count if old is None else old.count + count)
         self._waiting[topic] = TimerMetric(waiting, now_ms)
+
+    def rates(self) -> tuple[float, float]:
+        """Return how many came and left a second, since this was asked a second ago or earlier."""
+        now_ms = self._clock.now_ms()
+        then_ms, came, left = self._sampled
+        if now_ms - then_ms >= _SAMPLE_MS:
+            seconds = (now_ms - then_ms) / 1000
+            self._rates = (self.came_count - came) / seconds, (self.left_count - left) / seconds
+            self._sampled = now_ms, self.came_count, self.left_count
+        return self._rates
 
     def metrics(self) -> TimerMetrics:
         """Return the counts in the form of an answer."""

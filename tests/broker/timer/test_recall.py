@@ -1,0 +1,122 @@
+"""Taking messages back: from the producer's call to what is never delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.errors import InvalidMessageError, InvalidTopicError, RemoteError, UsageError
+from kourou.model.message import Message
+from kourou.model.recall_handle import RecallHandle, decode_recall_handle
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+
+ALLOWED = TimerConfig(recall_message_enable=True)
+
+
+async def _bodies(cluster: Cluster, wait_s: float) -> list[bytes]:
+    got: list[bytes] = []
+    consumer = cluster.push_consumer("c")
+    consumer.subscribe("T")
+    consumer.listen(lambda message: got.append(message.body))
+    async with consumer:
+        await asyncio.sleep(wait_s)
+    return got
+
+
+def test_what_a_producer_takes_back_is_never_delivered() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            await producer.send(Message("T", b"now"))
+            kept = await producer.send(Message("T", b"kept", delay_ms=20_000))
+            gone = await producer.send(Message("T", b"gone", delay_ms=20_000))
+            assert kept.recall_handle
+            assert gone.recall_handle
+            assert await producer.recall("T", gone.recall_handle) == gone.msg_id
+            assert await producer.recall("T", gone.recall_handle) == gone.msg_id
+            assert await _bodies(cluster, 60) == [b"now", b"kept"]
+
+    run_virtual(main())
+
+
+def test_a_message_taken_back_stays_so_when_the_broker_is_killed() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            gone = await producer.send(Message("T", b"gone", delay_ms=20_000))
+            assert gone.recall_handle
+            await producer.recall("T", gone.recall_handle)
+            await cluster.kill_broker()
+            await cluster.restart_broker()
+            assert await _bodies(cluster, 60) == []
+
+    run_virtual(main())
+
+
+def test_recalls_are_refused_for_java_s_reasons_with_java_s_codes() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            sent = await producer.send(Message("T", b"x", delay_ms=60_000))
+            await producer.send(Message("Other", b"x"))
+            handle = decode_recall_handle(sent.recall_handle or "")
+            assert handle.topic == "T"
+            assert handle.unique_id == sent.msg_id
+            past, far = handle._replace(time="1000"), handle._replace(time="9" * 15)
+            odd = handle._replace(time="soon")
+            cases = [("Other", handle), ("T", past), ("T", far), ("T", odd)]
+            for topic, bad in cases:
+                with pytest.raises(RemoteError) as caught:
+                    await producer.recall(topic, bad.encode(), timeout_ms=1_000)
+                assert caught.value.code == 604
+
+    run_virtual(main())
+
+
+def test_without_leave_nothing_is_taken_back() -> None:
+    async def main() -> None:
+        async with Cluster() as cluster, cluster.producer() as producer:
+            sent = await producer.send(Message("T", b"x", delay_ms=5_000))
+            with pytest.raises(RemoteError) as caught:
+                await producer.recall("T", sent.recall_handle or "", timeout_ms=1_000)
+            assert caught.value.code == 16
+
+    run_virtual(main())
+
+
+def test_a_handle_that_is_none_is_not_sent_at_all() -> None:
+    async def main() -> None:
+        async with Cluster() as cluster, cluster.producer() as producer:
+            for handle in ("", "not-a-handle", "djIgYSBiIDEgaQ=="):
+                with pytest.raises(UsageError, match="recall handle"):
+                    await producer.recall("T", handle)
+            with pytest.raises(InvalidTopicError):
+                await producer.recall("%RETRY%g", RecallHandle("T", "b", "1", "i").encode())
+
+    run_virtual(main())
+
+
+def test_handles_are_those_of_java() -> None:
+    text = "djEgR29sZGVuRGVsYXkgYnJva2VyLWEgMTc5NTIyODM4MDAwMSBDMDAwMDIwMjAzRTU0RTBFMkYyQTY3OEIzNkY4MDAwRg=="
+    handle = RecallHandle(
+        "GoldenDelay", "broker-a", "1795228380001", "C000020203E54E0E2F2A678B36F8000F"
+    )
+    assert decode_recall_handle(text) == decode_recall_handle(text.rstrip("=")) == handle
+    assert handle.encode() == text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"deliver_at_ms": -1},
+        {"delay_ms": 1.5},
+        {"delay_ms": True},
+        {"deliver_at_ms": 10**17},
+        {"delay_ms": 5, "delay_level": 1},
+        {"delay_ms": 5, "deliver_at_ms": 5},
+    ],
+)
+def test_a_message_has_one_time_of_whole_milliseconds(said: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessageError):
+        Message("T", b"x", **said)
