@@ -51,8 +51,8 @@ class _Answer(msgspec.Struct, gc=False):
 _decode: Final = msgspec.json.Decoder(_Answer).decode
 
 
-def take_stored(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-    """End the first tries that the frames from `start` on say are stored; return where it stopped.
+def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) -> int:
+    """End the first tries that the frames from `at` on say are stored; return where it stopped.
 
     A `FastPath` for the connections of one producer.
     """
@@ -62,7 +62,6 @@ def take_stored(connection: Connection, buffer: bytearray, start: int, end: int)
     last: FirstTry | None = None
     freed = freed_bytes = count = 0
     sum_s = max_s = 0.0
-    at = start
     while end - at > _HEADER_AT:
         size, header_size = _unpack_sizes(buffer, at)
         next_at = at + _SIZE_SIZE + size

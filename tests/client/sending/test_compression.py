@@ -1,0 +1,32 @@
+"""Bodies are compressed and inflated between Kourou's clients, whichever way was chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.client.config import ProducerConfig
+from kourou.model.message import Message
+from kourou.protocol.compression import CompressionType
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+LARGE = b"0123456789" * 1_000
+SMALL = b"0123456789"
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_a_large_body_is_stored_compressed_and_consumed_as_it_was(kind: CompressionType) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            config = ProducerConfig(compress_type=kind)
+            async with w.cluster.producer(config=config) as producer:
+                await producer.send(Message(TOPIC, LARGE))
+                await producer.send(Message(TOPIC, SMALL))
+                await producer.send_batch([Message(TOPIC, LARGE), Message(TOPIC, SMALL)])
+            async with w.consumer():
+                await w.until_got(LARGE, LARGE, SMALL, SMALL)
+            by_offset = sorted(w.deliveries, key=lambda one: one.queue_offset)
+            assert [one.store_size < len(LARGE) for one in by_offset] == [True, True, False, True]
+            assert not any(one.sys_flag & 1 for one in by_offset)
+
+    run_virtual(main())
