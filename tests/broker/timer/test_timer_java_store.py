@@ -1,0 +1,55 @@
+"""A store that Java left, with messages that wait for a time: they are delivered, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.model import properties as names
+from kourou.model.topic import TIMER_TOPIC
+from kourou.store.timer.layouts import TimerUnit
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.clock import EPOCH_MS
+from kourou.testing.loop import run_virtual
+from tests.broker.delay_rig import messages
+from tests.store.golden import load
+from tests.store.timer.test_timer_golden import java_s_timer
+
+
+def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
+    disk, told = java_s_timer()
+    read_at_ms = told["check_point"]["lastReadTimeMs"]
+    units = [TimerUnit(*one[1:]) for one in told["log"] if isinstance(one, list)]
+    waiting = [one for one in units if one.second * 1000 >= read_at_ms]
+
+    async def main() -> None:
+        config = small_config(
+            store=load("clean").config, max_message_size_bytes=1 << 14, timer=TimerConfig()
+        )
+        parts = BrokerParts(disk, config=config, later_ms=read_at_ms + 10_000 - EPOCH_MS)
+        topics = {topic for topic in parts.store.queues() if topic != TIMER_TOPIC}
+        before = {one: len(_ids(parts, one)) for one in topics}
+        await parts.timers.start()
+        assert parts.timers.waiting == sum(one.weight for one in waiting)
+        await asyncio.sleep(4 * 3600)
+        came = Counter[str]()
+        for topic in topics:
+            came.update(_ids(parts, topic)[before[topic] :])
+        rolled = sum(one.is_roll for one in waiting)
+        taken_back = sum(one.is_delete for one in waiting)
+        assert set(came.values()) == {1}
+        assert came.total() == len(waiting) - rolled - 2 * taken_back
+        assert parts.timers.intake_behind == 0
+        await parts.stop()
+
+    run_virtual(main())
+
+
+def _ids(parts: BrokerParts, topic: str) -> list[str]:
+    found = []
+    for queue_id in parts.store.queues().get(topic, ()):
+        for message in messages(parts, topic, queue_id):
+            if names.TIMER_DEQUEUE_MS in message.properties:
+                found.append(f"{queue_id} {message.msg_id} {message.store_at_ms}")
+    return found

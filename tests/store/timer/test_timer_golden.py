@@ -1,0 +1,57 @@
+"""The timer of a store that Java left: what waited there is delivered by this broker."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from collections import Counter
+from typing import Any
+
+from kourou.store.timer.layouts import TimerCheck, TimerUnit, encode_unit
+from kourou.store.timer.timer_files import TimerFiles
+from kourou.testing.disk import SimDisk
+from tests.store.golden import FOLDER, load
+
+NOW_MS = 1_795_227_500_000
+
+
+def java_s_timer() -> tuple[SimDisk, dict[str, Any]]:
+    """Return Java's timer files, beside its log, and what its store library finds in them."""
+    disk = load("clean").disk
+    with zipfile.ZipFile(FOLDER / "clean_timer.zip") as archive:
+        for name in archive.namelist():
+            data = archive.read(name)
+            disk.make_directory(name.rpartition("/")[0])
+            disk.truncate(name, len(data))
+            for at in range(0, len(data), 1 << 16):
+                if any(data[at : at + (1 << 16)]):
+                    disk.write(name, at, [data[at : at + (1 << 16)]])
+    told = json.loads(gzip.decompress((FOLDER / "clean_timer.json.gz").read_bytes()))
+    return disk, told
+
+
+def test_java_s_wheel_and_timer_log_are_taken_up_as_they_are() -> None:
+    disk, told = java_s_timer()
+    files = TimerFiles.open(disk, 1 << 20, NOW_MS, lambda _: None, was_clean=True)
+    check = told["check_point"]
+    assert files.check == TimerCheck(
+        check["lastReadTimeMs"],
+        check["lastTimerLogFlushPos"],
+        check["lastTimerQueueOffset"],
+        check["masterTimerQueueOffset"],
+        check["stateVersion"],
+        check["timestamp"],
+        check["counter"],
+    )
+    first = check["lastReadTimeMs"] // 1000
+    slots = [one[1:5] for one in told["wheels"][0]["slots"] if one[1] >= first]
+    assert sorted(map(list, files.wheel.slots())) == sorted(slots)
+    units = [(one[0], TimerUnit(*one[1:])) for one in told["log"] if isinstance(one, list)]
+    assert list(files.log.scan(0)) == units
+    by_second = Counter(unit.second for _, unit in units)
+    for slot in files.wheel.slots():
+        assert len(list(files.log.chain(slot.last))) == by_second[slot.second]
+    for position, unit in units:
+        name, at = files.log.segments.name(position), position % files.log.segments.file_bytes
+        assert disk.read(name, at, 52) == encode_unit(unit)
