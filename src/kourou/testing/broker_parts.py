@@ -197,14 +197,12 @@ class BrokerParts:
         )
 
     def _make_what_reads_the_log(self) -> None:
-        config, runtime = self.config, self.runtime
+        config, runtime, filters = self.config, self.runtime, self.tables.filters
         self.reads = CheckedReads(self.store, self.live, runtime.offload)
         self.held_pulls = HeldPulls(self.live)
         self.pulls = PullHandler(
             self.live,
-            checks=PullChecks(
-                self.live, self.topics, self.groups, self.clients, self.tables.filters
-            ),
+            checks=PullChecks(self.live, self.topics, self.groups, self.clients, filters),
             offsets=self.offsets,
             store=self.store,
             reads=self.reads,
