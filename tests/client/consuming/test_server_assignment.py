@@ -97,10 +97,13 @@ def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
             async with consumer:
                 await asyncio.sleep(100)
                 assert owned(consumer) == []
+                (problem,) = consumer.health().problems
+                assert "wants group consumers to pop topic T, which is not built" in problem
                 async with w.cluster.admin() as admin:
                     await admin.set_request_mode(TOPIC, "consumers", is_pop=False)
                 await w.send(*BODIES)
                 await w.until_got(*BODIES)
+                assert not consumer.health().problems
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kourou.client.consuming.consume_hooks import ConsumeHook, ConsumeHooks
 from kourou.client.consuming.consume_stats import SAMPLE_INTERVAL_MS, ConsumerStats, TopicStats
 from kourou.client.consuming.consume_traces import consume_traces
-from kourou.client.consuming.rebalance_loop import QueuesChanged
+from kourou.client.consuming.rebalance_loop import QueuesChanged, RebalanceLoop
 from kourou.client.health import ConsumerHealth
 from kourou.client.instance import ClientInstance
 from kourou.model.queue import MessageQueue
@@ -43,6 +43,8 @@ class Consumer(ABC):
         instance: the client's connections and routes.
         group: the consumer group.
     """
+
+    _rebalance: RebalanceLoop
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self.group = group
@@ -87,6 +89,7 @@ class Consumer(ABC):
         states = dict(sorted(self._queue_states().items()))
         problems = self._instance.problems()
         problems += [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
+        problems += self._rebalance.problems()
         problems += [f"{queue}: {one.problem}" for queue, one in states.items() if one.problem]
         return ConsumerHealth(
             is_open=self._instance.is_open,
