@@ -107,3 +107,23 @@ def test_an_order_is_told_to_be_paid_if_its_payment_is_stored(namesrv: str, tmp_
     assert out == "o-17 COMMIT confirmed\no-18 ROLLBACK confirmed\n"
     with sqlite3.connect(database) as connection:
         assert connection.execute("SELECT eur FROM payment").fetchall() == [(120,)]
+
+
+def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:
+    consumer = start("ordered_payments.py", namesrv)
+    try:
+        assert consumer.stdout is not None
+        lines = [consumer.stdout.readline().split() for _ in range(7)]
+        assert [line[2] for line in lines if line[:2] == ["booked", "bob"]] == ["10", "20", "30"]
+        of_alice = [(line[0], line[2]) for line in lines if line[1] == "alice"]
+        assert of_alice == [
+            ("booked", "10"),
+            ("refused", "20"),
+            ("booked", "20"),
+            ("booked", "30"),
+        ]
+        consumer.send_signal(signal.SIGINT)
+        out, err = consumer.communicate(timeout=TIMEOUT_S)
+        assert (consumer.returncode, out, err) == (0, "", "")
+    finally:
+        consumer.kill()

@@ -131,7 +131,7 @@ def _print_running(name: str, info: ConsumerRunningInfo, *, settings: bool) -> N
     output.print_line(name)
     output.print_line("")
     output.print_table(
-        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "HELD", "LAST PULL", "LAST CONSUMED"),
+        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "HELD", "LOCKED", "LAST PULL", "LAST CONSUMED"),
         [
             (
                 queue.topic,
@@ -139,6 +139,7 @@ def _print_running(name: str, info: ConsumerRunningInfo, *, settings: bool) -> N
                 queue.queue_id,
                 held.commit_offset,
                 held.cached_msg_count,
+                "yes" if held.locked else "",
                 output.time_text(held.last_pull_timestamp),
                 output.time_text(held.last_consume_timestamp),
             )
@@ -204,6 +205,8 @@ def _running_json(info: ConsumerRunningInfo) -> dict[str, object]:
                 "held_mib": held.cached_msg_size_in_mib,
                 "last_pull_at_ms": held.last_pull_timestamp or None,
                 "last_consumed_at_ms": held.last_consume_timestamp or None,
+                "locked": held.locked,
+                "locked_at_ms": held.last_lock_timestamp or None,
                 "dropped": held.dropped,
             }
             for queue, held in sorted(info.queues.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_message_that_fails_comes_again_before_those_behind_it() -> None:
             async with rig.consumer(fail):
                 await w.until(lambda: b"5" in rig.got[0])
             assert rig.got[0] == [b"0", b"1", b"2", b"3", b"3", b"3", b"3", b"4", b"5"]
-            gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
             assert gaps == pytest.approx([1.0] * 3, abs=0.05)
 
     run_virtual(main())
@@ -123,7 +124,7 @@ def test_a_listener_says_how_long_its_queue_rests_within_bounds() -> None:
             await w.send(b"0")
             async with rig.consumer(fail):
                 await w.until(lambda: len(times) == 5, timeout_s=100)
-            gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
             assert gaps == pytest.approx([7.0, 0.01, 5.0, 30.0], abs=0.02)
 
     run_virtual(main())
@@ -202,7 +203,7 @@ def test_a_batch_is_of_one_queue_and_as_large_as_allowed() -> None:
             async with consumer:
                 await w.until(lambda: sum(map(len, batches)) == len(BODIES) + 5)
             assert batches[0] == BODIES[:8]
-            assert sum(batches[1:], []) == BODIES[3:]
+            assert [body for batch in batches[1:] for body in batch] == BODIES[3:]
             assert max(map(len, batches)) == 8
             assert await w.committed() == len(BODIES)
 

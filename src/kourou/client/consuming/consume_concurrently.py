@@ -358,7 +358,7 @@ def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:
     return argument[0] if isinstance(argument, list) else argument
 
 
-def is_coroutine_function(listener: Listener | BatchListener) -> bool:
+def is_coroutine_function(listener: Callable[..., Any]) -> bool:
     """Return whether calling the listener makes a coroutine: also for objects with `__call__`."""
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004  # not whether: which one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from kourou.client.background import BackgroundTasks
 from kourou.client.consuming.consume_concurrently import ListenerCall
 from kourou.client.consuming.consume_stats import ConsumerStats
 from kourou.client.consuming.consumer_config import ConsumerConfig
+from kourou.client.consuming.ordered_calls import OrderedCall
 from kourou.client.consuming.queue_puller import restore_topic
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.redelivery import is_instruction, redelivery_of
@@ -96,7 +98,10 @@ class ConsumerAnswers:
         topics = sorted(self._subscriptions)
         return ConsumerRunningInfo(
             properties=running_properties(
-                self._config, self._instance.namesrv_addresses, self._began_at_ms
+                self._config,
+                self._instance.namesrv_addresses,
+                self._began_at_ms,
+                is_ordered=isinstance(self._call, OrderedCall),
             ),
             subscriptions=[self._subscriptions[topic] for topic in topics],
             queues=self._held.infos(),
@@ -110,12 +115,34 @@ class ConsumerAnswers:
             remark = "the consumer has no listener: a program steps through its messages"
             return ConsumeMessageDirectlyResult(ConsumeResult.LATER, remark=remark)
         restore_topic(message)
+        if isinstance(self._call, OrderedCall):
+            return await _consume_in_order(self._call, message)
         outcome = await self._call([message])
         return ConsumeMessageDirectlyResult(
             _result_of(outcome.error, message),
             remark=None if outcome.error is None else repr(outcome.error),
             spent_time_ms=int(outcome.elapsed_ms),
         )
+
+
+async def _consume_in_order(call: OrderedCall, message: MessageExt) -> ConsumeMessageDirectlyResult:
+    """Hand one message to an ordered listener, beside those of its queue that it may have."""
+    time_s = asyncio.get_running_loop().time
+    began_s = time_s()
+    queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+    outcome = await call.for_queue(queue).deliver([message])
+    result = _result_of(outcome.error, message)
+    if call.is_committing and outcome.is_committed:
+        result = ConsumeResult.COMMIT
+    elif outcome.is_rolled_back:
+        result = ConsumeResult.ROLLBACK
+    return ConsumeMessageDirectlyResult(
+        result,
+        order=True,
+        auto_commit=not call.is_committing,
+        remark=None if outcome.error is None else repr(outcome.error),
+        spent_time_ms=int((time_s() - began_s) * 1000),
+    )
 
 
 def _result_of(error: BaseException | None, message: MessageExt) -> ConsumeResult:

@@ -192,12 +192,17 @@ class OrderedCall(ListenerCall):
         self.is_running = False
         self._is_told = False
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether nothing is done before the listener says so."""
+        return self._decision is not None
+
     def for_queue(self, queue: MessageQueue) -> Self:
         """Return what calls the listener for one queue."""
         return type(self)(
             self._user_listener,
             is_batch=self.is_batch,
-            is_committing=self._decision is not None,
+            is_committing=self.is_committing,
             run_blocking=self.run_blocking,
             watch=self.watch,
             queue=queue,

@@ -22,7 +22,11 @@ VERSION_NAME: Final = "V5_5_0"
 
 
 def running_properties(
-    config: ConsumerConfig, namesrv_addresses: Sequence[str], began_at_ms: int
+    config: ConsumerConfig,
+    namesrv_addresses: Sequence[str],
+    began_at_ms: int,
+    *,
+    is_ordered: bool = False,
 ) -> dict[str, str]:
     """Return the properties that Java's tools print, and the settings by RocketMQ's names.
 
@@ -31,7 +35,7 @@ def running_properties(
     is_pushed = isinstance(config, PushConsumerConfig)
     told = {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in namesrv_addresses),
-        "PROP_CONSUMEORDERLY": "false",
+        "PROP_CONSUMEORDERLY": str(is_ordered).lower(),
         "PROP_CONSUME_TYPE": (ConsumeType.PASSIVELY if is_pushed else ConsumeType.ACTIVELY).value,
         "PROP_CLIENT_VERSION": VERSION_NAME,
         "PROP_CONSUMER_START_TIMESTAMP": str(began_at_ms),

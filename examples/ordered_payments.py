@@ -1,0 +1,58 @@
+"""Book the payments of each account in the order in which they were made, until Ctrl-C.
+
+Sends three payments of two accounts first. Those of one account have its name as sharding key, so
+that they are in one queue, which this consumer has for itself, and gives out one after the other.
+The second payment of alice is refused once: it comes again before her third one.
+Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+from kourou import (
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    PushConsumerConfig,
+    RetryLater,
+)
+
+NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
+
+
+def book(message: MessageExt) -> None:
+    """Book one payment; raising has its queue wait, and the same payment given again."""
+    account, amount = message.keys[0], message.body.decode()
+    if (account, amount) == ("alice", "20 eur") and message.reconsume_times == 0:
+        print("refused", account, amount, flush=True)
+        raise RetryLater("the ledger is closed", delay_ms=500)
+    print("booked", account, amount, flush=True)
+
+
+async def pay() -> None:
+    """Send the payments."""
+    async with Producer("tellers", NAMESRV) as producer:
+        for number in range(1, 4):
+            for account in ("alice", "bob"):
+                payment = Message("Payments", b"%d0 eur" % number, keys=[account])
+                await producer.send(payment, sharding_key=account)
+
+
+async def main() -> None:
+    """Pay, and book until cancelled; leaving the block lets the listener end, and commits."""
+    await pay()
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = PushConsumer("ledger", NAMESRV, config=config)
+    consumer.subscribe("Payments")
+    consumer.listen_orderly(book)
+    async with consumer:
+        await consumer.run_forever()
+
+
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())
