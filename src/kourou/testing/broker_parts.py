@@ -234,26 +234,15 @@ class BrokerParts:
             delay_levels_ms=config.delay_levels_ms,
         )
         self.timers = make_timers(
-            self.disk,
-            runtime,
-            store=self.store,
-            commit=self.commit,
-            config=self.live,
+            self.disk, runtime, store=self.store, commit=self.commit, config=self.live,
             stats=self.stats,
-        )
+        )  # fmt: skip
         self.transactions = Transactions(
-            config=self.live,
-            tables=self.tables,
-            store=self.store,
-            commit=self.commit,
-            reads=self.reads,
-            clients=self.clients,
-            stats=self.stats,
-            later=self.later,
-            runtime=runtime,
+            config=self.live, tables=self.tables, store=self.store, commit=self.commit,
+            reads=self.reads, clients=self.clients, stats=self.stats, later=self.later,
+            runtime=runtime, host=BROKER,
             file=ConfigFile(self.disk, TRANSACTIONS_FILE, parse_transaction_counts),
-            host=BROKER,
-        )
+        )  # fmt: skip
 
     async def ask(
         self, handler: Handler, header: object | None = None, body: bytes = b""
