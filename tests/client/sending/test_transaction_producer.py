@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.client.config import ProducerConfig
 from kourou.client.sending.transaction import Transaction, TransactionEnd, TransactionState
 from kourou.client.sending.transaction_producer import TransactionProducer
 from kourou.errors import (
@@ -313,3 +314,25 @@ def test_closing_waits_for_transactions_under_way() -> None:
         assert seen.bodies == [b"x"]
 
     run(test)
+
+
+def test_within_a_namespace_transactions_are_checked_and_ended_too() -> None:
+    async def main() -> None:
+        async with Cluster(seed=4) as cluster:
+            config = ProducerConfig(namespace="ns")
+            asked: list[str] = []
+
+            def check(message: MessageExt) -> TransactionState:
+                asked.append(message.topic)
+                return COMMIT
+
+            async with cluster.transaction_producer(check, config=config) as producer:
+                receipt = await producer.send_in_transaction(Message("T", b"a"), lambda _: COMMIT)
+                assert receipt.is_confirmed
+                await producer.send_in_transaction(Message("T", b"b"), lambda _: UNKNOWN)
+                await asyncio.sleep(100)
+            assert asked == ["T"]
+            store = cluster.broker().store
+            assert sum(store.max_offset("ns%T", queue_id) for queue_id in range(8)) == 2
+
+    run_virtual(main())
