@@ -47,9 +47,9 @@ def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
 
 
 def _ids(parts: BrokerParts, topic: str) -> list[str]:
-    found = []
-    for queue_id in parts.store.queues().get(topic, ()):
-        for message in messages(parts, topic, queue_id):
-            if names.TIMER_DEQUEUE_MS in message.properties:
-                found.append(f"{queue_id} {message.msg_id} {message.store_at_ms}")
-    return found
+    return [
+        f"{queue_id} {message.msg_id} {message.store_at_ms}"
+        for queue_id in parts.store.queues().get(topic, ())
+        for message in messages(parts, topic, queue_id)
+        if names.TIMER_DEQUEUE_MS in message.properties
+    ]

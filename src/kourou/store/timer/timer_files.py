@@ -186,7 +186,7 @@ class TimerFiles:
             if snapshots:
                 self.wheel.all_dirty()
             return position
-        if self.log.segments.end > self.log.segments.first:
+        if self.check.log_position > self.log.segments.first:
             self._make_wheel(self.check.log_position)
         return position
 

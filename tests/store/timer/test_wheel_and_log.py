@@ -1,0 +1,190 @@
+"""The timer's wheel, log, check file and choice of slots, against small models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.errors import CorruptRecordError, StoreConfigError
+from kourou.store.timer.layouts import (
+    SLOTS,
+    TimerCheck,
+    TimerUnit,
+    decode_check,
+    decode_unit,
+    encode_check,
+    encode_unit,
+)
+from kourou.store.timer.placing import SlotChoice, choose_slot, exact_due_ms, out_ms
+from kourou.store.timer.timer_files import TIMER_WHEEL, TimerFiles
+from kourou.store.timer.timer_log import TimerLog
+from kourou.testing.disk import SimDisk
+
+NOW_MS = 1_700_000_000_000
+FILE_BYTES = 52 * 7 + 20
+
+
+def unit(number: int, second: int = 0) -> TimerUnit:
+    return TimerUnit(-1, 1, NOW_MS, second * 1000 - NOW_MS if second else 0, number, 1, 0, 0)
+
+
+def opened(disk: SimDisk, *, was_clean: bool = False) -> TimerFiles:
+    disk.make_directory("config")
+    return TimerFiles.open(disk, FILE_BYTES, NOW_MS, lambda _: None, was_clean=was_clean)
+
+
+def flush(files: TimerFiles, scan_from: int = 0) -> None:
+    files.log.write()
+    plan = files.plan_flush(NOW_MS, scan_from, 0)
+    assert plan is not None
+    files.run_flush(plan)
+    files.flushed(plan)
+
+
+def chains(files: TimerFiles) -> dict[int, list[int]]:
+    return {
+        slot.second: [one.physical_offset for _, one in files.log.chain(slot.last)][::-1]
+        for slot in files.wheel.slots()
+    }
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=60),
+    st.sets(st.integers(0, 60), max_size=4),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_a_crash_amid_a_flush_leaves_what_the_check_file_says_and_nothing_else(
+    seconds: list[int], flushes: set[int], seed: int, is_killed: bool
+) -> None:
+    disk = SimDisk(seed)
+    files = opened(disk)
+    files.is_changed = True  # as a broker does: without a check file the log would be Java's
+    flush(files)
+    first = NOW_MS // 1000 + 10
+    added: list[tuple[int, int, int]] = []
+    for number, late in enumerate(seconds):
+        position = files.add(SlotChoice(first + late, is_roll=False), unit(number, first + late))
+        added.append((position, first + late, number))
+        if number in flushes:
+            flush(files)
+    files.log.write()
+    last_flush = files.plan_flush(NOW_MS, 0, 0)
+    if last_flush is not None:
+        disk.on_operation = cut_after(seed % 12)
+        with suppress(OSError):
+            files.run_flush(last_flush)
+    disk.on_operation = None
+    if not is_killed:
+        disk.crash()
+    again = opened(disk)
+    end = again.check.log_position
+    model: dict[int, list[int]] = defaultdict(list)
+    for position, second, number in added:
+        if position < end:
+            model[second].append(number)
+    assert chains(again) == dict(model)
+    assert again.wheel.count == sum(map(len, model.values()))
+    assert end >= max((at + 52 for at, _, number in added if number in flushes), default=0)
+
+
+def cut_after(count: int) -> Callable[[str, str], None]:
+    """Return what lets so many operations of a disk pass, and no more."""
+    left = count
+
+    def on_operation(_operation: str, _name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("no power")
+
+    return on_operation
+
+
+def test_a_wheel_that_is_gone_is_made_again_of_the_log() -> None:
+    disk = SimDisk()
+    files = opened(disk)
+    first = NOW_MS // 1000 + 10
+    for number in range(20):
+        files.add(SlotChoice(first + number % 3, is_roll=False), unit(number, first + number % 3))
+    flush(files)
+    before = chains(files)
+    disk.unlink(TIMER_WHEEL)
+    assert chains(opened(disk, was_clean=True)) == before
+
+
+def test_a_torn_chain_is_named_and_its_units_are_found_all_the_same() -> None:
+    disk = SimDisk()
+    log = TimerLog(disk, FILE_BYTES)
+    previous, second = -1, NOW_MS // 1000
+    for number in range(5):
+        previous = log.append(unit(number, second)._replace(previous=previous))
+    log.write()
+    disk.write(log.segments.name(0), 2 * 52, [b"\xff" * 52])
+    with pytest.raises(CorruptRecordError):
+        list(log.chain(previous))
+    assert [one.physical_offset for _, one in log.units_of(second)] == [0, 1, 3, 4]
+
+
+def test_files_of_different_sizes_are_refused() -> None:
+    disk = SimDisk()
+    disk.make_directory("timerlog")
+    disk.truncate("timerlog/00000000000000000000", 8_192)
+    disk.truncate("timerlog/00000000000000008192", 4_096)
+    with pytest.raises(StoreConfigError):
+        TimerLog(disk, 8_192)
+
+
+def test_files_whose_records_are_gone_are_removed_oldest_first() -> None:
+    log = TimerLog(SimDisk(), FILE_BYTES)
+    for number in range(30):
+        log.append(unit(number))
+    log.write()
+    assert log.remove_before(lambda offset: offset < 14) == 2
+    assert log.segments.first == 2 * FILE_BYTES
+    assert log.remove_before(lambda _: True) == 2
+
+
+@given(st.integers(1, 10**14))
+def test_a_time_lies_in_the_second_that_java_gives_it(due_at_ms: int) -> None:
+    second = out_ms(due_at_ms)
+    assert second % 1000 == 0
+    assert second < due_at_ms <= second + 1000
+    assert exact_due_ms(second, due_at_ms) == due_at_ms
+    assert exact_due_ms(second, 0) == exact_due_ms(second, due_at_ms + 1000) == second + 1000
+
+
+@given(
+    st.integers(0, 400 * 86_400),
+    st.integers(0, 30 * 86_400),
+    st.integers(2, 600_000),
+)
+def test_a_slot_is_never_past_what_is_read_nor_where_another_second_is_yet(
+    wait_s: int, behind_s: int, window_s: int
+) -> None:
+    read_at_ms = NOW_MS - behind_s * 1000
+    out_at_ms = NOW_MS + wait_s * 1000
+    choice = choose_slot(out_at_ms, NOW_MS, read_at_ms, window_s * 1000)
+    assert 0 <= choice.second - read_at_ms // 1000 < SLOTS
+    assert choice.second * 1000 <= max(out_at_ms, read_at_ms)
+    assert choice.is_roll or choice.second * 1000 == out_at_ms
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_unit_or_none(data: bytes) -> None:
+    found = decode_unit(data)
+    assert found is None or encode_unit(found) == data[:52]
+
+
+def test_a_check_that_java_wrote_after_ours_is_java_s() -> None:
+    ours = TimerCheck(NOW_MS, 104, 2, 2, 0, NOW_MS, 7, 4_000)
+    data = encode_check(ours)
+    assert decode_check(data) == ours
+    javas = encode_check(ours._replace(queue_offset=3, scan_from=None)) + data[56:]
+    assert decode_check(javas) == ours._replace(queue_offset=3, scan_from=None)
+    assert decode_check(b"short") == TimerCheck()
