@@ -201,7 +201,7 @@ def test_more_expressions_than_memory_is_given_are_refused(
         with caplog.at_level(logging.WARNING):
             rig.filters.register("i", [sql("a > 5")])
         assert rig.filters.get("T", "i") is None
-        assert "expressions of 12 characters are registered" in caplog.text
+        assert "2 filters of 10 characters are registered" in caplog.text
         rig.filters.register("g", [SubscriptionData("T")])
         monkeypatch.setattr(consumer_filters, "FILTERS_MAX", 2)
         monkeypatch.setattr(consumer_filters, "EXPRESSIONS_LENGTH_MAX", 100)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kourou.broker.long_polling import TICK_MS, Held, LongPolling
+from kourou.broker.long_polling import TICK_MS, ArrivedMessage, Held, LongPolling
 from kourou.filter.tags import parse_tags
 from kourou.protocol.hashing import tags_code
 
@@ -18,6 +18,8 @@ class News:
     queue_id: int = 0
     queue_offset: int = 5
     tags_code: int = 0
+    physical_offset: int = 0
+    size: int = 100
 
     def records(self) -> tuple[News]:
         return (self,)
@@ -50,6 +52,20 @@ def held(
 
 def names(pulls: list[Held[str]]) -> list[str]:
     return [one.pull for one in pulls]
+
+
+def test_a_pull_that_looks_at_messages_is_woken_by_what_it_wants() -> None:
+    polling: LongPolling[str] = LongPolling()
+    seen: list[int] = []
+
+    def is_wanted(arrived: ArrivedMessage) -> bool:
+        seen.append(arrived.queue_offset)
+        return arrived.queue_offset == 7
+
+    polling.hold(replace(held("picky"), is_wanted=is_wanted))
+    assert names(polling.woken([News(queue_offset=4), News(), News(queue_offset=6)])) == []
+    assert names(polling.woken([News(queue_offset=7), News(queue_offset=8)])) == ["picky"]
+    assert seen == [5, 6, 7], "not what lies before it, nor what comes after a match"
 
 
 def test_a_message_wakes_the_pulls_of_its_queue_and_no_others() -> None:

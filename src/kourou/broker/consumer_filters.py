@@ -23,10 +23,11 @@ from typing import Final
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.expressions import is_tag_expression
 from kourou.clock import Clock
-from kourou.errors import FilterSyntaxError
+from kourou.errors import FilterSyntaxError, SystemBusyError
 from kourou.filter.bloom import BloomFilter
 from kourou.filter.sql92 import SqlFilter, compile_sql
 from kourou.model.subscription import SQL92_EXPRESSION, SubscriptionData
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.consumer_filter_text import (
     ConsumerFilterText,
     decode_consumer_filters,
@@ -181,19 +182,11 @@ class ConsumerFilters:
         The client is told by its next pull.
         """
         topic, expression = subscription.topic, subscription.sub_string
-        reason = ""
-        self._make_room(len(expression))
-        if self._count >= FILTERS_MAX:
-            reason = f"{FILTERS_MAX} filters are registered"
-        elif self._length + len(expression) > EXPRESSIONS_LENGTH_MAX:
-            reason = f"expressions of {EXPRESSIONS_LENGTH_MAX} characters are registered"
-        else:
-            try:
-                compiled = compile_expression(subscription.expression_type, expression)
-            except FilterSyntaxError as error:
-                reason = str(error)
-        if reason:
-            log.warning("consumer_filter.refused group=%s topic=%s reason=%s", group, topic, reason)
+        try:
+            self._make_room(len(expression))
+            compiled = compile_expression(subscription.expression_type, expression)
+        except (FilterSyntaxError, SystemBusyError) as error:
+            log.warning("consumer_filter.refused group=%s topic=%s reason=%s", group, topic, error)
             return None
         return ConsumerFilter(
             group,
@@ -207,14 +200,26 @@ class ConsumerFilters:
         )
 
     def _make_room(self, length: int) -> None:
-        """Forget filters of groups that are gone, if there is no room otherwise."""
-        is_full = self._count >= FILTERS_MAX
-        if not is_full and self._length + length <= EXPRESSIONS_LENGTH_MAX:
+        """Forget filters of groups that are gone, if there is no room otherwise.
+
+        Raises:
+            SystemBusyError: there is none even then.
+        """
+        if self._has_room(length):
             return
         for filters in list(self._by_topic.values()):
             for one in list(filters.values()):
                 if one.is_dead:
                     self._forget(one, "no room")
+        if not self._has_room(length):
+            raise SystemBusyError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{self._count} filters of {self._length} characters are registered; at most "
+                f"{FILTERS_MAX} of {EXPRESSIONS_LENGTH_MAX} are",
+            )
+
+    def _has_room(self, length: int) -> bool:
+        return self._count < FILTERS_MAX and self._length + length <= EXPRESSIONS_LENGTH_MAX
 
     def _add(self, made: ConsumerFilter) -> None:
         self._by_topic.setdefault(made.topic, {})[made.group] = made
