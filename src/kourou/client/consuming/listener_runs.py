@@ -115,7 +115,7 @@ class ListenerRuns:
             began_s = time_s()
             try:
                 outcome = listener(message)
-                is_ended = type(outcome) in known or is_done(outcome)
+                is_ended = outcome is None or type(outcome) in known or is_done(outcome)
             except ENDING:
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever it is
