@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from kourou.client.sending.producer import Producer
     from kourou.client.sending.send_hooks import SendAttempt, SendCheck, SendHook, SendOutcome
     from kourou.client.sending.send_stats import ProducerStats
-    from kourou.model.allocation import ConfiguredQueues, MachineRooms, NearbyMachineRooms
-    from kourou.model.consistent_hash import ConsistentHash
     from kourou.client.sending.transaction import (
         EndTransactionHook,
         Transaction,
@@ -49,6 +47,8 @@ if TYPE_CHECKING:
         TransactionState,
     )
     from kourou.client.sending.transaction_producer import TransactionProducer
+    from kourou.model.allocation import ConfiguredQueues, MachineRooms, NearbyMachineRooms
+    from kourou.model.consistent_hash import ConsistentHash
     from kourou.model.group import ConsumeFromWhere, MessageModel, SubscriptionGroup
     from kourou.model.message import Message, MessageExt
     from kourou.model.queue import MessageQueue

@@ -77,7 +77,7 @@ def make_handlers(parts: Parts) -> Handlers:
 
 
 def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
-    """Return what serves plain sends, batches, pulls, commits; it leaves the rest to the handlers."""
+    """Return what serves plain sends, batches, pulls, commits; the handlers serve the rest."""
     tables = parts.tables
     sends = FastSend(
         config=parts.live,
