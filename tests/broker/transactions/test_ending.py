@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kourou.broker.transactions.transaction_counts import FILE_NAME, parse_transaction_counts
 from kourou.model.sysflag import TRANSACTION_COMMIT
 from kourou.protocol.codes import ResponseCode
 from tests.broker.transactions.transaction_rig import (
@@ -216,5 +217,27 @@ def test_a_half_message_without_a_group_gets_that_of_the_send() -> None:
         half = Half(0, offset, "", "", "mine")
         assert (await rig.end(half, COMMIT)).code == ResponseCode.SUCCESS
         assert rig.bodies() == [b"x"]
+
+    run(test)
+
+
+def test_counts_of_open_half_messages_are_kept_in_javas_file() -> None:
+    async def test(rig: TransactionRig) -> None:
+        await rig.half()
+        await rig.end(await rig.half(), COMMIT)
+        await rig.half(topic="Gone")
+        await rig.end((await rig.half(topic="Gone")), ROLLBACK)
+        await rig.transactions.persist_counts()
+        _, counts = parse_transaction_counts(text(rig))
+        assert {topic: count for topic, (count, _) in counts.items()} == {"T": 1, "Gone": 1}
+
+        rig.transactions.counts.add("Gone", -1)
+        rig.parts.topics.delete("Gone")
+        await rig.transactions.persist_counts()
+        assert parse_transaction_counts(text(rig))[1].keys() == {"T"}
+
+    def text(rig: TransactionRig) -> bytes:
+        disk = rig.parts.disk
+        return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
 
     run(test)

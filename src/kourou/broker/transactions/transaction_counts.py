@@ -8,7 +8,7 @@ Source: TransactionMetrics.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
@@ -77,7 +77,7 @@ class TransactionCounts:
                 self._open[topic] = (count, now_ms)
                 self._saver.changed()
 
-    def keep(self, topics: frozenset[str]) -> None:
+    def keep(self, topics: Container[str]) -> None:
         """Forget topics that are gone and have no half message."""
         for topic in [name for name, (count, _) in self._open.items() if not count]:
             if topic not in topics:

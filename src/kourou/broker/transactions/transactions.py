@@ -97,66 +97,79 @@ class Transactions:
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
-        clock, topics = runtime.clock, tables.topics
+        self._config = config
         self._tables = tables
         self._store = store
+        self._commit = commit
         self._reads = reads
+        self._clients = clients
+        self._stats = stats
+        self._later = later
         self._runtime = runtime
         self._caught_up = asyncio.Event()
-        head, self._op_offset = (
-            self._progress(TRANS_HALF_TOPIC),
-            self._progress(TRANS_OP_HALF_TOPIC),
-        )
-        self._ledger = Ledger(head)
+        self._op_offset = self._progress(TRANS_OP_HALF_TOPIC)
+        self._ledger = Ledger(self._progress(TRANS_HALF_TOPIC))
         self._ops = OpEntries(self._op_offset)
-        self.counts = TransactionCounts(file, runtime.offload, clock)
+        self.counts = TransactionCounts(file, runtime.offload, runtime.clock)
         self._halves = Halves(store, runtime.offload)
-        self._op_log = OpLog(config, commit, clock, host, self._on_op_stored)
-        self._endings = Endings(
-            config=config,
-            halves=self._halves,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            commit=commit,
-            stats=stats,
-            later=later,
-            clock=clock,
-            caught_up=self._caught_up,
-        )
-        self.fast_end: Final = FastEnd(
-            halves=self._halves,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            commit=commit,
-            stats=stats,
-            clock=clock,
-            caught_up=self._caught_up,
-        )
-        self._resuming = Resuming(
-            halves=self._halves,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            commit=commit,
-            later=later,
-            clock=clock,
-            caught_up=self._caught_up,
-        )
-        self._checking = Checking(
-            config=config,
-            topics=topics,
-            store=store,
-            reads=reads,
-            commit=commit,
-            clients=clients,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            clock=clock,
-        )
+        self._op_log = OpLog(config, commit, runtime.clock, host, self._on_op_stored)
+        self._endings = self._make_endings()
+        self.fast_end: Final = self._make_fast_end()
+        self._resuming = self._make_resuming()
+        self._checking = self._make_checking()
         self._task: asyncio.Task[None] | None = None
+
+    def _make_endings(self) -> Endings:
+        return Endings(
+            config=self._config,
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=self._commit,
+            stats=self._stats,
+            later=self._later,
+            clock=self._runtime.clock,
+            caught_up=self._caught_up,
+        )
+
+    def _make_fast_end(self) -> FastEnd:
+        return FastEnd(
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=self._commit,
+            stats=self._stats,
+            clock=self._runtime.clock,
+            caught_up=self._caught_up,
+        )
+
+    def _make_resuming(self) -> Resuming:
+        return Resuming(
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=self._commit,
+            later=self._later,
+            clock=self._runtime.clock,
+            caught_up=self._caught_up,
+        )
+
+    def _make_checking(self) -> Checking:
+        return Checking(
+            config=self._config,
+            topics=self._tables.topics,
+            store=self._store,
+            reads=self._reads,
+            commit=self._commit,
+            clients=self._clients,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            clock=self._runtime.clock,
+        )
 
     @property
     def is_caught_up(self) -> bool:
@@ -213,6 +226,7 @@ class Transactions:
         Raises:
             OSError: the file could not be written; it is as it was.
         """
+        self.counts.keep(self._tables.topics.by_name)
         await self.counts.persist()
 
     async def _catch_up(self) -> None:
