@@ -97,7 +97,7 @@ DIFFERENT = {
         "Java takes any key, and forgets it",
     ),
     "updateSubGroup -g audit -b {broker} --attributes +lite.bind.topic=Orders": (
-        "group attributes are not supported",
+        "unsupported key: lite.bind.topic",
         "there are no lite topics yet",
     ),
 }

@@ -1,8 +1,9 @@
-"""Attributes of topics: which there are, and how a request changes them.
+"""Attributes of topics and groups: which there are, and how a request changes them.
 
 A change is text, `+key=value` to set and `-key` to remove, separated by commas.
 
-Source: TopicAttributes.java, AttributeUtil.alterCurrentAttributes, apache/rocketmq 5.5.0.
+Source: TopicAttributes.java, SubscriptionGroupAttributes.java,
+AttributeUtil.alterCurrentAttributes, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ _ATTRIBUTES: Final = {
     "lite.topic.expiration": _Attribute(_between(-1, _LITE_EXPIRATION_MAX_MIN), can_change=True),
 }
 
+_GROUP_ATTRIBUTES: Final = {"priority.factor": _Attribute(_between(0, 100), can_change=True)}
+"""Those of light topics are not served yet."""
+
 
 def has_batch_queues(topic: TopicConfig | None) -> bool:
     """Tell whether the topic's batches are stored as one record each."""
@@ -86,6 +90,34 @@ def change_attributes(
         RemoteSystemError: a part does not parse, the key is unknown or given twice, the value is
             not allowed, or it cannot change any more.
     """
+    return _changed(current, change, _ATTRIBUTES, is_new=is_new)
+
+
+def change_group_attributes(
+    current: Mapping[str, str], change: Mapping[str, str], *, is_new: bool
+) -> dict[str, str]:
+    """Return a group's attributes after a change, which is `{"+key": "value", "-key": ""}`.
+
+    Raises:
+        RemoteSystemError: as `change_attributes`.
+    """
+    return _changed(current, change_text(change), _GROUP_ATTRIBUTES, is_new=is_new)
+
+
+def change_text(change: Mapping[str, str]) -> str:
+    """Return as text a change that came as a map, such as `{"+message.type": "FIFO"}`."""
+    return ",".join(
+        f"{name}={value}" if name.startswith("+") else name for name, value in change.items()
+    )
+
+
+def _changed(
+    current: Mapping[str, str],
+    change: str | None,
+    known: Mapping[str, _Attribute],
+    *,
+    is_new: bool,
+) -> dict[str, str]:
     changed = dict(current)
     seen = set()
     for part in (change or "").split(","):
@@ -95,7 +127,7 @@ def change_attributes(
         if key in seen:
             raise _refused(f"alter duplication key. key: {key}")
         seen.add(key)
-        attribute = _ATTRIBUTES.get(key)
+        attribute = known.get(key)
         if attribute is None:
             raise _refused(f"unsupported key: {key}")
         if value is None:

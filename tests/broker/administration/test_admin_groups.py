@@ -84,7 +84,10 @@ def test_a_change_that_cannot_be_saved_is_told() -> None:
         (SubscriptionGroup("g" * 121), 29),
         (SubscriptionGroup("g", retry_queue_nums=-1), 29),
         (SubscriptionGroup("g", retry_queue_nums=1_000_000), 29),
-        (SubscriptionGroup("g", attributes={"+priority.factor": "1"}), 1),
+        (SubscriptionGroup("g", attributes={"+priority.factor": "101"}), 1),
+        (SubscriptionGroup("g", attributes={"priority.factor": "1"}), 1),
+        (SubscriptionGroup("g", attributes={"-priority.factor": ""}), 1),
+        (SubscriptionGroup("g", attributes={"+lite.bind.topic": "T"}), 1),
     ],
 )
 def test_a_group_that_cannot_be_is_refused(group: SubscriptionGroup, code: int) -> None:
@@ -93,6 +96,23 @@ def test_a_group_that_cannot_be_is_refused(group: SubscriptionGroup, code: int) 
         assert answer.code == code
         assert answer.remark
         assert len(parts.groups) == 1
+
+    run(test)
+
+
+def test_attributes_that_a_change_does_not_mention_stay() -> None:
+    async def test(parts: BrokerParts) -> None:
+        factor = SubscriptionGroup("g", attributes={"+priority.factor": "20"})
+        assert (await update(parts, factor)).code == 0
+        assert (await update(parts, SubscriptionGroup("g", retry_max_times=3))).code == 0
+        group = parts.groups.get("g")
+        assert group is not None
+        assert (group.retry_max_times, group.attributes) == (3, {"priority.factor": "20"})
+        assert (
+            await update(parts, SubscriptionGroup("g", attributes={"-priority.factor": ""}))
+        ).code == 0
+        assert group != parts.groups.get("g")
+        assert parts.groups.get("g") == SubscriptionGroup("g")
 
     run(test)
 

@@ -54,6 +54,10 @@ def test_a_change_leaves_the_other_settings_of_each_broker() -> None:
             await admin.update_group("billing", broker_name="broker-1", retry_max_times=9)
             found = await admin.group_config("billing")
             assert [one.retry_max_times for one in found.values()] == [3, 9]
+            await admin.update_group("billing", attributes={"priority.factor": "20"})
+            await admin.update_group("billing", consume_enable=True)
+            found = await admin.group_config("billing")
+            assert [one.attributes for one in found.values()] == [{"priority.factor": "20"}] * 2
 
     run_virtual(main())
 

@@ -8,12 +8,14 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.topic_attributes import change_group_attributes
 from kourou.errors import (
     GroupNotFoundError,
     InvalidGroupError,
@@ -74,7 +76,7 @@ class GroupAdminHandlers:
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
         """Make the group of the body, or replace it (200)."""
-        self._put(decode_subscription_group(request.command.body))
+        self._put(self._checked(decode_subscription_group(request.command.body)))
         self._later.answer(request, partial(self._saved, request))
 
     def on_update_and_create_subscription_group_list(self, request: Request) -> None:
@@ -83,9 +85,7 @@ class GroupAdminHandlers:
         All names are checked before the first is made.
         """
         groups = decode_subscription_group_list(request.command.body)
-        for group in groups:
-            _check(group)
-        for group in groups:
+        for group in [self._checked(group) for group in groups]:
             self._put(group)
         self._later.answer(request, partial(self._saved, request))
 
@@ -142,14 +142,26 @@ class GroupAdminHandlers:
         count = PAGE_GROUPS_MAX if header.max_group_num is None else header.max_group_num
         return sorted(self._groups.names())[first : first + max(0, min(count, PAGE_GROUPS_MAX))]
 
+    def _checked(self, group: SubscriptionGroup) -> SubscriptionGroup:
+        """Return the group with the attributes that it has after the change; others stay.
+
+        Raises:
+            InvalidParameterError: its name, or its retry queues.
+            RemoteSystemError: the change of attributes is refused.
+        """
+        _check(group)
+        known = self._groups.get(group.group_name)
+        attributes = change_group_attributes(
+            known.attributes if known is not None else {}, group.attributes, is_new=known is None
+        )
+        return replace(group, attributes=attributes)
+
     def _put(self, group: SubscriptionGroup) -> None:
         """Make the group, or replace it.
 
         Raises:
-            InvalidParameterError: its name, its retry queues, or there are too many groups.
-            RemoteSystemError: it has attributes.
+            InvalidParameterError: there are too many groups.
         """
-        _check(group)
         try:
             self._groups.put(group)
         except InvalidGroupError as error:
@@ -169,11 +181,10 @@ class GroupAdminHandlers:
 
 
 def _check(group: SubscriptionGroup) -> None:
-    """Refuse what no group can have, and what is not built yet.
+    """Refuse what no group can have.
 
     Raises:
         InvalidParameterError: the name, or the number of retry queues.
-        RemoteSystemError: it has attributes: those there are belong to parts not built yet.
     """
     try:
         check_group(group.group_name)
@@ -183,9 +194,4 @@ def _check(group: SubscriptionGroup) -> None:
         raise InvalidParameterError(
             ResponseCode.INVALID_PARAMETER,
             f"retryQueueNums is {group.retry_queue_nums}; it must be 0 to {RETRY_QUEUES_MAX}",
-        )
-    if group.attributes:
-        names = ", ".join(sorted(group.attributes))
-        raise RemoteSystemError(
-            ResponseCode.SYSTEM_ERROR, f"group attributes are not supported: {names}"
         )

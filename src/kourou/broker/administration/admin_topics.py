@@ -15,7 +15,7 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -25,7 +25,7 @@ from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes
+from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes, change_text
 from kourou.broker.topics import Topics, system_topics
 from kourou.errors import (
     InvalidParameterError,
@@ -129,7 +129,7 @@ class AdminTopicHandlers:
         The attributes of each are a change, as with 17: `{"+message.type": "FIFO"}`.
         """
         asked = decode_topic_config_list(request.command.body)
-        topics = [self._checked(topic, _change_text(topic.attributes)) for topic in asked]
+        topics = [self._checked(topic, change_text(topic.attributes)) for topic in asked]
         self._topics.put_all(topics)
         self._later.answer(request, partial(self._saved, request))
         return None
@@ -271,13 +271,6 @@ def _last_times(store: MessageStore, topic: str, ends: Sequence[tuple[int, int]]
         max(0, store.store_time(topic, queue_id, most - 1)) if most > least else 0
         for queue_id, (least, most) in enumerate(ends)
     ]
-
-
-def _change_text(attributes: Mapping[str, str]) -> str:
-    """Return the change that a list's topic asks for, as the header of 17 has it."""
-    return ",".join(
-        f"{name}={value}" if name.startswith("+") else name for name, value in attributes.items()
-    )
 
 
 def _check_topic_config(topic: TopicConfig, *, may_mix: bool) -> None:
