@@ -9,7 +9,6 @@ The checks come in Java's order, each with Java's code:
     29  the queue does not exist
     26  retry topic: its group does not exist
     16  the message is transactional and those are refused
-    1   the message is to be delivered at a time
     13  the message is light, claims to be an inner batch, is for a compacted topic, or is
         transactional by half
     13  a batch that is empty, delayed, transactional, or for a retry topic; one to be stored as one

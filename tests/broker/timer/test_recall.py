@@ -98,7 +98,10 @@ def test_a_handle_that_is_none_is_not_sent_at_all() -> None:
 
 
 def test_handles_are_those_of_java() -> None:
-    text = "djEgR29sZGVuRGVsYXkgYnJva2VyLWEgMTc5NTIyODM4MDAwMSBDMDAwMDIwMjAzRTU0RTBFMkYyQTY3OEIzNkY4MDAwRg=="
+    text = (
+        "djEgR29sZGVuRGVsYXkgYnJva2VyLWEgMTc5NTIyODM4MDAwMSBDMDAwMDIwMjAzRTU0RTBFMkYyQTY3OEIz"
+        "NkY4MDAwRg=="
+    )
     handle = RecallHandle(
         "GoldenDelay", "broker-a", "1795228380001", "C000020203E54E0E2F2A678B36F8000F"
     )

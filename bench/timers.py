@@ -1,0 +1,159 @@
+"""What do messages that wait for a time cost: rate, memory, and how exact is their delivery?
+
+    python -m bench.timers [--pending N] [--due N] [--over SECONDS] [--dir DIR]
+
+Runs a broker's parts in this process, on a real disk in sync mode: first so many messages are put
+for tomorrow, then so many for the coming seconds, while it is told when those were stored again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from rich.console import Console
+
+from bench.many_queues import resident_bytes
+from kourou.broker.config import BrokerConfig
+from kourou.broker.kernel_flusher import KernelFlusher
+from kourou.broker.parts import Parts
+from kourou.disk import OsDisk
+from kourou.model import properties as names
+from kourou.model.properties import encode_properties
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.runtime import Runtime
+from kourou.store.config import StoreConfig
+from kourou.store.log.record_seal import read_checked
+from kourou.store.message_store import MessageStore
+
+_BATCH: Final = 200
+_BODY: Final = b"x" * 128
+_DAY_MS: Final = 86_400_000
+_SPREAD_MS: Final = 3_600_000
+_HOST: Final = ("127.0.0.1", 10911)
+_CONSOLE: Final = Console()
+
+
+class Bench:
+    """One broker's parts."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._sends = parts.timers.sends(Random(1))
+        self._count = 0
+
+    def _draft(self, due_at_ms: int, now_ms: int) -> RecordDraft:
+        self._count += 1
+        said = {names.UNIQ_KEY: f"{self._count:032X}", names.TIMER_DELIVER_MS: str(due_at_ms)}
+        placed = self._sends.place("T", 0, said, now_ms)
+        return RecordDraft(
+            topic=placed.topic.encode(),
+            queue_id=placed.queue_id,
+            flag=0,
+            sys_flag=0,
+            born_at_ms=now_ms,
+            born_host=_HOST,
+            store_host=_HOST,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=_BODY,
+            properties=encode_properties(said),
+        )
+
+    async def put(self, dues: list[int]) -> None:
+        """Put a message for each time, and wait until all are stored."""
+        now_ms = self.parts.runtime.clock.now_ms()
+        drafts = [self._draft(due_at_ms, now_ms) for due_at_ms in dues]
+        await self.parts.commit.put_and_wait(drafts, now_ms)
+
+    async def wait(self, pending: int) -> None:
+        """Tell of a million messages in the wheel: rate, and the memory that they take."""
+        dice, clock = Random(2), self.parts.runtime.clock
+        before, began, cpu = resident_bytes(), time.perf_counter(), time.process_time()
+        for _ in range(0, pending, _BATCH):
+            tomorrow_ms = clock.now_ms() + _DAY_MS
+            await self.put([tomorrow_ms + dice.randrange(_SPREAD_MS) for _ in range(_BATCH)])
+        while self.parts.timers.intake_behind:  # noqa: ASYNC110 - what is measured tells nobody
+            await asyncio.sleep(0.01)
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        grown = (resident_bytes() - before) / 1e6
+        _CONSOLE.print(
+            f"{self.parts.timers.waiting} wait: {pending / took:,.0f}/s scheduled, "
+            f"{cpu / pending * 1e6:.1f} us CPU each, memory grew by {grown:.0f} MB"
+        )
+
+    async def deliver(self, due: int, over_s: float) -> None:
+        """Tell how late messages are delivered that are due over so many seconds."""
+        if not due:
+            return
+        dice, clock, store = Random(3), self.parts.runtime.clock, self.parts.store
+        start_ms = clock.now_ms() + 5_000
+        dues = [start_ms + dice.randrange(round(over_s * 1000)) for _ in range(due)]
+        for at in range(0, due, _BATCH):
+            await self.put(dues[at : at + _BATCH])
+        while store.max_offset("T", 0) < due:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.05)
+        late = sorted(self._lateness(offset) for offset in range(due))
+        _CONSOLE.print(
+            f"{due} delivered over {over_s:g} s, late by ms: least {late[0]}, median "
+            f"{late[due // 2]}, 99 % {late[due * 99 // 100]}, most {late[-1]}"
+        )
+
+    def _lateness(self, offset: int) -> int:
+        store = self.parts.store
+        entry = store.entry("T", 0, offset)
+        assert entry is not None
+        record = store.read_record(entry.physical_offset)
+        assert record is not None
+        text = record[read_checked(record, 0).properties_start :]
+        due_at_ms = int(text.split(b"TIMER_DELIVER_MS\x01")[1].split(b"\x02")[0])
+        return read_checked(record, 0).store_at_ms - due_at_ms
+
+
+async def run(directory: Path, pending: int, due: int, over_s: float) -> None:
+    """Do both."""
+    config = BrokerConfig(store=StoreConfig(free_bytes_min=1))
+    disk, runtime = OsDisk(directory), Runtime.system()
+    store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)
+    flusher = KernelFlusher(asyncio.get_running_loop())
+    parts = Parts(config=config, disk=disk, runtime=runtime, flusher=flusher, store=store)
+    await parts.timers.start()
+
+    async def flush() -> None:
+        while True:
+            await asyncio.sleep(1)
+            parts.commit.flush(runtime.clock.now_ms())
+            await parts.timers.storage.flush()
+
+    flushing = asyncio.create_task(flush())
+    bench = Bench(parts)
+    await bench.deliver(min(due, 200), 2.0)
+    await bench.wait(pending)
+    await bench.deliver(due, over_s)
+    flushing.cancel()
+    await parts.timers.stop()
+    await parts.commit.close()
+    await parts.timers.storage.close()
+    store.close(runtime.clock.now_ms())
+    flusher.close()
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pending", type=int, default=1_000_000)
+    parser.add_argument("--due", type=int, default=50_000)
+    parser.add_argument("--over", type=float, default=10.0)
+    parser.add_argument("--dir", type=Path)
+    said = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=said.dir) as directory:
+        asyncio.run(run(Path(directory), said.pending, said.due, said.over))
+
+
+if __name__ == "__main__":
+    main()
