@@ -25,8 +25,8 @@ from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
 TOPIC = "churned"
-QUEUES = 3
-BROKERS = 2
+QUEUES = 6
+BROKERS = 1
 MEMBERS_MAX = 20
 HOUR_S = 3600
 SEND_EVERY_S = 10.0
@@ -107,6 +107,10 @@ class _Churn:
             instance_name=f"member-{next(self._names)}",
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
             consume_threads=4,
+            pull_suspend_timeout_ms=60_000,
+            pull_timeout_ms=70_000,
+            persist_offset_interval_ms=20_000,
+            heartbeat_interval_ms=60_000,
         )
         consumer = self._cluster.push_consumer("churners", config)
         consumer.subscribe(TOPIC)
