@@ -83,7 +83,7 @@ class ReplyRig:
 
 def run_replies(
     test: Callable[[ReplyRig], Awaitable[None]],
-    **options: Any,  # noqa: ANN401 - any option of BrokerConfig
+    **options: Any,
 ) -> None:
     async def main() -> None:
         rig = ReplyRig(BrokerConfig(**options))
