@@ -176,3 +176,58 @@ def test_many_let_go_at_once_leave_what_one_by_one_would() -> None:
         assert not any(at_once.start(message, 6) for message in those)
     assert at_once.committable() == 10
     assert at_once.size_bytes == len(at_once._order) == 0
+
+
+class DrainMachine(RuleBasedStateMachine):
+    """A queue that drains: what listeners have may end, and nothing given up is passed by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = ProcessQueue(QUEUE)
+        messages = [message_at(offset) for offset in range(8)]
+        self.queue.put(messages)
+        self.waiting = {message.queue_offset: message for message in messages}
+        self.running: dict[int, MessageExt] = {}
+        self.is_draining = False
+        self.idle_calls = 0
+
+    @rule(offset=st.integers(0, 7))
+    def start(self, offset: int) -> None:
+        message = self.waiting.get(offset)
+        if message is not None:
+            assert self.queue.start(message, 1) is not self.is_draining
+            if not self.is_draining:
+                self.running[offset] = self.waiting.pop(offset)
+
+    @rule()
+    def drain(self) -> None:
+        if not self.is_draining:
+            self.is_draining = True
+            assert self.queue.drain(self.note_idle) == bool(self.running)
+            assert self.queue.put([message_at(9)]) == []
+
+    @rule(offset=st.integers(0, 7), is_done=st.booleans())
+    def end(self, offset: int, *, is_done: bool) -> None:
+        message = self.running.pop(offset, None)
+        if message is None:
+            return
+        if is_done:
+            committable = self.queue.remove(message)
+            assert committable == min([*self.waiting, *self.running], default=8)
+        else:
+            self.queue.postpone(message)
+            self.waiting[offset] = message
+
+    def note_idle(self) -> None:
+        self.idle_calls += 1
+
+    @invariant()
+    def idle_is_told_once_when_nothing_runs(self) -> None:
+        if self.is_draining:
+            assert len(self.queue) == len(self.running)
+            assert self.queue.size_bytes == len(self.running)
+            assert self.idle_calls <= (not self.running)
+
+
+TestDrain = DrainMachine.TestCase
+TestDrain.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
