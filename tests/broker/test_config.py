@@ -24,6 +24,7 @@ OURS = {
     "heldPullsMax",
     "clientsMax",
     "skipDamagedRecords",
+    "timerInFlightMax",
     "advertise",
     "vipPortEnable",
 }

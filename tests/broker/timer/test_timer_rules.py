@@ -157,16 +157,18 @@ def test_a_second_that_is_full_takes_no_more() -> None:
     run(test, timer=TimerConfig(timer_congest_num_each_slot=1))
 
 
-def test_options_out_of_their_range_are_refused() -> None:
-    bad: dict[str, Any]
-    for bad in (
+@pytest.mark.parametrize(
+    "bad",
+    [
         {"timer_max_delay_sec": 0},
         {"timer_roll_window_slot": 604_800},
         {"timer_log_file_bytes": 60},
         {"timer_flush_interval_ms": 1},
-    ):
-        with pytest.raises(ConfigError):
-            TimerConfig(**bad)
+    ],
+)
+def test_options_out_of_their_range_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        TimerConfig(**bad)
 
 
 def test_many_messages_of_one_second_come_once_each() -> None:
