@@ -107,7 +107,6 @@ def test_a_broker_without_name_servers_serves_on_a_free_port() -> None:
     ("code", "answer"),
     [
         (RequestCode.QUERY_ASSIGNMENT, 3),
-        (RequestCode.END_TRANSACTION, 3),
         (RequestCode.POP_MESSAGE, 3),
         (RequestCode.SEND_REPLY_MESSAGE, 3),
         (9999, 3),

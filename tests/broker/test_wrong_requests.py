@@ -156,7 +156,7 @@ def test_whatever_is_wrong_is_answered_and_changes_nothing(
 @pytest.mark.parametrize(
     ("topic", "properties"),
     [
-        ("New", "TRAN_MSG\1true\2"),
+        ("New", "TRAN_MSG\1true\2DELAY\x013\2"),
         ("New", "DELAY\1x\2"),
         ("New", "_SYS_MSG_PRIORITY_\1x\2"),
         ("New", "TIMER_DELIVER_MS\0011\2"),
@@ -196,7 +196,7 @@ def test_a_heartbeat_of_two_groups_that_is_refused_registers_neither() -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("code", [-1, 0, 37, 999, 2**31 - 1])
+@pytest.mark.parametrize("code", [-1, 0, 200_050, 999, 2**31 - 1])
 def test_a_code_that_is_not_served_is_answered(code: int) -> None:
     async def main() -> None:
         async with served() as running:
