@@ -13,6 +13,7 @@ import contextlib
 import os
 
 from kourou import (
+    AdminClient,
     ConsumeFromWhere,
     Message,
     MessageExt,
@@ -25,7 +26,7 @@ from kourou import (
 NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 
 
-def book(message: MessageExt) -> None:
+async def book(message: MessageExt) -> None:
     """Book one payment; raising has its queue wait, and the same payment given again."""
     account, amount = message.keys[0], message.body.decode()
     if (account, amount) == ("alice", "20 eur") and message.reconsume_times == 0:
@@ -35,7 +36,9 @@ def book(message: MessageExt) -> None:
 
 
 async def pay() -> None:
-    """Send the payments."""
+    """Make the topic, as the number of its queues must not change meanwhile; send the payments."""
+    async with AdminClient(NAMESRV) as admin:
+        await admin.create_topic("Payments", queues=4)
     async with Producer("tellers", NAMESRV) as producer:
         for number in range(1, 4):
             for account in ("alice", "bob"):
