@@ -159,7 +159,7 @@ def test_whatever_is_wrong_is_answered_and_changes_nothing(
         ("New", "TRAN_MSG\1true\2DELAY\x013\2"),
         ("New", "DELAY\1x\2"),
         ("New", "_SYS_MSG_PRIORITY_\1x\2"),
-        ("New", "TIMER_DELIVER_MS\0011\2"),
+        ("New", "TIMER_DELIVER_MS\001soon\2"),
         ("New", f"KEYS\1{'k' * 32_767}\2"),
         ("%RETRY%new", "DELAY\1x\2"),
     ],
