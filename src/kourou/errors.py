@@ -300,8 +300,10 @@ class SubscriptionNotLatestError(RemoteError, code=25):
 
 
 class FilterNotFoundError(RemoteError, code=27):
-    """The broker holds no filter of the group for the topic: its expression does not parse there,
-    or the next heartbeat heals it (FILTER_DATA_NOT_EXIST)."""
+    """The broker holds no filter of the group for the topic (FILTER_DATA_NOT_EXIST).
+
+    Its expression does not parse there, or the next heartbeat heals it.
+    """
 
     retriable = True
 

@@ -32,6 +32,7 @@ OTHER_DEFAULTS = {
     "mappedFileSizeCommitLog": "the dev profile; prod has Java's 1 GiB",
     "maxHashSlotNum": "the dev profile; prod has Java's 5,000,000",
     "maxIndexNum": "the dev profile; prod has Java's 20,000,000",
+    "timerMaxDelaySec": "a delay of any length is taken, and rolls",
     "warmMapedFileEnable": "zeros go ahead of the log, not into whole files",
 }
 """Options whose default is not that of Java's classes, and why."""

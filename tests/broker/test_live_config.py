@@ -156,7 +156,7 @@ def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> Non
         "recallMessageEnable",
         "storePathCommitLog",
         "storePathRootDir",
-        "timerWheelEnable",
+        "timerMaxDelaySec",
         "traceTopicEnable",
         "transactionCheckInterval",  # shorter in the recording, as the next two
         "transactionMetricFlushInterval",

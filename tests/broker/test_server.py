@@ -106,11 +106,8 @@ def test_a_broker_without_name_servers_serves_on_a_free_port() -> None:
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
-        (RequestCode.QUERY_ASSIGNMENT, 3),
         (RequestCode.POP_MESSAGE, 3),
-        (RequestCode.SEND_REPLY_MESSAGE, 3),
         (9999, 3),
-        (RequestCode.RECALL_MESSAGE, 16),
     ],
 )
 def test_what_is_not_served_says_so(code: int, answer: int) -> None:

@@ -28,6 +28,15 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
             lambda: AsyncPushConsumer(group, namesrv_addr, config=config, runtime=runtime)
         )
 
+    @property
+    def consume_threads(self) -> int:
+        """How many messages listeners are given at a time."""
+        return self._client.consume_threads
+
+    @consume_threads.setter
+    def consume_threads(self, count: int) -> None:
+        self.reconfigure(consume_threads=count)
+
     subscribe = calls(AsyncPushConsumer.subscribe)
     unsubscribe = calls(AsyncPushConsumer.unsubscribe)
     listen = calls(AsyncPushConsumer.listen)

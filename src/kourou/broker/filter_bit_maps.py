@@ -40,7 +40,9 @@ class FilterBitMaps:
             data = self._store.written_bytes(record.physical_offset, record.size)
             header = read_record(data, check_crc=False)
         except (OSError, MalformedMessageError) as error:
-            log.warning("filter_bit_map.skipped at=%d reason=%s", record.physical_offset, error)
+            log.warning(
+                "filter_bit_map.skipped physical_offset=%d error=%s", record.physical_offset, error
+            )
             return b""
         start = header.properties_start
         properties = decode_properties(data[start : start + header.properties_size])

@@ -54,48 +54,53 @@ class Handlers:
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""
         topics = self.topics
-        return self.admin.table() | self.transactions.handlers() | self.timers.table() | {
-            RequestCode.SEND_MESSAGE: self.sends.on_send_message,
-            RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
-            RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
-            RequestCode.SEND_REPLY_MESSAGE: self.replies.on_send_reply_message,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.on_send_reply_message,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_backs.on_consumer_send_msg_back,
-            RequestCode.PULL_MESSAGE: self.pulls.on_pull_message,
-            RequestCode.LITE_PULL_MESSAGE: self.pulls.on_pull_message,
-            RequestCode.HEART_BEAT: self.clients.on_heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.clients.on_unregister_client,
-            RequestCode.CHECK_CLIENT_CONFIG: self.clients.on_check_client_config,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.clients.on_get_consumer_list_by_group,
-            RequestCode.LOCK_BATCH_MQ: self.locks.on_lock_batch_mq,
-            RequestCode.UNLOCK_BATCH_MQ: self.locks.on_unlock_batch_mq,
-            RequestCode.QUERY_ASSIGNMENT: self.assignments.on_query_assignment,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.assignments.on_set_message_request_mode,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: (
-                self.assignments.on_get_all_message_request_mode
-            ),
-            RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.on_query_consumer_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.on_update_consumer_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.on_search_offset_by_timestamp,
-            RequestCode.GET_MAX_OFFSET: self.queries.on_get_max_offset,
-            RequestCode.GET_MIN_OFFSET: self.queries.on_get_min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.on_get_earliest_msg_storetime,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.on_view_message_by_id,
-            RequestCode.QUERY_MESSAGE: self.messages.on_query_message,
-            RequestCode.UPDATE_BROKER_CONFIG: self.configs.on_update_broker_config,
-            RequestCode.GET_BROKER_CONFIG: self.configs.on_get_broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
-            RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
-            RequestCode.GET_BROKER_HA_STATUS: self.stats.on_get_broker_ha_status,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.on_update_and_create_topic_list,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.on_get_system_topic_list,
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: on_notify_min_broker_id_change,
-            RequestCode.DELETE_TOPIC_IN_BROKER: topics.on_delete_topic,
-            RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,
-            RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
-            RequestCode.GET_TOPIC_STATS_INFO: topics.on_get_topic_stats_info,
-        }
+        return (
+            self.admin.table()
+            | self.transactions.handlers()
+            | self.timers.table()
+            | {
+                RequestCode.SEND_MESSAGE: self.sends.on_send_message,
+                RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
+                RequestCode.SEND_BATCH_MESSAGE: self.sends.on_send_message,
+                RequestCode.SEND_REPLY_MESSAGE: self.replies.on_send_reply_message,
+                RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.on_send_reply_message,
+                RequestCode.CONSUMER_SEND_MSG_BACK: self.send_backs.on_consumer_send_msg_back,
+                RequestCode.PULL_MESSAGE: self.pulls.on_pull_message,
+                RequestCode.LITE_PULL_MESSAGE: self.pulls.on_pull_message,
+                RequestCode.HEART_BEAT: self.clients.on_heartbeat,
+                RequestCode.UNREGISTER_CLIENT: self.clients.on_unregister_client,
+                RequestCode.CHECK_CLIENT_CONFIG: self.clients.on_check_client_config,
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.clients.on_get_consumer_list_by_group,
+                RequestCode.LOCK_BATCH_MQ: self.locks.on_lock_batch_mq,
+                RequestCode.UNLOCK_BATCH_MQ: self.locks.on_unlock_batch_mq,
+                RequestCode.QUERY_ASSIGNMENT: self.assignments.on_query_assignment,
+                RequestCode.SET_MESSAGE_REQUEST_MODE: self.assignments.on_set_message_request_mode,
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: (
+                    self.assignments.on_get_all_message_request_mode
+                ),
+                RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.on_query_consumer_offset,
+                RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.on_update_consumer_offset,
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.on_search_offset_by_timestamp,
+                RequestCode.GET_MAX_OFFSET: self.queries.on_get_max_offset,
+                RequestCode.GET_MIN_OFFSET: self.queries.on_get_min_offset,
+                RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.on_get_earliest_msg_storetime,
+                RequestCode.VIEW_MESSAGE_BY_ID: self.queries.on_view_message_by_id,
+                RequestCode.QUERY_MESSAGE: self.messages.on_query_message,
+                RequestCode.UPDATE_BROKER_CONFIG: self.configs.on_update_broker_config,
+                RequestCode.GET_BROKER_CONFIG: self.configs.on_get_broker_config,
+                RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
+                RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
+                RequestCode.GET_BROKER_HA_STATUS: self.stats.on_get_broker_ha_status,
+                RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.on_update_and_create_topic_list,
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.on_get_system_topic_list,
+                RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: on_notify_min_broker_id_change,
+                RequestCode.DELETE_TOPIC_IN_BROKER: topics.on_delete_topic,
+                RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,
+                RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
+                RequestCode.GET_TOPIC_STATS_INFO: topics.on_get_topic_stats_info,
+            }
+        )
 
 
 def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:

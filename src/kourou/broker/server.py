@@ -217,7 +217,11 @@ class _Running:
         """Listen, and begin everything that goes on by itself."""
         config, topics = self._parts.config, self._parts.tables.topics
         await self._parts.timers.start()
-        address = await self._ports.start()
+        try:
+            address = await self._ports.start()
+        except BaseException:
+            await self._parts.timers.stop()  # before the store is closed again
+            raise
         self._parts.delay.start()
         self._parts.transactions.start()
         self._parts.index.start()

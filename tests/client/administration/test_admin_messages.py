@@ -117,6 +117,8 @@ def test_a_key_and_a_tag_that_no_message_has_are_said() -> None:
 class _Indexed:
     """Brokers whose index answers all that they hold, as hashes that collide would."""
 
+    namespace = ""
+
     def __init__(self, records: dict[str, bytes]) -> None:
         self.records = records
         self.asked: list[QueryMessageRequestHeader] = []

@@ -134,8 +134,10 @@ class TransactionChecks:
         state = checked_state(value)
         if state is None:
             log.error(
-                "transaction_check.no_state group=%s id=%s returned=%.100r",
-                self._group, message.msg_id, value,
-            )  # fmt: skip
+                "transaction_check.no_state group=%s id=%s returned=%s",
+                self._group,
+                message.msg_id,
+                f"{value!r:.100}",
+            )
             return TransactionState.UNKNOWN, "the check returned no state"
         return state, ""
