@@ -1,8 +1,9 @@
-"""What holds for all tests: no deadline for properties, and logging left as it was found."""
+"""What holds for all tests: no deadline for properties, Ctrl-C, logging left as it was found."""
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import settings
 # A busy machine is no failure.
 settings.register_profile("kourou", deadline=None)
 settings.load_profile("kourou")
+
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be the commands tried.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
