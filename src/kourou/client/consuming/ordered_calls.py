@@ -232,7 +232,7 @@ class OrderedCall(ListenerCall):
         if outcome is not None and not self._is_told:
             self._is_told = True
             log.warning(
-                "listener.returned_value type=%s",  # returning acknowledges, raising suspends
+                "listener.returned type=%s",  # returning acknowledges, raising suspends
                 type(outcome).__name__,
             )
         return None
