@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FRAMES = 20_000
+FRAMES = 10_000
 
 
 @pytest.mark.slow
