@@ -18,7 +18,7 @@ apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
@@ -118,7 +118,7 @@ class ConsumedTrace:
     cost_ms: int = 0
     is_success: bool = True
     keys: str | None = None
-    outcome: TracedOutcome | None = TracedOutcome.SUCCESS
+    outcome: TracedOutcome | None = None
     at_ms: int | None = None
     group: str | None = None
 
@@ -163,8 +163,15 @@ TraceRecord = SentTrace | ConsumingTrace | ConsumedTrace | TransactionEndTrace |
 
 def encode_trace(record: TraceRecord) -> str:
     """Return the text of a record; characters that end fields within a value become blanks."""
-    fields = _ENCODERS[type(record)](record)
-    return FIELD_END.join(map(_text, fields)) + RECORD_END
+    name = _NAMES[type(record)]
+    layout = _LAYOUTS[name]
+    texts = [name, *(_text(getattr(record, field)) for field, _ in layout.fields)]
+    for tail in layout.tails:
+        values = [getattr(record, field) for field, _ in tail]
+        if all(value is None for value in values):
+            break
+        texts += map(_text, values)
+    return FIELD_END.join(texts) + RECORD_END
 
 
 def decode_traces(body: bytes) -> list[TraceRecord]:
@@ -175,147 +182,27 @@ def decode_traces(body: bytes) -> list[TraceRecord]:
     """
     records: list[TraceRecord] = []
     for line in body.decode(errors="replace").split(RECORD_END):
-        fields = line.split(FIELD_END)
-        decode = _DECODERS.get(fields[0])
-        if decode is None:
-            continue
-        least, read = decode
-        if len(fields) < least:
-            raise MalformedBodyError(f"a {fields[0]} trace has {len(fields)} fields, not {least}")
-        records.append(read(fields))
+        name, *texts = line.split(FIELD_END)
+        layout = _LAYOUTS.get(name)
+        if layout is not None:
+            records.append(_decode(name, layout, texts))
     return records
 
 
-def _encode_sent(one: SentTrace) -> Iterable[object]:
-    host = () if one.client_host is None else (one.client_host,)
-    return (
-        "Pub", one.at_ms, one.region, one.group, one.topic, one.msg_id, one.tags, one.keys,
-        one.store_host, one.body_bytes, one.cost_ms, one.kind, one.offset_msg_id, one.is_success,
-        *host,
-    )  # fmt: skip
-
-
-def _encode_consuming(one: ConsumingTrace) -> Iterable[object]:
-    return (
-        "SubBefore", one.at_ms, one.region, one.group, one.request_id, one.msg_id, one.retries,
-        one.keys,
-    )  # fmt: skip
-
-
-def _encode_consumed(one: ConsumedTrace) -> Iterable[object]:
-    fields = ("SubAfter", one.request_id, one.msg_id, one.cost_ms, one.is_success, one.keys)
-    if one.outcome is None:
-        return fields
-    if one.at_ms is None:
-        return (*fields, one.outcome)
-    return (*fields, one.outcome, one.at_ms, one.group)
-
-
-def _encode_end(one: TransactionEndTrace) -> Iterable[object]:
-    return (
-        "EndTransaction", one.at_ms, one.region, one.group, one.topic, one.msg_id, one.tags,
-        one.keys, one.store_host, one.kind, one.transaction_id, one.state, one.is_from_check,
-    )  # fmt: skip
-
-
-def _encode_recall(one: RecallTrace) -> Iterable[object]:
-    return ("Recall", one.at_ms, one.region, one.group, one.topic, one.msg_id, one.is_success)
-
-
-_ENCODERS: Final[dict[type, Callable[..., Iterable[object]]]] = {
-    SentTrace: _encode_sent,
-    ConsumingTrace: _encode_consuming,
-    ConsumedTrace: _encode_consumed,
-    TransactionEndTrace: _encode_end,
-    RecallTrace: _encode_recall,
-}
-
-
-def _decode_sent(fields: list[str]) -> SentTrace:
-    # The offset id came later than the flag behind it, the client's host last.
-    has_offset_id = len(fields) >= 14
-    ok_at = 13 if has_offset_id else 12
-    return SentTrace(
-        at_ms=_number(fields[1]),
-        region=_value(fields[2]),
-        group=_value(fields[3]),
-        topic=_value(fields[4]),
-        msg_id=_value(fields[5]),
-        tags=_value(fields[6]),
-        keys=_value(fields[7]),
-        store_host=_value(fields[8]),
-        body_bytes=_number(fields[9]),
-        cost_ms=_number(fields[10]),
-        kind=_member(TracedKind, fields[11]),
-        offset_msg_id=_value(fields[12]) if has_offset_id else None,
-        is_success=len(fields) <= ok_at or _flag(fields[ok_at]),
-        client_host=_value(fields[14]) if len(fields) > 14 else None,
-    )
-
-
-def _decode_consuming(fields: list[str]) -> ConsumingTrace:
-    return ConsumingTrace(
-        at_ms=_number(fields[1]),
-        region=_value(fields[2]),
-        group=_value(fields[3]),
-        request_id=_value(fields[4]),
-        msg_id=_value(fields[5]),
-        retries=_number(fields[6]),
-        keys=_value(fields[7]),
-    )
-
-
-def _decode_consumed(fields: list[str]) -> ConsumedTrace:
-    outcome = len(fields) > 6 and bool(fields[6])
-    tells_when = len(fields) > 8
-    return ConsumedTrace(
-        request_id=_value(fields[1]),
-        msg_id=_value(fields[2]),
-        cost_ms=_number(fields[3]),
-        is_success=_flag(fields[4]),
-        keys=_value(fields[5]),
-        outcome=_member(TracedOutcome, fields[6]) if outcome else None,
-        at_ms=_number(fields[7]) if tells_when else None,
-        group=_value(fields[8]) if tells_when else None,
-    )
-
-
-def _decode_end(fields: list[str]) -> TransactionEndTrace:
-    return TransactionEndTrace(
-        at_ms=_number(fields[1]),
-        region=_value(fields[2]),
-        group=_value(fields[3]),
-        topic=_value(fields[4]),
-        msg_id=_value(fields[5]),
-        tags=_value(fields[6]),
-        keys=_value(fields[7]),
-        store_host=_value(fields[8]),
-        kind=_member(TracedKind, fields[9]),
-        transaction_id=_value(fields[10]),
-        state=_value(fields[11]),
-        is_from_check=_flag(fields[12]),
-    )
-
-
-def _decode_recall(fields: list[str]) -> RecallTrace:
-    return RecallTrace(
-        at_ms=_number(fields[1]),
-        region=_value(fields[2]),
-        group=_value(fields[3]),
-        topic=_value(fields[4]),
-        msg_id=_value(fields[5]),
-        is_success=_flag(fields[6]),
-    )
-
-
-_DECODERS: Final[dict[str, tuple[int, Callable[[list[str]], TraceRecord]]]] = {
-    "Pub": (12, _decode_sent),
-    "SubBefore": (8, _decode_consuming),
-    "SubAfter": (6, _decode_consumed),
-    "EndTransaction": (13, _decode_end),
-    "Recall": (7, _decode_recall),
-}
-"""By the first field: how many fields there are at least, and what reads them."""
+def _decode(name: str, layout: _Layout, texts: list[str]) -> TraceRecord:
+    least = len(layout.fields)
+    if len(texts) < least:
+        raise MalformedBodyError(f"a {name} trace has {len(texts) + 1} fields, not {least + 1}")
+    if name == "Pub" and len(texts) == least + 1:
+        texts.insert(least, _NULL)  # the offset id came later than the flag behind it
+    values = {field: read(text) for (field, read), text in zip(layout.fields, texts, strict=False)}
+    at = least
+    for tail in layout.tails:
+        if len(texts) < at + len(tail):
+            break
+        values |= {field: read(texts[at + k]) for k, (field, read) in enumerate(tail)}
+        at += len(tail)
+    return layout.kind(**values)
 
 
 def _text(value: object) -> str:
@@ -350,3 +237,80 @@ def _member(kind: type[Member], text: str) -> Member:
         return kind(_number(text))
     except ValueError:
         raise MalformedBodyError(f"a trace has {kind.__name__} {text}, which is none") from None
+
+
+def _kind(text: str) -> TracedKind:
+    return _member(TracedKind, text)
+
+
+def _outcome(text: str) -> TracedOutcome | None:
+    return _member(TracedOutcome, text) if text else None
+
+
+_Field = tuple[str, Callable[[str], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What stands in a record's text behind its name, in order: attributes, and what reads each.
+
+    Attributes:
+        tails: written as far as one of theirs is not None, and read as far as they are whole.
+    """
+
+    kind: Callable[..., TraceRecord]
+    fields: tuple[_Field, ...]
+    tails: tuple[tuple[_Field, ...], ...] = ()
+
+
+_BEGUN: Final[tuple[_Field, ...]] = (("at_ms", _number), ("region", _value), ("group", _value))
+_MESSAGE: Final[tuple[_Field, ...]] = (*_BEGUN, ("topic", _value), ("msg_id", _value))
+_STORED: Final[tuple[_Field, ...]] = (
+    *_MESSAGE,
+    ("tags", _value),
+    ("keys", _value),
+    ("store_host", _value),
+)
+
+_LAYOUTS: Final[dict[str, _Layout]] = {
+    "Pub": _Layout(
+        SentTrace,
+        (*_STORED, ("body_bytes", _number), ("cost_ms", _number), ("kind", _kind)),
+        ((("offset_msg_id", _value), ("is_success", _flag)), (("client_host", _value),)),
+    ),
+    "SubBefore": _Layout(
+        ConsumingTrace,
+        (
+            *_BEGUN,
+            ("request_id", _value),
+            ("msg_id", _value),
+            ("retries", _number),
+            ("keys", _value),
+        ),
+    ),
+    "SubAfter": _Layout(
+        ConsumedTrace,
+        (
+            ("request_id", _value),
+            ("msg_id", _value),
+            ("cost_ms", _number),
+            ("is_success", _flag),
+            ("keys", _value),
+        ),
+        ((("outcome", _outcome),), (("at_ms", _number), ("group", _value))),
+    ),
+    "EndTransaction": _Layout(
+        TransactionEndTrace,
+        (
+            *_STORED,
+            ("kind", _kind),
+            ("transaction_id", _value),
+            ("state", _value),
+            ("is_from_check", _flag),
+        ),
+    ),
+    "Recall": _Layout(RecallTrace, (*_MESSAGE, ("is_success", _flag))),
+}
+"""By the first field of a record's text."""
+
+_NAMES: Final = {layout.kind: name for name, layout in _LAYOUTS.items()}
