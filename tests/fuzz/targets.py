@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from kourou import protocol
 from kourou.broker.config import BrokerConfig
-from kourou.broker.timer.timer_record import read_timer_record
 from kourou.broker.transactions.op_entries import decode_op, encode_op, split_op
 from kourou.errors import (
     ConfigError,
@@ -58,6 +57,7 @@ from kourou.store.timer.layouts import (
     encode_check,
     encode_unit,
 )
+from kourou.store.timer.timer_record import read_timer_record
 from tests.fuzz import corpus
 
 _INFLATED_MAX: Final = 1 << 20

@@ -21,13 +21,13 @@ from kourou.broker.timer.near_slots import (
     due_of,
     load_slot,
 )
-from kourou.broker.timer.timer_record import RecallKey, read_timer_record
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
+from kourou.store.timer.timer_record import RecallKey, read_timer_record
 
 log = logging.getLogger(__name__)
 

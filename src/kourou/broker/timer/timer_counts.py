@@ -10,10 +10,10 @@ from typing import Final
 from kourou.broker.message_type import DELAY
 from kourou.broker.put import PutResult
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.timer.timer_record import TimerRecord
 from kourou.clock import Clock
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerMetric, TimerMetrics
+from kourou.store.timer.timer_record import TimerRecord
 
 _SAMPLE_MS: Final = 1_000
 

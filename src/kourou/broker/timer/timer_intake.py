@@ -8,7 +8,6 @@ from typing import Final, Protocol
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.timer.near_slots import DueEntry, unit_due_ms
 from kourou.broker.timer.timer_counts import TimerCounts
-from kourou.broker.timer.timer_record import RecallKey, TimerRecord, read_timer_record
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
@@ -17,6 +16,7 @@ from kourou.store.message_store import Asked, Found, MessageStore
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
 from kourou.store.timer.placing import SlotChoice, choose_slot
 from kourou.store.timer.timer_files import TimerFiles
+from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
 
 log = logging.getLogger(__name__)
 

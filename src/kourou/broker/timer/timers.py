@@ -39,7 +39,6 @@ from kourou.broker.timer.scheduling import TimerSends
 from kourou.broker.timer.slots_in_memory import FAILED_RETRY_MS, SlotsInMemory
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
-from kourou.broker.timer.timer_record import RecallKey, due_timer_draft, read_timer_record
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
@@ -49,6 +48,7 @@ from kourou.store.message_store import MessageStore
 from kourou.store.timer.delivered import DeliveryKey
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
+from kourou.store.timer.timer_record import RecallKey, due_timer_draft, read_timer_record
 
 log = logging.getLogger(__name__)
 
