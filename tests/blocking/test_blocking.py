@@ -18,10 +18,12 @@ import pytest
 import kourou
 from kourou import (
     ConsumeFromWhere,
+    DeadLetter,
     Message,
     MessageExt,
     ProducerConfig,
     PushConsumerConfig,
+    RetryLater,
     blocking,
 )
 from kourou.blocking.background import background
@@ -148,6 +150,28 @@ def test_a_loop_over_a_consumer_acknowledges_each_message_by_asking_for_the_next
         lag = admin.describe_group("looping").lag
     assert sorted(got) == [b"0", b"1", b"2"]
     assert lag == 1, "the message at the break was not acknowledged"
+
+
+def test_a_loop_gives_back_what_it_cannot_consume(namesrv: str) -> None:
+    send(namesrv, "GivenBack", 2)
+    got = []
+
+    consumer = blocking.PushConsumer("giving", namesrv, config=FROM_FIRST)
+    consumer.subscribe("GivenBack")
+    with consumer:
+        for message in consumer:
+            got.append((message.body, message.reconsume_times))
+            if len(got) == 3:
+                break
+            if message.body == b"0":
+                consumer.give_back(message, RetryLater(delay_ms=1))
+            else:
+                consumer.give_back(message, DeadLetter("not that one"))
+
+    with blocking.AdminClient(namesrv) as admin:
+        [dead] = admin.dead_letters("giving")
+    assert got[-1] == (b"0", 1)
+    assert (dead.message.body, dead.reason) == (b"1", "not that one")
 
 
 def test_polling_gives_messages_to_a_program_that_asks(namesrv: str) -> None:

@@ -48,4 +48,5 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
     resume = calls(AsyncPushConsumer.resume)
     is_paused = calls(AsyncPushConsumer.is_paused)
     reconfigure = calls(AsyncPushConsumer.reconfigure)
+    give_back = waits(AsyncPushConsumer.give_back)
     run_forever = waits(AsyncPushConsumer.run_forever)

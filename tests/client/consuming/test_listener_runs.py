@@ -67,13 +67,14 @@ async def consuming(
     (consumer.listen_in_batches if in_batches else consumer.listen)(listener)
     assert consumer._call is not None
     assert consumer._threads is not None
+    consumer._instance.tasks = BackgroundTasks()
     consumption = ConcurrentConsumption(
         consumer._call,
         config,
         clock=SystemClock(),
         ready=consumer._ready,
         acknowledgements=consumer._acknowledgements,
-        tasks=BackgroundTasks(),
+        giving_back=consumer._giving_back,
     )
     consumption.start()
     try:

@@ -20,12 +20,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
-from kourou.client.background import BackgroundTasks
 from kourou.client.consuming.acknowledgements import Acknowledgements
 from kourou.client.consuming.consume_hooks import ConsumeContext
 from kourou.client.consuming.consume_watch import ConsumeWatch
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import Delivery, ReadyMessages
+from kourou.client.consuming.giving_back import GivingBack
 from kourou.client.consuming.listener_runs import (
     ENDING,
     THREAD_PATIENCE_S,
@@ -33,7 +33,7 @@ from kourou.client.consuming.listener_runs import (
     ListenerRuns,
     Unfinished,
 )
-from kourou.client.consuming.redelivery import Redelivery, is_instruction, redelivery_of
+from kourou.client.consuming.redelivery import is_instruction, redelivery_of
 from kourou.client.consuming.returned_values import ReturnedValues, check_listener
 from kourou.client.consuming.workers import Workers
 from kourou.clock import Clock
@@ -182,8 +182,8 @@ class ConcurrentConsumption:
         config: number of workers, size of batches, timeouts.
         clock: says since when a listener has a message.
         ready: where the messages come from.
-        acknowledgements: where the outcomes go.
-        tasks: ends with the consumer.
+        acknowledgements: told what is done.
+        giving_back: told what is not.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class ConcurrentConsumption:
         clock: Clock,
         ready: ReadyMessages,
         acknowledgements: Acknowledgements,
-        tasks: BackgroundTasks,
+        giving_back: GivingBack,
     ) -> None:
         self._call = call
         self._config = config
@@ -202,7 +202,7 @@ class ConcurrentConsumption:
         self._clock = clock
         self._ready = ready
         self._acknowledgements = acknowledgements
-        self._tasks = tasks
+        self._giving_back = giving_back
         self._runs: ListenerRuns | None = None
         work = self._work if call.is_batch else self._work_in_runs
         self._workers = Workers(work, "listener")
@@ -324,34 +324,8 @@ class ConcurrentConsumption:
         how = None if error is None else redelivery_of(error, delivery.message)
         if how is None:
             self._acknowledgements.acknowledge(delivery)
-        elif not await self._acknowledgements.give_back(delivery, how):
-            self._deliver_later(delivery, how)
-
-    def _deliver_later(self, delivery: Delivery, how: Redelivery) -> None:
-        """Deliver the message again from memory, after a while; till then it stays held.
-
-        Not before the time that its listener asked for: such a message is given back when a broker
-        takes it.
-        """
-        process_queue, message = delivery.process_queue, delivery.message
-        process_queue.postpone(message)
-        delay_s = self._config.local_retry_delay_ms / 1000
-
-        async def deliver() -> None:
-            await asyncio.sleep(delay_s)
-            self._ready.put(process_queue, (message,))
-
-        async def give_back() -> None:
-            while True:
-                await asyncio.sleep(delay_s)
-                if await self._acknowledgements.give_back(delivery, how):
-                    return
-
-        if how.is_asked_for:
-            self._tasks.start(give_back, "give back again")
         else:
-            message.reconsume_times += 1
-            self._tasks.start(deliver, "local retry")
+            await self._giving_back.give_back(delivery, how)
 
 
 def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:

@@ -26,8 +26,9 @@ from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
 from kourou.client.consuming.delivery import ReadyMessages
 from kourou.client.consuming.flow_control import FlowControl
+from kourou.client.consuming.giving_back import GivingBack
 from kourou.client.consuming.held_queues import HeldQueues
-from kourou.client.consuming.iteration import Iteration, MessageLoop
+from kourou.client.consuming.iteration import Iterating, Iteration
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening import Listening
 from kourou.client.consuming.local_offsets import make_offsets
@@ -54,7 +55,7 @@ BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
 """Java's, of a consumer that broadcasts and has no name of its own."""
 
 
-class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
+class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     """Consumes topics as one member of a group: each message goes to one member.
 
     Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
@@ -79,7 +80,10 @@ class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
 
         async with consumer:
             async for message in consumer:
-                await charge(message)
+                try:
+                    await charge(message)
+                except PaymentsDownError:
+                    await consumer.give_back(message, RetryLater(delay_ms=60_000))
 
     A listener or loop body that never ends holds back the commits of its queue, which then is
     pulled no further than `consume_max_span`; after `consume_timeout_ms` the message is given back.
@@ -142,8 +146,15 @@ class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
         acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
         self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
         self._watch = ConsumeWatch(self.group, config.consume_timeout_ms, self._hooks, self._stats)
+        self._giving_back = GivingBack(
+            instance, self._acknowledgements, self._ready, config.local_retry_delay_ms
+        )
         self._iteration = Iteration(
-            self._ready, self._acknowledgements, instance.runtime.clock, self._watch
+            self._ready,
+            self._acknowledgements,
+            self._giving_back,
+            instance.runtime.clock,
+            self._watch,
         )
         self._held = HeldQueues(
             instance,
@@ -277,18 +288,6 @@ class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
         self._instance.check_open()
         await self._closed.wait()
 
-    def __aiter__(self) -> MessageLoop:
-        """Return a loop over the messages, which ends when the consumer closes.
-
-        Raises:
-            ClosedError: the consumer is closed, or was never started.
-            UsageError: it has a listener.
-        """
-        self._instance.check_open()
-        if self._call is not None:
-            raise UsageError("the consumer has a listener: messages go there")
-        return self._iteration.messages()
-
     # Joining and leaving
 
     def _acquire_group(self) -> None:
@@ -317,7 +316,7 @@ class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
             clock=self._instance.runtime.clock,
             ready=self._ready,
             acknowledgements=self._acknowledgements,
-            tasks=tasks,
+            giving_back=self._giving_back,
         )
         self._consumption.start()
 
@@ -359,6 +358,9 @@ class PushConsumer(Lifetime, Listening, FlowControl, Consumer):
     def _check_new(self, action: str) -> None:
         if not self._instance.is_new:
             raise UsageError(f"{action} before the start, not after")
+
+    def _has_listener(self) -> bool:
+        return self._call is not None
 
     # What brokers and loops ask
 
