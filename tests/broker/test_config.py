@@ -8,6 +8,7 @@ import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.topics import system_topics
 from kourou.errors import ConfigError
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.transport_config import TransportConfig
@@ -93,6 +94,12 @@ def test_the_store_gets_the_delay_levels_of_the_broker() -> None:
     assert config.store_config.delay_levels_ms == (2_000, 60_000)
 
 
+def test_the_name_of_a_broker_may_begin_with_its_machine_room() -> None:
+    config = BrokerConfig(broker_name=f"room-1@{'b' * 120}")
+
+    assert config.broker_name in [topic.name for topic in system_topics(config)]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -100,6 +107,11 @@ def test_the_store_gets_the_delay_levels_of_the_broker() -> None:
         ({"port": -1}, "port"),
         ({"broker_id": 1}, "replication is not built yet"),
         ({"broker_name": "not a name"}, "broker_name"),
+        ({"broker_name": "room-1@"}, "broker_name"),
+        ({"broker_name": "@broker-a"}, "broker_name"),
+        ({"broker_name": "a@b@c"}, "broker_name"),
+        ({"broker_name": f"room-1@{'b' * 121}"}, "broker_name"),
+        ({"cluster_name": "room-1@cluster"}, "cluster_name"),
         ({"cluster_name": ""}, "cluster_name"),
         ({"register_interval_ms": 5}, "register_interval_ms"),
         ({"broker_permission": 1}, "broker_permission"),

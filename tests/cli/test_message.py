@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kourou.testing.process import Outcome
+from kourou.testing.process import Outcome, Serving
 
 pytestmark = pytest.mark.slow
 Kourou = Callable[..., Outcome]
@@ -169,3 +170,22 @@ def test_a_topic_that_does_not_exist_is_named(kourou: Kourou) -> None:
         missing = kourou("message", *args)
         assert (missing.code, missing.out) == (1, "")
         assert "f-nothing" in missing.err
+
+
+def test_a_message_is_shown_by_its_place_in_a_broker_of_a_machine_room(
+    command: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("brokerName=room-1@broker-a\n")
+    for _ in range(2):  # its store opens again
+        with Serving.start(tmp_path / "store", "--config", str(config), "--no-console") as serving:
+
+            def kourou(*args: str, namesrv: str = serving.namesrv) -> Outcome:
+                return command(*args, environ={"KOUROU_NAMESRV": namesrv})
+
+            receipt = send(kourou, "f-room", "hello", queues=1)[0]
+            assert receipt["broker"] == "room-1@broker-a"
+            place = f"room-1@broker-a/0@{receipt['queue_offset']}"
+            [shown] = document(kourou("message", "show", "f-room", place, "--json"))
+            assert shown["body"] == "hello"
+            assert serving.stop().code == 0

@@ -288,11 +288,17 @@ _POSITIVE: Final = (
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Refuse a name of broker, cluster or traces that could not be the topic that it makes."""
+    """Refuse a name of broker, cluster or traces that could not be the topic that it makes.
+
+    A broker's may begin with a machine room, `room1@broker-a`, by which clients allocate queues.
+    """
     for name in ("broker_name", "cluster_name", "msg_trace_topic_name"):
         value = getattr(config, name)
+        parts = value.split("@", 1) if name == "broker_name" else (value,)
         try:
-            check_topic(value)
+            for part in parts:
+                check_topic(part)
+            check_topic(value.replace("@", "-", len(parts) - 1))  # its length as a whole
         except ValueError as error:
             raise ConfigError(f"{name} is {value!r}: {error}") from None
 

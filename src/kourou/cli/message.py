@@ -51,7 +51,7 @@ app = typer.Typer(
     help="Find single messages, and print those of a time.",
 )
 
-_PLACE: Final = re.compile(r"([^/@]+)/([0-9]{1,9})@([0-9]{1,18})")
+_PLACE: Final = re.compile(r"([^/]+)/([0-9]{1,9})@([0-9]{1,18})")
 _PORT_MAX: Final = 65_535
 
 SHOW_HELP: Final = """\
