@@ -187,6 +187,39 @@ def test_a_reply_is_handed_on_although_the_disk_fails(golden: Golden) -> None:
     run_replies(test)
 
 
+def test_a_reply_without_a_queue_is_stored_in_one_of_its_topic_and_counted(golden: Golden) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+    request.ext_fields |= {"e": "-1", "j": "2"}
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        answer = await rig.ask(request)
+        assert (answer.code, answer.ext_fields["queueId"]) == (0, "0")
+        assert len(rig.stored()) == 1
+        ((topic, (counted,)),) = rig.parts.stats.puts()
+        assert (topic, counted.messages) == (REPLIES, 1)
+        ((_, pushed),) = rig.pushed
+        assert pushed.ext_fields["reconsumeTimes"] == "2"
+
+    run_replies(test)
+
+
+@pytest.mark.parametrize(("is_late", "durability"), [(False, "DISK"), (True, "MEMORY")])
+def test_an_answer_says_of_a_stored_reply_how_safe_it_is(
+    golden: Golden, durability: str, *, is_late: bool
+) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        if is_late:
+            rig.parts.flusher.stall()
+        answer = await rig.ask(request)
+        assert (answer.code, answer.ext_fields["KOUROU_DURABILITY"]) == (0, durability)
+
+    run_replies(test)
+
+
 def test_without_storing_the_answer_names_no_place(golden: Golden) -> None:
     request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
 
