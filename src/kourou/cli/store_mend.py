@@ -20,9 +20,10 @@ from kourou.store.tools.rebuild import rebuild as rebuild_store
 from kourou.store.tools.truncate import Truncation, plan_truncation, truncate_log
 
 REBUILD_HELP: Final = """\
-Make the consume queues and the key index of the store in PATH again, from its log.
+Make the consume queues, the key index and the timer files of the store in PATH again, from its log.
 
-For a store whose queues or index were lost or damaged; its messages are not touched. It may be
+For a store of which such files were lost or damaged; its messages are not touched. Messages that
+wait for their time wait on; those whose time has come are delivered at the next start. It may be
 interrupted: the next start of a broker goes on. A queue of which the log has no message any more
 keeps its files.
 
@@ -64,6 +65,10 @@ def rebuild(path: StorePath, *, as_json: AsJson = False) -> None:
         f"{output.counted(rebuilt.index_files, 'index file')} made again from "
         f"{output.counted(rebuilt.records, 'message')}"
     )
+    if rebuilt.timers:
+        output.print_line(
+            f"{output.counted(rebuilt.timers, 'message')} of them wait for their time"
+        )
     if rebuilt.damaged:
         say(f"warning: {output.counted(rebuilt.damaged, 'part')} of the log cannot be read")
         say(f"  `kourou store check {path}` names them")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -13,8 +14,13 @@ from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
+from kourou.store.timer.remaking import forget_timers
+from kourou.store.timer.timer_files import TIMER_CHECK
+from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.tools.check import check_store
+from kourou.store.tools.rebuild import rebuild
 from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from tests.broker.delay_rig import messages
@@ -149,12 +155,32 @@ async def _flush(parts: BrokerParts) -> None:
             pass
 
 
-def assert_outlived(seed: int, *, is_killed: bool) -> None:
+def lose_nothing(_disk: SimDisk) -> None:
+    """Leave the files as they are."""
+
+
+def lose_check_file(disk: SimDisk) -> None:
+    disk.unlink(TIMER_CHECK)
+
+
+def lose_timer_log(disk: SimDisk) -> None:
+    for name in disk.list(TIMER_LOG):
+        disk.unlink(f"{TIMER_LOG}/{name}")
+
+
+def rebuild_all(disk: SimDisk) -> None:
+    rebuild(disk, EPOCH_MS, pid=1)
+
+
+def assert_outlived(
+    seed: int, *, is_killed: bool, lose: Callable[[SimDisk], object] = lose_nothing
+) -> None:
     async def main() -> None:
         lives = Lives(seed)
         for _ in range(LIVES):
             await lives.live_and_die(is_killed=is_killed)
             await asyncio.sleep(lives.dice.choice((0, 0.5, 7)))
+            lose(lives.disk)
         await lives.live_on()
 
     run_virtual(main())
@@ -168,3 +194,12 @@ def test_kills_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*range(100, 106), 143, 149, 159])
 def test_power_cuts_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
     assert_outlived(seed, is_killed=False)
+
+
+@pytest.mark.parametrize("lose", [lose_check_file, lose_timer_log, forget_timers, rebuild_all])
+@pytest.mark.parametrize("seed", [201, 202, 203])
+def test_timer_files_that_are_gone_are_made_anew_of_the_log(
+    seed: int, lose: Callable[[SimDisk], object]
+) -> None:
+    # A rebuild takes all that it reads for durable, also behind what a power cut left out.
+    assert_outlived(seed, is_killed=bool(seed % 2) or lose is rebuild_all, lose=lose)

@@ -7,7 +7,8 @@ from typing import Final
 
 from kourou.errors import ConfigError
 from kourou.store.timer.layouts import BLANK, UNIT_BYTES
-from kourou.store.timer.placing import ROLL_WINDOW_SLOTS_MAX
+from kourou.store.timer.placing import ROLL_WINDOW_SLOTS, ROLL_WINDOW_SLOTS_MAX
+from kourou.store.timer.timer_log import LOG_FILE_BYTES
 
 _YEAR_S: Final = 366 * 86_400
 
@@ -26,14 +27,14 @@ class TimerConfig:
     timer_max_delay_sec: int = field(default=10 * _YEAR_S, metadata={"live": True})
     """The longest delay that is taken, in seconds. Java's default is three days; here a longer one
     rolls on. The limit only catches times in microseconds."""
-    timer_roll_window_slot: int = 2 * 86_400
+    timer_roll_window_slot: int = ROLL_WINDOW_SLOTS
     """A message that waits for so many seconds or more is stored again on the way, so that it never
     is among those that expire; with a short `fileReservedTime`, after two thirds of that."""
     timer_flush_interval_ms: int = 1_000
     """How often the timer's progress is made durable, in ms; after a kill -9 what came since is
     read again from topic and log."""
     timer_log_file_bytes: int = field(
-        default=100 * 1024 * 1024, metadata={"key": "mappedFileSizeTimerLog"}
+        default=LOG_FILE_BYTES, metadata={"key": "mappedFileSizeTimerLog"}
     )
     """Bytes of one file of a new timer log, which is sparse: 52 bytes a message. A log that is
     there keeps its size."""

@@ -14,14 +14,13 @@ from kourou.model.topic import TIMER_TOPIC
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import Asked, Found, MessageStore
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
-from kourou.store.timer.placing import SlotChoice, choose_slot
+from kourou.store.timer.placing import SlotChoice, choose_slot, roll_window_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
 
 log = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 1024 * 1024
-_HOUR_MS: Final = 3_600_000
 
 
 class TakenIn(Protocol):
@@ -133,8 +132,6 @@ class TimerIntake:
         now_ms = self._clock.now_ms()
         choice = choose_slot(timer.out_at_ms, now_ms, self.files.read_at_ms, self._window_ms())
         unit = timer.unit(choice.second * PRECISION_MS, now_ms)
-        if choice.second * PRECISION_MS != timer.out_at_ms and not choice.is_roll:
-            unit = unit._replace(due_at_ms=timer.due_at_ms)  # late: its time is before its slot
         is_new = self.files.wheel.slot(choice.second) is None
         self.files.add(choice, unit)
         self.files.queue_offset = timer.header.queue_offset + 1
@@ -170,8 +167,7 @@ class TimerIntake:
         self.files.add(SlotChoice(second, entry.is_roll), unit)
 
     def _window_ms(self) -> int:
-        """Return how long a message may wait in one place."""
         config = self._config.now
-        kept_ms = config.store.retention.file_reserved_hours * _HOUR_MS
-        window_ms = config.timer.timer_roll_window_slot * PRECISION_MS
-        return max(2 * PRECISION_MS, min(window_ms, kept_ms * 2 // 3))
+        return roll_window_ms(
+            config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
+        )

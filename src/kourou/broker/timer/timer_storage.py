@@ -19,6 +19,8 @@ from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.delivered import DeliveryKey, delivered_since
+from kourou.store.timer.placing import roll_window_ms
+from kourou.store.timer.remaking import find_waiting, forget_timers, remake_timers
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
 
 log = logging.getLogger(__name__)
@@ -64,13 +66,12 @@ class TimerStorage:
 
     def _open(self) -> TimerFiles:
         config, run = self._config.now, self._store.recovery.last_run
-        files = TimerFiles.open(
-            self._disk,
-            config.timer.timer_log_file_bytes,
-            self._clock.now_ms(),
-            self._queue_offset_of,
-            was_clean=run.was_clean,
-        )
+        files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
+        reason = files.lost(self._store.max_offset(TIMER_TOPIC, 0))
+        if reason is not None:
+            return self._remade(reason)
+        now_ms = self._clock.now_ms()
+        files.recover(now_ms, self._queue_offset_of, was_clean=run.was_clean)
         if files.scan_from is not None and files.scan_from < self._store.written_position:
             segment_bytes = config.store.commitlog_segment_bytes
             self.delivered = delivered_since(self._disk, segment_bytes, files.scan_from)
@@ -81,6 +82,22 @@ class TimerStorage:
             files.read_at_ms, files.queue_offset, files.wheel.count, self.delivered.total(),
         )  # fmt: skip
         return files
+
+    def _remade(self, reason: str) -> TimerFiles:
+        """Make the files anew, of the whole log."""
+        log.warning("timer_files.lost reason=%s", reason)
+        config, store = self._config.now, self._store
+        forget_timers(self._disk)
+        return remake_timers(
+            self._disk,
+            find_waiting(self._disk, config.store.commitlog_segment_bytes),
+            store.read_record,
+            self._clock.now_ms(),
+            log_file_bytes=config.timer.timer_log_file_bytes,
+            window_ms=roll_window_ms(
+                config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
+            ),
+        )
 
     def _begin(self, files: TimerFiles) -> None:
         """Note, before anything is delivered, where deliveries begin: nobody did so yet."""

@@ -23,6 +23,7 @@ from kourou.errors import MalformedMessageError
 from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RecordHeader
 from kourou.store.formats import BLANK_BYTES, RECORD_START
 from kourou.store.log.record_seal import read_checked
+from kourou.store.paths import COMMITLOG, file_name
 from kourou.store.state.store_sizes import LogFile
 
 Progress = Callable[[int, int], None]
@@ -124,6 +125,24 @@ def damage_in(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
             yield piece
     if rest is not None:
         yield rest
+
+
+def read_log_record(disk: Disk, segment_bytes: int, position: int) -> bytes | None:
+    """Return the bytes that begin at a byte of the log and are as long as they say; None if none.
+
+    What they are is not checked.
+
+    Raises:
+        OSError: the file cannot be read, but for one that is not there.
+    """
+    at = position % segment_bytes
+    name = f"{COMMITLOG}/{file_name(position - at)}"
+    try:
+        head = disk.read(name, at, RECORD_START.size)
+        size = RECORD_START.unpack(head)[0] if len(head) == RECORD_START.size else 0
+        return disk.read(name, at, size) if 0 < size <= segment_bytes - at else None
+    except FileNotFoundError:
+        return None
 
 
 class _FileWalk:

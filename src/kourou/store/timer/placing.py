@@ -12,7 +12,9 @@ from kourou.store.timer.layouts import PRECISION_MS, SLOTS
 
 BLANK_SLOTS: Final = 60
 """Slots of the wheel that stay empty between the last one that is used and the first."""
+ROLL_WINDOW_SLOTS: Final = 2 * 86_400
 ROLL_WINDOW_SLOTS_MAX: Final = SLOTS // 2 - BLANK_SLOTS
+_HOUR_MS: Final = 3_600_000
 
 
 class SlotChoice(NamedTuple):
@@ -45,6 +47,17 @@ def exact_due_ms(slot_at_ms: int, due_at_ms: int) -> int:
     """
     end = slot_at_ms + PRECISION_MS
     return due_at_ms if slot_at_ms < due_at_ms <= end else end
+
+
+def roll_window_ms(window_slots: int, reserved_hours: int) -> int:
+    """Return how long a message may wait in one place: less than its record is kept.
+
+    Args:
+        window_slots: how long is asked for, in slots.
+        reserved_hours: how long records are kept.
+    """
+    kept_ms = reserved_hours * _HOUR_MS
+    return max(2 * PRECISION_MS, min(window_slots * PRECISION_MS, kept_ms * 2 // 3))
 
 
 def choose_slot(out_at_ms: int, now_ms: int, read_at_ms: int, window_ms: int) -> SlotChoice:

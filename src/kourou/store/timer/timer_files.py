@@ -37,7 +37,7 @@ from kourou.store.timer.layouts import (
     encode_check,
 )
 from kourou.store.timer.placing import BLANK_SLOTS, SlotChoice
-from kourou.store.timer.timer_log import TimerLog
+from kourou.store.timer.timer_log import TIMER_LOG, TimerLog
 from kourou.store.timer.wheel import PAGE_BYTES, TimerWheel
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,8 @@ class TimerFiles:
         self.is_frozen = False
         self._has_wheel_file = disk.exists(TIMER_WHEEL)
         self._has_check_file = disk.exists(TIMER_CHECK)
+        if self._has_check_file:
+            self.check = decode_check(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
 
     @classmethod
     def open(
@@ -117,21 +119,36 @@ class TimerFiles:
             OSError: a file cannot be read or written.
         """
         files = cls(disk, log_file_bytes)
-        now_at_ms = now_ms // PRECISION_MS * PRECISION_MS
-        if files._has_check_file:
-            files.check = decode_check(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
-        check = files.check
-        files.read_at_ms = check.read_at_ms // PRECISION_MS * PRECISION_MS
-        if not check.read_at_ms:
-            has_log = files.log.segments.end > files.log.segments.first
-            back_ms = (SLOTS // 2 - BLANK_SLOTS) * PRECISION_MS
-            files.read_at_ms = now_at_ms - back_ms if has_log else now_at_ms
-        files.queue_offset = max(0, check.queue_offset)
-        if check.scan_from is not None:
-            files._recover_ours(was_clean=was_clean)
-        else:
-            files._recover_javas(queue_offset_of)
+        files.recover(now_ms, queue_offset_of, was_clean=was_clean)
         return files
+
+    def lost(self, topic_end: int) -> str | None:
+        """Return why what is there does not say what waits; None if it does.
+
+        Args:
+            topic_end: the queue offset behind the last message of the timer topic.
+        """
+        check, end = self.check, self.log.segments.end
+        if not check.read_at_ms:
+            return f"{TIMER_CHECK} says nothing" if topic_end else None
+        if check.log_position > end:
+            return f"{TIMER_LOG} ends at byte {end}, not at {check.log_position}"
+        return None
+
+    def recover(self, now_ms: int, queue_offset_of: QueueOffsetOf, *, was_clean: bool) -> None:
+        """Make wheel and log agree with the check file. Arguments and errors as of `open`."""
+        now_at_ms = now_ms // PRECISION_MS * PRECISION_MS
+        check = self.check
+        self.read_at_ms = check.read_at_ms // PRECISION_MS * PRECISION_MS
+        if not check.read_at_ms:
+            has_log = self.log.segments.end > self.log.segments.first
+            back_ms = (SLOTS // 2 - BLANK_SLOTS) * PRECISION_MS
+            self.read_at_ms = now_at_ms - back_ms if has_log else now_at_ms
+        self.queue_offset = max(0, check.queue_offset)
+        if check.scan_from is not None:
+            self._recover_ours(was_clean=was_clean)
+        else:
+            self._recover_javas(queue_offset_of)
 
     # Recovery
 
@@ -162,8 +179,9 @@ class TimerFiles:
             self.queue_offset = max(self.queue_offset, known + 1)
         self._write_wheel(self.wheel.take_dirty())
         self.log.cut(end)
-        for name in self._snapshots():
-            self._disk.unlink(name)
+        for name in self._disk.list(""):
+            if name != TIMER_WHEEL and is_wheel_file(name):
+                self._disk.unlink(name)
 
     def _take_up(self, position: int, unit: TimerUnit) -> None:
         """Let a unit be in its slot, if it is not yet."""
@@ -329,6 +347,12 @@ class TimerFiles:
             self._disk.write(TIMER_WHEEL, at, [page])
         self._sync([TIMER_WHEEL], [] if self._has_wheel_file else [""])
         self._has_wheel_file = True
+
+
+def is_wheel_file(name: str) -> bool:
+    """Return whether a file is the wheel, one of Java's snapshots of it, or half a snapshot."""
+    rest = name.removeprefix(_SNAPSHOT).removesuffix(".tmp")
+    return name == TIMER_WHEEL or (name.startswith(_SNAPSHOT) and rest.isdecimal())
 
 
 def _pages(disk: Disk, name: str) -> Iterator[tuple[int, bytes]]:

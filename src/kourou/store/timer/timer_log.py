@@ -25,6 +25,8 @@ from kourou.store.timer.layouts import (
 )
 
 TIMER_LOG: Final = "timerlog"
+LOG_FILE_BYTES: Final = 100 * 1024 * 1024
+"""Of one file of a new log, as in Java."""
 _READ_BYTES: Final = 64 * 1024
 _READ_UNITS_MIN: Final = 64
 
@@ -226,5 +228,8 @@ def _size_there(disk: Disk) -> int:
     names = [name for name in disk.list(TIMER_LOG) if parse_file_name(name) is not None]
     sizes = {disk.size(f"{TIMER_LOG}/{name}") for name in names} - {0}
     if len(sizes) > 1:
-        raise StoreConfigError(f"{TIMER_LOG}: its files have sizes {sorted(sizes)}; one is needed")
+        raise StoreConfigError(
+            f"{TIMER_LOG}: its files have sizes {sorted(sizes)}, and must have one; "
+            "`kourou store rebuild` makes them anew"
+        )
     return next(iter(sizes), 0)

@@ -25,13 +25,24 @@ from kourou.store.config import StoreConfig
 from kourou.store.formats import Checkpoint
 from kourou.store.index.index_file import HEADER, HEADER_BYTES
 from kourou.store.index.key_index import IndexStep
+from kourou.store.log.log_walk import read_log_record
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import CHECKPOINT, INDEX, LOCK
 from kourou.store.recovery.recovery import Progress
+from kourou.store.retention import RetentionConfig
 from kourou.store.state.abort_file import note_failed_sync, read_last_run, write_abort
 from kourou.store.state.checkpoint import create_checkpoint, save_checkpoint
 from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.store_sizes import find_sizes
 from kourou.store.state.store_state import StoreStateFile
+from kourou.store.timer.placing import ROLL_WINDOW_SLOTS, roll_window_ms
+from kourou.store.timer.remaking import (
+    WaitingTimers,
+    find_waiting,
+    forget_timers,
+    remake_timers,
+)
+from kourou.store.timer.timer_log import LOG_FILE_BYTES
 
 
 @contextmanager
@@ -118,6 +129,38 @@ def recover_and_close(
         raise
     store.close(now_ms)
     return store
+
+
+def remake_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None = None) -> int:
+    """Make the timer's files of a closed store anew, of its log; return how many messages wait.
+
+    A store without messages in the timer topic gets none.
+
+    Args:
+        disk: the store's.
+        now_ms: the time.
+        waiting: what the log told already; None reads it.
+
+    Raises:
+        StoreLockedError: somebody has it open.
+        OSError: a file cannot be read or written; the next start makes them.
+    """
+    with locked(disk):
+        segment_bytes = find_sizes(disk).segment_bytes
+        if waiting is None:
+            waiting = find_waiting(disk, segment_bytes)
+        forget_timers(disk)
+        if not waiting.queue_offset:
+            return 0
+        timers = remake_timers(
+            disk,
+            waiting,
+            lambda position: read_log_record(disk, segment_bytes, position),
+            now_ms,
+            log_file_bytes=LOG_FILE_BYTES,
+            window_ms=roll_window_ms(ROLL_WINDOW_SLOTS, RetentionConfig().file_reserved_hours),
+        )
+        return timers.wheel.count
 
 
 def config_of(disk: Disk) -> StoreConfig:

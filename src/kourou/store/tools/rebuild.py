@@ -1,13 +1,13 @@
-"""Making the consume queues and the key index of a closed store again, from its log.
+"""Making what is derived from the log of a closed store again: queues, key index, timer files.
 
-Both are derived from the log, so that they may go at any time, if what remembers how far they are
-durable goes first:
+They may go at any time, if what remembers how far they are durable goes first:
 
     step       a crash after it leaves
     note       a store that recovers at the next start
     lower      the same: the checkpoint names no record, so that recovery reads the whole log
     remove     queues and index partly gone: that recovery makes them again
-    recover    queues, index and log agree: the store in order
+    recover    queues, index and log agree
+    timers     the store in order; amid it no timer files, which the next start makes
 
 Queues of which the log has no record keep their files: these alone know the next offset. So do
 all queues where the log is damaged: they are written over. A queue file that no store of these
@@ -39,11 +39,13 @@ from kourou.store.queues.dispatch import is_visible, light_queues
 from kourou.store.queues.topic_names import named_topics
 from kourou.store.state.store_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
+from kourou.store.timer.remaking import WaitingTimers
 from kourou.store.tools.mending import (
     locked,
     lower_checkpoint,
     note_change,
     recover_and_close,
+    remake_closed_timers,
     remove_index_from,
 )
 
@@ -57,30 +59,36 @@ class Rebuilt:
         records: of the log, whole.
         damaged: spans of the log that could not be read.
         index_files: how many there are now.
+        timers: messages that wait for their time.
     """
 
     queues: int
     records: int
     damaged: int
     index_files: int
+    timers: int
 
 
 def rebuild(disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = None) -> Rebuilt:
-    """Make queues and index again; nobody may have the store open.
+    """Make queues, index and timer files again; nobody may have the store open.
 
     Raises:
         StoreLockedError: somebody has it open; nothing was changed.
         StoreError: the store cannot be opened after; what is missing is made by the next start.
         OSError: a file cannot be read or written; the same.
     """
+    waiting = WaitingTimers()
     with locked(disk):
-        records, damaged = _forget_derived(disk, pid, progress)
+        records, damaged = _forget_derived(disk, pid, progress, waiting)
     store = recover_and_close(disk, now_ms, pid=pid, progress=progress)
     queues = sum(map(len, store.queues().values()))
-    return Rebuilt(queues, records, damaged, len(disk.list(INDEX)))
+    timers = remake_closed_timers(disk, now_ms, waiting)
+    return Rebuilt(queues, records, damaged, len(disk.list(INDEX)), timers)
 
 
-def _forget_derived(disk: Disk, pid: int, progress: Progress | None) -> tuple[int, int]:
+def _forget_derived(
+    disk: Disk, pid: int, progress: Progress | None, waiting: WaitingTimers
+) -> tuple[int, int]:
     """Remove what the next start makes again; return how many records the log has, and damages."""
     files = log_files(disk, COMMITLOG)
     queues: set[tuple[str, int]] = set()
@@ -96,6 +104,7 @@ def _forget_derived(disk: Disk, pid: int, progress: Progress | None) -> tuple[in
             queues.add((header.topic, header.queue_id))
             start = header.properties_start
             properties = piece.buffer[start : start + header.properties_size]
+            waiting.take(header, properties)
             queues.update((name, 0) for name, _ in light_queues(properties))
     _note(disk, pid, {topic for topic, _ in queues}, end)
     # Known durable is what was read, so that recovery steps over damage and does not cut there.

@@ -7,8 +7,10 @@ itself; or to undo what came after a moment.
     note       a store that recovers at the next start, nothing cut
     lower      the same: the checkpoint names the last record that stays
     index      the same; index files that knew of what goes are made again
+    timers     no timer files: the next start makes them of the log
     cut        segments removed from the last one back: a shorter end, or all of it cut
-    recover    queues cut as the log is; the store in order
+    recover    queues cut as the log is
+    remake     timer files made of what is left; the store in order
 
 Offsets of groups are clamped when a broker starts.
 """
@@ -25,11 +27,13 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.queues.dispatch import is_visible
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.store.state.store_sizes import LogFile, find_sizes, log_files
+from kourou.store.timer.remaking import forget_timers
 from kourou.store.tools.mending import (
     locked,
     lower_checkpoint,
     note_change,
     recover_and_close,
+    remake_closed_timers,
     remove_index_from,
 )
 
@@ -123,8 +127,10 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
         note_change(disk, pid)
         lower_checkpoint(disk, _lowered(checkpoint, plan))
         remove_index_from(disk, plan.position)
+        forget_timers(disk)
         _cut(disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position)
     recover_and_close(disk, now_ms, pid=pid)
+    remake_closed_timers(disk, now_ms)
 
 
 def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
