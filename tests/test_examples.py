@@ -21,9 +21,15 @@ TIMEOUT_S = 120
 pytestmark = pytest.mark.slow
 
 
+SWITCHED_ON = {
+    "KOUROU_BROKER_RECALL_MESSAGE_ENABLE": "true",
+    "KOUROU_BROKER_ENABLE_PROPERTY_FILTER": "true",
+}
+
+
 @pytest.fixture
 def namesrv(tmp_path: Path) -> Iterator[str]:
-    with Serving.start(tmp_path / "store") as serving:
+    with Serving.start(tmp_path / "store", environ=SWITCHED_ON) as serving:
         yield serving.namesrv
 
 
@@ -127,3 +133,11 @@ def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:
         assert (consumer.returncode, out, err) == (0, "", "")
     finally:
         consumer.kill()
+
+
+def test_of_two_reminders_the_one_that_was_not_called_off_comes(namesrv: str) -> None:
+    assert run("reminders.py", namesrv) == "called off dentist\nremind of opera\n"
+
+
+def test_an_expression_takes_the_large_orders_of_two_regions(namesrv: str) -> None:
+    assert run("large_orders.py", namesrv) == "o-2 o-3\n"

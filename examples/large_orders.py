@@ -1,0 +1,30 @@
+"""Send four orders, and read those that an SQL92 expression over their properties takes.
+
+The broker must judge expressions, which RocketMQ's default does not:
+`KOUROU_BROKER_ENABLE_PROPERTY_FILTER=true kourou serve`. NAMESRV_ADDR says where it is, unless it
+is here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kourou import ConsumeFromWhere, Message, PullConsumerConfig
+from kourou.blocking import Producer, PullConsumer
+
+NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
+
+ORDERS = (("o-1", "90", "eu"), ("o-2", "250", "eu"), ("o-3", "700", "us"), ("o-4", "400", "jp"))
+
+with Producer("shop", NAMESRV) as producer:
+    for order, eur, region in ORDERS:
+        properties = {"eur": eur, "region": region}
+        producer.send(Message("Orders", order.encode(), properties=properties))
+
+config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+with PullConsumer("large-orders", NAMESRV, config=config) as consumer:
+    consumer.subscribe("Orders", sql="eur >= 200 AND region IN ('eu', 'us')")
+    taken: set[str] = set()
+    while len(taken) < 2:
+        taken |= {message.body.decode() for message in consumer.poll(timeout_ms=1_000)}
+    print(*sorted(taken))
