@@ -12,8 +12,11 @@ from kourou.broker.config import FlushDiskType
 from kourou.model.group import SubscriptionGroup
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import decode_properties
+from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.remoting.steady_time import steady_ms
 from kourou.testing.send_rig import SendRig, message, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
@@ -86,6 +89,30 @@ def test_a_delayed_message_waits_in_the_queue_that_java_puts_it_in(golden: Golde
         entry = bench.parts.store.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
         assert entry is not None
         assert entry.tags_code == ours.store_at_ms + 10_000
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    ("told", "level"), [("18", 18), ("19", 18), ("999999999", 18), ("0", 0), ("-3", 0)]
+)
+def test_a_delay_level_out_of_range_is_the_highest_or_none(told: str, level: int) -> None:
+    async def test(bench: SendRig) -> None:
+        assert (await bench.send(b"x", f"DELAY\x01{told}\x02")).code == 0
+        where = ("SCHEDULE_TOPIC_XXXX", level - 1) if level else ("T", 0)
+        (stored,) = bench.stored(*where)
+        assert stored.properties["DELAY"] == (str(level) if level else told)
+
+    run_sends(test)
+
+
+def test_a_delay_level_counts_more_than_a_time() -> None:
+    both = "DELAY\x013\x02TIMER_DELIVER_MS\x011700000000000\x02TIMER_DELAY_SEC\x019\x02"
+
+    async def test(bench: SendRig) -> None:
+        assert (await bench.send(b"x", both)).code == 0
+        (stored,) = bench.stored("SCHEDULE_TOPIC_XXXX", 2)
+        assert not [name for name in stored.properties if name.startswith("TIMER")]
 
     run_sends(test)
 
@@ -248,11 +275,43 @@ def test_a_message_given_back_too_often_becomes_a_dead_letter(golden: Golden) ->
 def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> None:
     async def test(bench: SendRig) -> None:
         bench.parts.groups.put(SubscriptionGroup("g", retry_max_times=2))
-        for times, told, version in ((2, None, 513), (3, 5, 513), (3, None, 513), (3, 5, 120)):
+        since = VERSION_MAX_RECONSUME_TIMES
+        for times, told, version in (
+            (2, None, 513), (3, 5, since), (3, None, 513), (3, 5, since - 1)
+        ):  # fmt: skip
             command = message(topic="%RETRY%g", reconsume_times=times, max_reconsume_times=told)
             command.version = version
             assert (await bench.ask(command)).code == 0
         assert len(bench.stored("%RETRY%g")) == 2
+        assert len(bench.stored("%DLQ%g")) == 2
+
+    run_sends(test)
+
+
+def test_what_a_group_gives_up_while_it_consumes_in_order_is_a_dead_letter() -> None:
+    async def test(bench: SendRig) -> None:
+        queue = MessageQueue("T", "broker-a", 0)
+        bench.locks.lock("ordered", "c", [queue], steady_ms())
+        for group in ("ordered", "other"):
+            assert (await bench.send(topic=f"%RETRY%{group}", reconsume_times=1)).code == 0
+        assert len(bench.stored("%DLQ%ordered")) == 1
+        assert len(bench.stored("%RETRY%other")) == 1
+        bench.locks.unlock("ordered", "c", [queue])
+        assert (await bench.send(topic="%RETRY%ordered", reconsume_times=1)).code == 0
+        assert len(bench.stored("%RETRY%ordered")) == 1
+
+    run_sends(test)
+
+
+def test_a_redriven_dead_letter_that_fails_again_is_dead_again() -> None:
+    redriven = "KOUROU_REDRIVEN_FROM\x01%DLQ%g\x02"
+
+    async def test(bench: SendRig) -> None:
+        bench.locks.lock("g", "c", [MessageQueue("T", "broker-a", 0)], steady_ms())
+        for header in ({}, {"reconsume_times": 1}, {"max_reconsume_times": 16}):
+            answer = await bench.send(b"x", redriven, topic="%RETRY%g", **header)
+            assert answer.code == 0
+        assert len(bench.stored("%RETRY%g")) == 1
         assert len(bench.stored("%DLQ%g")) == 2
 
     run_sends(test)

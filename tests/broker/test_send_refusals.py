@@ -133,6 +133,22 @@ def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str,
     run_sends(test)
 
 
+@pytest.mark.parametrize(("count", "code"), [(32_767, 0), (32_768, 13)])
+def test_a_batch_of_one_record_has_no_more_messages_than_its_entry_can_count(
+    count: int, code: int
+) -> None:
+    async def test(bench: SendRig) -> None:
+        bench.parts.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
+        body = encode_batch([BatchItem(0, b"a", b"")] * count)
+        answer = await bench.send(body, UNIQUE, topic="Batched", batch=True)
+        assert answer.code == code
+        assert bench.stored_count() == (0 if code else count)
+        if code:
+            assert "at most 32767" in (answer.remark or "")
+
+    run_sends(test)
+
+
 def test_a_body_that_is_no_batch_is_the_clients_fault() -> None:
     async def test(bench: SendRig) -> None:
         answer = await bench.send(b"not a batch", code=RequestCode.SEND_BATCH_MESSAGE)
@@ -154,6 +170,18 @@ def test_an_unknown_group_is_refused_where_groups_are_not_made() -> None:
         assert (await bench.send(topic="%RETRY%g")).code == 26
 
     run_sends(test, auto_create_subscription_group=False)
+
+
+def test_a_topic_that_shrinks_takes_messages_for_each_queue_that_is_still_read() -> None:
+    async def test(bench: SendRig) -> None:
+        bench.parts.topics.put(TopicConfig("Shrinking", 4, 2))
+        assert (await bench.send(topic="Shrinking", queue_id=3)).code == 0
+        answer = await bench.send(topic="Shrinking", queue_id=4)
+        assert (answer.code, answer.ext_fields) == (29, REGION)
+        assert "2 queues to write and 4 to read" in (answer.remark or "")
+        assert bench.stored_count() == len(bench.stored("Shrinking", 3)) == 1
+
+    run_sends(test)
 
 
 def test_a_broker_that_is_not_writable_refuses_ordered_topics() -> None:
