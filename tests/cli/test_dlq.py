@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +76,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: S
     assert "was sent again before" in again.err
 
     rest = kourou("dlq", "redrive", "d-billing", "--all", "--yes", "--json")
-    assert document(rest) == {"sent": 1, "skipped": 1, "unchecked": 0}
+    assert document(rest) == {"sent": 1, "skipped": 1, "unchecked": 0, "left": {}}
     nothing = kourou("dlq", "redrive", "d-billing", "--all", "--yes")
     assert nothing.out == "0 dead letters sent again\n"
     assert [
@@ -100,6 +102,36 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     outcome = command("dlq", *asked)
     assert (outcome.code, told in outcome.err) == (2, True), outcome.err
+
+
+def test_dead_letters_of_a_broker_that_does_not_answer_are_left_to_the_next_call(
+    command: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "b.conf").write_text("brokerName=broker-b\n")
+    options = ("--config", str(tmp_path / "b.conf"))
+    with (
+        Serving.start(tmp_path / "a") as serving,
+        Serving.start(tmp_path / "b", "--namesrv", serving.namesrv, *options) as other,
+    ):
+        at = ("-n", serving.namesrv, "--timeout", "1")
+        redrive = ("dlq", "redrive", "d-two", "--all", "--yes", *at)
+        assert command("topic", "create", "d-both", "--queues", "1", *at).code == 0
+        asyncio.run(kill(serving, "d-both", "d-two", b"1", b"2", b"3", b"4"))
+        listed = document(command("dlq", "list", "d-two", "--json", *at))
+        stored = {row["stored_at"].split("/")[0] for row in listed}
+        assert stored == {"broker-a", "broker-b"}
+        other.process.send_signal(signal.SIGSTOP)
+        try:
+            outcome = command(*redrive)
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+        assert outcome.code == 3
+        assert outcome.out.endswith("sent again\n")
+        assert "Error: dead letters on broker-b are left: " in outcome.err
+        assert "the same command goes on with them" in outcome.err
+        rest = command(*redrive)
+        sent = [int(text.split()[0]) for text in (outcome.out, rest.out)]
+        assert (rest.code, sum(sent), 0 < sent[0] < 4) == (0, 4, True)
 
 
 def test_a_group_without_dead_letters_has_none(kourou: Kourou) -> None:

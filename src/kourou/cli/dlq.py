@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 import typer
@@ -11,11 +12,12 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.confirm import confirm
-from kourou.cli.exits import one_line, say
+from kourou.cli.exits import UNREACHABLE, one_line, say
 from kourou.cli.message import find_messages
 from kourou.cli.message_lines import instant_text, place_text
 from kourou.cli.message_show import details_json, show_details
 from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout, Yes
+from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
 from kourou.cli.transport import client_tls
 from kourou.client.administration.admin import AdminClient, DeadMessage, Redrive
@@ -67,8 +69,9 @@ that topic itself, and so to all its groups; with brokers of Java's, that is the
 that consumes in order.
 
 It may be repeated: how far --all has come is kept by the brokers, and a message that was sent
-already, by --all or alone, is found by its id and skipped. After an error or a crash, the same
-command goes on. Two commands at the same time may send a message twice.
+already, by --all or alone, is found by its id and skipped. After an error, Ctrl-C or a crash, the
+same command goes on. A broker that is not reached is named and passed over; the exit code is 3
+then. Two commands at the same time may send a message twice.
 
 \b
 Examples:
@@ -186,8 +189,11 @@ def redrive(
         yes=yes,
     )
 
-    done = asyncio.run(_redrive_all(group, namesrv, timeout, to_topic))
+    with Progress("dead letters", 0, is_shown=sys.stderr.isatty()) as progress:
+        done = asyncio.run(_redrive_all(group, namesrv, timeout, to_topic, progress.reach))
     _print_all(done, as_json=as_json)
+    if done.left:
+        raise typer.Exit(UNREACHABLE)
 
 
 async def _redrive_all(
@@ -195,11 +201,12 @@ async def _redrive_all(
     namesrv: str,
     timeout_s: float,
     to_topic: bool,
+    on_progress: Callable[[int, int], None],
 ) -> Redrive:
     """Send all; each request has the time, not all of them together."""
     config = AdminConfig(admin_timeout_ms=int(timeout_s * 1000), tls=client_tls())
     async with AdminClient(namesrv, config=config) as admin:
-        return await admin.redrive_all(group, to_topic=to_topic)
+        return await admin.redrive_all(group, to_topic=to_topic, on_progress=on_progress)
 
 
 async def _redrive_one(
@@ -228,15 +235,27 @@ def _print_one(done: tuple[MessageExt, SendReceipt | None]) -> None:
 
 def _print_all(done: Redrive, *, as_json: bool) -> None:
     if as_json:
-        output.print_json({"sent": done.sent, "skipped": done.skipped, "unchecked": done.unchecked})
+        left = {name: str(error) for name, error in done.left.items()}
+        output.print_json(
+            {
+                "sent": done.sent,
+                "skipped": done.skipped,
+                "unchecked": done.unchecked,
+                "left": left,
+            }
+        )
     else:
         text = f"{output.counted(done.sent, 'dead letter')} sent again"
         output.print_line(f"{text}, {done.skipped} had been before" if done.skipped else text)
     if done.unchecked:
         say(
-            f"{done.unchecked} could not be looked up, as a broker's index is off: "
-            "they are sent twice if they were sent alone before"
+            f"{done.unchecked} could not be looked up, as a broker's index is off or it was not "
+            "reached: they are sent twice if they were sent alone before"
         )
+    for name, error in done.left.items():
+        say(f"Error: dead letters on {name} are left: {one_line(str(error))}")
+    if done.left:
+        say("  the same command goes on with them")
 
 
 def _json(dead: DeadMessage) -> Mapping[str, object]:

@@ -51,7 +51,11 @@ class Progress:
 
     def advance(self, count: int = 1) -> None:
         """Note that so many more are done."""
-        self._done += count
+        self.reach(self._done + count, self._total)
+
+    def reach(self, done: int, total: int) -> None:
+        """Note how many are done, of how many as is known now."""
+        self._done, self._total = done, total
         now_ms = self._clock.now_ms()
         if not self._is_shown or now_ms < self._next_at_ms:
             return

@@ -72,9 +72,11 @@ def test_all_dead_letters_are_sent_again_once() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w, w.cluster.admin() as admin:
             await kill(w, b"a", b"b", b"c")
-            looked_at: list[int] = []
-            done = await admin.redrive_all(GROUP, on_progress=looked_at.append)
-            assert (done, sum(looked_at)) == (Redrive(sent=3), 3)
+            told: list[tuple[int, int]] = []
+            done = await admin.redrive_all(GROUP, on_progress=lambda *far: told.append(far))
+            assert done == Redrive(sent=3)
+            assert told[-1] == (3, 3)
+            assert {total for _, total in told} == {3}
             assert await admin.redrive_all(GROUP) == Redrive()
             async with w.consumer():
                 await w.until_got(b"a", b"b", b"c")
@@ -155,6 +157,49 @@ def test_a_redrive_that_is_cut_short_goes_on_and_sends_nothing_twice(answers: in
                 done = await admin.redrive_all(GROUP)
                 assert done.sent + done.skipped <= 5
                 assert await admin.redrive_all(GROUP) == Redrive()
+            async with w.consumer():
+                await w.until_got(*[b"%d" % n for n in range(5)])
+                await asyncio.sleep(60)
+            assert sorted(w.got) == [b"%d" % n for n in range(5)]
+
+    run_virtual(main())
+
+
+def test_a_broker_that_is_down_is_named_and_passed_over_and_comes_later() -> None:
+    async def main() -> None:
+        async with recording(brokers=2) as w:
+            await kill(w, *[b"%d" % n for n in range(8)])
+            await asyncio.sleep(6)
+            async with w.cluster.admin() as admin:
+                dead = await admin.dead_letters(GROUP)
+                there = {one.message.body for one in dead if one.message.broker_name == "broker-1"}
+                assert 0 < len(there) < 8
+                address = w.cluster.broker_address(1)
+                w.cluster.network.cut(address)
+                done = await admin.redrive_all(GROUP)
+                assert done.sent == 8 - len(there)
+                assert list(done.left) == ["broker-1"]
+                w.cluster.network.heal(address)
+                assert await admin.redrive_all(GROUP) == Redrive(sent=len(there))
+            async with w.consumer():
+                await w.until_got(*[b"%d" % n for n in range(8)])
+                await asyncio.sleep(60)
+            assert len(w.got) == 8
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+def test_one_that_is_cancelled_commits_what_it_sent_and_goes_on_another_time(turns: int) -> None:
+    async def main() -> None:
+        async with recording() as w, w.cluster.admin() as admin:
+            await kill(w, *[b"%d" % n for n in range(5)])
+            redriving = asyncio.create_task(admin.redrive_all(GROUP))
+            await asyncio.sleep(0.0005 * turns)
+            redriving.cancel()
+            await asyncio.gather(redriving, return_exceptions=True)
+            done = await admin.redrive_all(GROUP)
+            assert done.left == {}
             async with w.consumer():
                 await w.until_got(*[b"%d" % n for n in range(5)])
                 await asyncio.sleep(60)

@@ -9,14 +9,15 @@ by its id and not sent again.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.client import calls_consume
-from kourou.client.administration import calls_admin_offsets
+from kourou.client.administration import calls_admin_messages, calls_admin_offsets
 from kourou.client.administration.admin_calls import Server
-from kourou.client.administration.admin_messages import TOOLS_GROUP, MessageAdmin
+from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin
+from kourou.client.administration.calls_admin_messages import TOOLS_GROUP
 from kourou.client.administration.dead_letters import DeadMessage, redriven
 from kourou.client.calls_send import Outgoing, send_command, send_message
 from kourou.client.pull_result import PullResult, PullStatus
@@ -26,14 +27,13 @@ from kourou.errors import (
     QueryNotFoundError,
     RemoteError,
     TopicNotFoundError,
+    TransportError,
     UsageError,
 )
-from kourou.filter.tags import parse_tags
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.model.route import publish_queues, subscribe_queues
-from kourou.model.subscription import SUB_ALL
+from kourou.model.route import MASTER_ID, publish_queues, subscribe_queues
 from kourou.model.topic import DLQ_PREFIX, check_group, dlq_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_decoding import decode_messages
@@ -43,7 +43,6 @@ DEAD_LETTERS_DEFAULT: Final = 64
 
 _PULL_MAX: Final = 32
 """Messages between two commits of a redrive: a crash leaves so many to be found by their ids."""
-_PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,16 @@ class Redrive:
     Attributes:
         sent: how many were sent.
         skipped: how many had been sent before.
-        unchecked: of those sent, how many a broker could not tell whether they had been before:
-            its index is off, or they have no id.
+        unchecked: of those sent, how many a broker could not tell whether they had been before: its
+            index is off, it is another than theirs and was not reached, or they have no id.
+        left: by the name of each broker some of whose dead letters are left to another call, why:
+            it was not reached, or the broker to which one goes.
     """
 
     sent: int = 0
     skipped: int = 0
     unchecked: int = 0
+    left: Mapping[str, TransportError] = field(default_factory=dict)
 
     def __add__(self, other: Redrive) -> Redrive:
         """Return both together."""
@@ -67,7 +69,18 @@ class Redrive:
             self.sent + other.sent,
             self.skipped + other.skipped,
             self.unchecked + other.unchecked,
+            {**self.left, **other.left},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The dead letters of one queue that one call looks at: queue offsets `begin` to `end`."""
+
+    server: Server
+    queue: MessageQueue
+    begin: int
+    end: int
 
 
 class DeadLetterAdmin(MessageAdmin):
@@ -95,11 +108,13 @@ class DeadLetterAdmin(MessageAdmin):
             raise UsageError(f"max_messages is {max_messages}: at least 1")
         found: list[list[DeadMessage]] = []
         for queue, server in await self._dead_queues(group):
+            if server is None:
+                continue
             progress = await self._progress(server, queue)
             at = await calls_admin_offsets.offset_at(server, queue, begin_ms)
             some: list[DeadMessage] = []
             while len(some) < max_messages:
-                result = await _pull(server, queue, at)
+                result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
                 some += [
                     DeadMessage(group, one, is_redriven=one.queue_offset < progress)
                     for one in (result.messages if result.status is PullStatus.FOUND else ())
@@ -141,7 +156,7 @@ class DeadLetterAdmin(MessageAdmin):
         if server is None:
             raise NoRouteError(f"{queue.broker_name} has no master with {message.topic}")
         # Once more, with its body as it is stored: compressed, it may be larger than any limit.
-        for one in _stored(await _pull(server, queue, message.queue_offset)):
+        for one in _stored(await calls_admin_messages.read(server, queue, message.queue_offset, 1)):
             if one.queue_offset == message.queue_offset:
                 receipt, _ = await self._redrive(DeadMessage(group, one), to_topic, again=again)
                 return receipt
@@ -154,46 +169,80 @@ class DeadLetterAdmin(MessageAdmin):
         group: str,
         *,
         to_topic: bool = False,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> Redrive:
         """Send all dead letters again that no call before has sent, oldest first.
 
-        Those that die while it runs are left to the next call. It stops at the first failure; the
-        same call then goes on. Two at a time may send a message twice.
+        Those that die while it runs are left to the next call. A broker that is not reached is
+        passed over, and the first refusal ends all; in either case, or when this is cancelled, the
+        same call goes on another time. Two at a time may send a message twice.
 
         Args:
             group: whose dead letters.
             to_topic: as in `redrive`.
-            on_progress: told how many were looked at since it was told last.
+            on_progress: told how many were looked at so far, and how many there are in all.
 
         Raises:
             TopicNotFoundError: a topic that one goes to is gone.
-            TransportError, RemoteError: as any send.
+            ConnectFailedError: no name server answered.
+            RemoteError: as any send.
         """
         check_group(group)
-        total = Redrive()
+        done, shares = Redrive(), []
         for queue, server in await self._dead_queues(group):
-            end = await calls_consume.max_offset(
-                server.pool, server.address, queue, timeout_s=server.timeout_s
-            )
-            at = await self._progress(server, queue)
-            while at < end:
-                result = await _pull(server, queue, at)
-                stored = [one for one in _stored(result) if one.queue_offset < end]
+            if server is None:
+                error = NoRouteError(f"{queue.broker_name} has no master")
+                done += Redrive(left={queue.broker_name: error})
+                continue
+            try:
+                shares.append(await self._share(server, queue))
+            except TransportError as error:
+                done += Redrive(left={queue.broker_name: error})
+        total, looked_at = sum(share.end - share.begin for share in shares), 0
+
+        def note(count: int) -> None:
+            nonlocal looked_at
+            looked_at += count
+            if on_progress is not None:
+                on_progress(looked_at, total)
+
+        for share in shares:
+            done += await self._redrive_share(group, share, note, to_topic=to_topic)
+        return done
+
+    async def _share(self, server: Server, queue: MessageQueue) -> _Share:
+        """Return which dead letters of the queue are to be looked at."""
+        pool, address, timeout_s = server.pool, server.address, server.timeout_s
+        end = await calls_consume.max_offset(pool, address, queue, timeout_s=timeout_s)
+        low = await calls_consume.min_offset(pool, address, queue, timeout_s=timeout_s)
+        begin = max(low, await self._progress(server, queue))
+        return _Share(server, queue, min(begin, end), end)
+
+    async def _redrive_share(
+        self, group: str, share: _Share, note: Callable[[int], None], *, to_topic: bool
+    ) -> Redrive:
+        """Send what one queue holds, until a broker is not reached."""
+        server, queue, at = share.server, share.queue, share.begin
+        total = Redrive()
+        try:
+            while at < share.end:
+                result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
+                stored = [one for one in _stored(result) if one.queue_offset < share.end]
                 done = at
                 try:
                     for one in stored:
                         total += await self._count(DeadMessage(group, one), to_topic)
                         done = one.queue_offset + 1
-                    done = max(done, min(result.next_offset, end))
+                    done = max(done, min(result.next_offset, share.end))
                 finally:
                     if done > at:
                         await calls_admin_offsets.commit(server, TOOLS_GROUP, queue, done)
-                if on_progress is not None:
-                    on_progress(done - at)
+                        note(done - at)
                 if done <= at:
                     break
                 at = done
+        except TransportError as error:
+            total += Redrive(left={queue.broker_name: error})
         return total
 
     async def _count(self, dead: DeadMessage, to_topic: bool) -> Redrive:  # noqa: FBT001
@@ -226,16 +275,27 @@ class DeadLetterAdmin(MessageAdmin):
         unique_id = dead.properties.get(names.UNIQ_KEY)
         if unique_id is None:
             return None
+        span = (dead.store_at_ms, None)
         try:
-            copies = await self.messages_by_unique_key(topic, unique_id, begin_ms=dead.store_at_ms)
-        except QueryNotFoundError as error:
-            return None if "index" in error.remark else False  # off, or being made
+            answers = await self._ask_masters(topic, unique_id, "U", span, MESSAGES_DEFAULT)
         except RemoteError as error:
             if error.retriable or isinstance(error, TopicNotFoundError):
                 raise
             return None
-        place = dead.offset_msg_id
-        return any(copy.properties.get(names.REDRIVEN_FROM) == place for copy in copies)
+        is_known, near = True, answers.get(dead.broker_name)
+        for answer in answers.values():
+            if isinstance(answer, list):
+                if any(
+                    one.properties.get(names.REDRIVEN_FROM) == dead.offset_msg_id for one in answer
+                ):
+                    return True
+            elif isinstance(answer, QueryNotFoundError):
+                is_known = is_known and "index" not in answer.remark  # off, or being made
+            elif near is None or near is answer:
+                raise answer  # the copy would be there
+            else:
+                is_known = False
+        return False if is_known else None
 
     async def _send(self, dead: DeadMessage, outgoing: Outgoing) -> SendReceipt:
         """Store it on the broker of the dead letter if that has the topic, else on another."""
@@ -252,18 +312,19 @@ class DeadLetterAdmin(MessageAdmin):
         )
         return receipt
 
-    async def _dead_queues(self, group: str) -> list[tuple[MessageQueue, Server]]:
+    async def _dead_queues(self, group: str) -> list[tuple[MessageQueue, Server | None]]:
+        """Return the queues of the dead-letter topic, and the master of each if it has one."""
         topic = dlq_topic(group)
         try:
             route = await self.topic_route(topic)
         except TopicNotFoundError:
             return []
-        masters = await self._topic_masters(topic)
-        return [
-            (queue, masters[queue.broker_name])
-            for queue in subscribe_queues(topic, route)
-            if queue.broker_name in masters
-        ]
+        masters = {
+            one.broker_name: self._server(one.broker_addrs[MASTER_ID])
+            for one in route.broker_datas
+            if MASTER_ID in one.broker_addrs
+        }
+        return [(queue, masters.get(queue.broker_name)) for queue in subscribe_queues(topic, route)]
 
     async def _progress(self, server: Server, queue: MessageQueue) -> int:
         """Return the queue offset of the first dead letter that `redrive_all` has not sent."""
@@ -276,20 +337,6 @@ class DeadLetterAdmin(MessageAdmin):
             timeout_s=server.timeout_s,
         )
         return committed or 0
-
-
-async def _pull(server: Server, queue: MessageQueue, offset: int) -> PullResult:
-    return await calls_consume.pull(
-        server.pool,
-        server.address,
-        TOOLS_GROUP,
-        queue,
-        offset,
-        subscription=parse_tags(queue.topic, SUB_ALL),
-        max_messages=_PULL_MAX,
-        max_bytes=_PULL_BYTES_MAX,
-        timeout_s=server.timeout_s,
-    )
 
 
 def _stored(result: PullResult) -> list[MessageExt]:

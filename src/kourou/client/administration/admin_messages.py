@@ -8,28 +8,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.client import calls_consume
 from kourou.client.administration import calls_admin_messages
 from kourou.client.administration.admin_calls import AdminCalls
 from kourou.client.pull_result import PullStatus
-from kourou.errors import QueryNotFoundError, TopicNotFoundError, UsageError
-from kourou.filter.tags import parse_tags
+from kourou.errors import QueryNotFoundError, TopicNotFoundError, TransportError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue
-from kourou.model.subscription import SUB_ALL
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.headers_consume import QueryMessageRequestHeader
 from kourou.remoting.network import format_address
-
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools that read without consuming, as mqadmin."""
 
 MESSAGES_DEFAULT: Final = 64
 """Messages that a search by key returns, unless told otherwise; mqadmin's."""
 
 _EVER_MS: Final = (1 << 63) - 1
-_READ_BYTES_MAX: Final = 16 * 1024 * 1024
 _KINDS: Final = {"U": "id", "K": "key", "T": "tag"}
 """What QUERY_MESSAGE calls what it searches by, and people do."""
 
@@ -72,17 +65,7 @@ class MessageAdmin(AdminCalls):
                 f"topic {queue.topic} is not on {queue.broker_name}, "
                 f"but on: {', '.join(sorted(masters)) or 'none'}",
             )
-        result = await calls_consume.pull(
-            server.pool,
-            server.address,
-            TOOLS_GROUP,
-            queue,
-            offset,
-            subscription=parse_tags(queue.topic, SUB_ALL),
-            max_messages=1,
-            max_bytes=_READ_BYTES_MAX,
-            timeout_s=server.timeout_s,
-        )
+        result = await calls_admin_messages.read(server, queue, offset, 1)
         found = result.messages if result.status is PullStatus.FOUND else []
         for message in found:
             if message.queue_offset == offset:
@@ -195,6 +178,23 @@ class MessageAdmin(AdminCalls):
         """
         if max_messages < 1:
             raise UsageError(f"max_messages is {max_messages}: at least 1")
+        answers = await self._ask_masters(topic, key, kind, span, max_messages)
+        found = [one for answer in answers.values() if isinstance(answer, list) for one in answer]
+        for answer in answers.values():
+            if isinstance(answer, TransportError):
+                raise answer
+            if isinstance(answer, QueryNotFoundError) and not found:
+                raise QueryNotFoundError(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    f"no message of topic {topic} was found by the {_KINDS[kind]} {key}: "
+                    f"{answer.remark}",
+                )
+        return sorted(found, key=lambda message: (message.store_at_ms, message.physical_offset))
+
+    async def _ask_masters(
+        self, topic: str, key: str, kind: str, span: tuple[int, int | None], max_messages: int
+    ) -> dict[str, list[MessageExt] | QueryNotFoundError | TransportError]:
+        """Return by broker name what each master of the topic finds, or why it finds nothing."""
         begin_ms, end_ms = span
         header = QueryMessageRequestHeader(
             topic=topic,
@@ -205,24 +205,17 @@ class MessageAdmin(AdminCalls):
             index_type=kind,
             is_unique_key=True if kind == "U" else None,
         )
-        found: list[MessageExt] = []
-        refusal = None
+        answers: dict[str, list[MessageExt] | QueryNotFoundError | TransportError] = {}
         for name, server in (await self._topic_masters(topic)).items():
             try:
                 messages = await calls_admin_messages.query(server, header)
-            except QueryNotFoundError as error:
-                refusal = refusal or error
+            except (QueryNotFoundError, TransportError) as error:
+                answers[name] = error
                 continue
             for message in messages:
                 message.broker_name = name
-            found += messages
-        if refusal is not None and not found:
-            raise QueryNotFoundError(
-                ResponseCode.QUERY_NOT_FOUND,
-                f"no message of topic {topic} was found by the {_KINDS[kind]} {key}: "
-                f"{refusal.remark}",
-            )
-        return sorted(found, key=lambda message: (message.store_at_ms, message.physical_offset))
+            answers[name] = messages
+        return answers
 
     async def _broker_name(self, address: str) -> str:
         """Return the name of the broker at an address; "" where no name server knows it."""

@@ -5,13 +5,40 @@ All raise TransportError when no answer comes and RemoteError when the broker re
 
 from __future__ import annotations
 
+from typing import Final
+
+from kourou.client import calls_consume
 from kourou.client.administration.admin_calls import Server
 from kourou.client.namespacing import take_out
+from kourou.client.pull_result import PullResult
 from kourou.errors import QueryNotFoundError, RemoteSystemError
+from kourou.filter.tags import parse_tags
 from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SUB_ALL
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.headers_consume import QueryMessageRequestHeader, ViewMessageRequestHeader
 from kourou.protocol.message_decoding import decode_message, decode_messages
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools that read without consuming, as mqadmin."""
+
+_READ_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+async def read(broker: Server, queue: MessageQueue, offset: int, max_messages: int) -> PullResult:
+    """Return what a queue holds from the queue offset `offset` on, of all tags; do not wait."""
+    return await calls_consume.pull(
+        broker.pool,
+        broker.address,
+        TOOLS_GROUP,
+        queue,
+        offset,
+        subscription=parse_tags(queue.topic, SUB_ALL),
+        max_messages=max_messages,
+        max_bytes=_READ_BYTES_MAX,
+        timeout_s=broker.timeout_s,
+    )
 
 
 async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:
