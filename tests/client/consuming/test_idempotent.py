@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kourou.client.consuming.consume_concurrently import is_coroutine_function
 from kourou.client.consuming.idempotent import Idempotent, by_key, by_unique_id
+from kourou.client.consuming.listener_calls import is_coroutine_function
 from kourou.client.consuming.seen_store import DAY_MS, SeenInMemory, SeenInSqlite
 from kourou.errors import DuplicateInProgressError, ForkedError, InvalidMessageError, UsageError
 from kourou.model.message import MessageExt

@@ -69,10 +69,10 @@ class QueueOrder:
         self._taken = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
         return list(self._taken)
 
-    def finish(self) -> None:
-        """Note that the listener returned from all that was taken."""
-        self._finished += self._taken
-        self._taken = []
+    def finish(self, count: int | None = None) -> None:
+        """Note that the listener returned from the first `count` that are taken; None: from all."""
+        self._finished += self._taken[:count]
+        self._taken = [] if count is None else self._taken[count:]
 
     def commit(self) -> int | None:
         """Note that all that is finished is done; return the offset that may be committed now.
@@ -99,6 +99,11 @@ class QueueOrder:
         self._finished += taken[:first]
         self._waiting.extendleft(reversed(taken[first:]))
         self._taken = []
+
+    def put_back_behind(self, count: int) -> None:
+        """Have what was taken taken again, but for the first `count`."""
+        self._waiting.extendleft(reversed(self._taken[count:]))
+        del self._taken[count:]
 
     def roll_back(self) -> None:
         """Have all taken again that was taken or finished and is not done."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -29,7 +30,8 @@ from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.delivery import Delivery
 from kourou.client.consuming.listener_runs import TURN_MESSAGES
 from kourou.client.consuming.offset_store import Offsets
-from kourou.client.consuming.ordered_calls import OrderedCall
+from kourou.client.consuming.ordered_calls import OrderedCall, OrderedOutcome
+from kourou.client.consuming.ordered_runs import OrderedRuns
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.client.consuming.workers import Turns
 from kourou.clock import Clock
@@ -51,8 +53,11 @@ _CANCELLATION_S: Final = 1.0
 class Locks(Protocol):
     """Which queues are this member's alone."""
 
-    def is_held(self, queue: MessageQueue) -> bool:
-        """Return whether the queue is nobody else's for certain."""
+    def held_s(self, queue: MessageQueue) -> float:
+        """Return how long the queue is nobody else's for certain, in seconds; negative: it is not.
+
+        Another answer may come before: what was lost meanwhile is dropped.
+        """
 
     async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """Ask for locks, and return those that are held."""
@@ -61,10 +66,10 @@ class Locks(Protocol):
 class NoLocks:
     """The locks of a member that gets every queue, whoever else there is."""
 
-    def is_held(self, queue: MessageQueue) -> bool:
+    def held_s(self, queue: MessageQueue) -> float:
         """Return that it needs none."""
         del queue
-        return True
+        return math.inf
 
     async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """Grant all."""
@@ -77,17 +82,26 @@ class _Lane:
     Attributes:
         order: what comes next.
         call: calls the listener.
+        runs: calls it with many messages in a row; None of one that takes batches.
         is_ending: no call begins any more.
         task: runs until it ends.
     """
 
-    def __init__(self, process_queue: ProcessQueue, call: OrderedCall) -> None:
-        self.queue = process_queue.queue
-        self.order = QueueOrder(process_queue)
+    def __init__(self, order: QueueOrder, call: OrderedCall, runs: OrderedRuns | None) -> None:
+        self.queue = order.process_queue.queue
+        self.order = order
         self.call = call
+        self.runs = runs
         self.is_ending = False
         self.task: asyncio.Task[None]
         self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """Begin no more calls."""
+        self.is_ending = True
+        if self.runs is not None:
+            self.runs.interrupt()
+        self.wake()
 
     def wake(self) -> None:
         """Have it look at once whether there is something to do."""
@@ -149,9 +163,7 @@ class OrderlyConsumption:
         if lane is None:
             if self._is_closed or process_queue.is_dropped or not messages:
                 return
-            lane = self._lanes[process_queue] = _Lane(
-                process_queue, self._call.for_queue(process_queue.queue)
-            )
+            lane = self._lanes[process_queue] = self._lane(process_queue)
             lane.task = asyncio.create_task(self._work(lane), name=f"order {lane.queue}")
         lane.order.put(messages)
         lane.wake()
@@ -165,8 +177,7 @@ class OrderlyConsumption:
         lane = self._lanes.get(process_queue)
         if lane is None:
             return True
-        lane.is_ending = True
-        lane.wake()
+        lane.end()
         if lane.task is not asyncio.current_task():
             await asyncio.wait({lane.task}, timeout=timeout_s)
         is_ended = lane.task.done() and not lane.call.is_running
@@ -187,8 +198,7 @@ class OrderlyConsumption:
         """
         self._is_closed = True
         for lane in self._lanes.values():
-            lane.is_ending = True
-            lane.wake()
+            lane.end()
         tasks = self._others()
         if not tasks:
             return
@@ -206,6 +216,14 @@ class OrderlyConsumption:
         for task in self._others():
             task.cancel()
 
+    def _lane(self, process_queue: ProcessQueue) -> _Lane:
+        order = QueueOrder(process_queue)
+        call = self._call.for_queue(process_queue.queue)
+        runs = None
+        if not call.is_batch:
+            runs = OrderedRuns(call, order, self._clock, lambda: self._commit(order))
+        return _Lane(order, call, runs)
+
     def _others(self) -> list[asyncio.Task[None]]:
         try:
             me = asyncio.current_task()
@@ -217,7 +235,7 @@ class OrderlyConsumption:
         while not lane.is_ending:
             if not lane.order.is_waiting:
                 await lane.wait()
-            elif not self._locks.is_held(lane.queue):
+            elif self._locks.held_s(lane.queue) < 0:
                 await self._lock_again(lane)
             else:
                 async with self._turns:
@@ -235,8 +253,11 @@ class OrderlyConsumption:
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + self._config.consume_continuously_ms / 1000
         count = 0
-        while not lane.is_ending and lane.order.is_waiting and self._locks.is_held(lane.queue):
-            rest_s = await self._call_once(lane)
+        while not lane.is_ending and lane.order.is_waiting:
+            locked_s = self._locks.held_s(lane.queue)
+            if locked_s < 0:
+                break
+            rest_s = await self._call_some(lane, ends_at_s - loop.time(), locked_s)
             if rest_s or loop.time() >= ends_at_s:
                 return rest_s
             count += 1
@@ -244,12 +265,19 @@ class OrderlyConsumption:
                 await asyncio.sleep(0)
         return 0
 
-    async def _call_once(self, lane: _Lane) -> float:
+    async def _call_some(self, lane: _Lane, lasts_s: float, locked_s: float) -> float:
+        """Call the listener once or in a run; return how long the queue is to rest then."""
         order = lane.order
-        messages = order.take(self._batch_max)
-        order.process_queue.last_consumed_at_ms = self._clock.now_ms()
         try:
-            return await self._deliver(lane, messages)
+            if lane.runs is None or lane.call.watch.told:
+                messages = order.take(self._batch_max)
+                order.process_queue.last_consumed_at_ms = self._clock.now_ms()
+                return await self._settle(lane, messages, await lane.call.deliver(messages))
+            unfinished = await lane.runs.run(lasts_s, locked_s)
+            if unfinished is None:
+                return 0
+            outcome = OrderedOutcome(await lane.call.finish(unfinished))
+            return await self._settle(lane, [unfinished.delivery.message], outcome)
         except Exception:
             # A lane must outlive its worst message, and must not skip it.
             log.exception("delivery.broken queue=%s", lane.queue)
@@ -257,10 +285,11 @@ class OrderlyConsumption:
         finally:
             order.put_back()  # what nobody decided about, as when the task is cancelled
 
-    async def _deliver(self, lane: _Lane, messages: list[MessageExt]) -> float:
-        """Hand messages to the listener, and do what follows; return how long to rest then."""
+    async def _settle(
+        self, lane: _Lane, messages: Sequence[MessageExt], outcome: OrderedOutcome
+    ) -> float:
+        """Do what follows from how a call with `messages` ended; return how long to rest then."""
         order, config = lane.order, self._config
-        outcome = await lane.call.deliver(messages)
         for message, how in outcome.dead(messages, config.max_reconsume_times):
             delivery = Delivery(order.process_queue, message)
             if await self._acknowledgements.give_back(delivery, how):

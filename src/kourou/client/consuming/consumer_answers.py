@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kourou.client.background import BackgroundTasks
-from kourou.client.consuming.consume_concurrently import ListenerCall
 from kourou.client.consuming.consume_stats import ConsumerStats
 from kourou.client.consuming.consumer_config import ConsumerConfig
+from kourou.client.consuming.listener_calls import ListenerCall
 from kourou.client.consuming.ordered_calls import OrderedCall
 from kourou.client.consuming.queue_puller import restore_topic
 from kourou.client.consuming.rebalance_loop import RebalanceLoop

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self, cast, overload
 
-from kourou.client.consuming.consume_concurrently import is_coroutine_function
+from kourou.client.consuming.listener_calls import is_coroutine_function
 from kourou.client.consuming.seen_store import SeenInMemory, SeenInSqlite
 from kourou.errors import InvalidMessageError, UsageError
 from kourou.model.message import MessageExt

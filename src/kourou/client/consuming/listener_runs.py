@@ -5,6 +5,9 @@ a thread takes the messages itself, one after the other for as long as there are
 acknowledges together what ended meanwhile. No message belongs to a thread before its call begins:
 one that takes long holds up no other. Coroutine functions are called in the same way, by as many
 tasks: what ends in one turn of the loop is acknowledged together in the next.
+
+Which message comes next is the business of who makes the runs: any that waits, or in order the next
+of one queue (`ordered_runs`).
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from kourou.client.consuming.acknowledgements import Acknowledgements
 from kourou.client.consuming.consume_watch import ConsumeWatch
-from kourou.client.consuming.delivery import Delivery, ReadyMessages
+from kourou.client.consuming.delivery import Delivery
 from kourou.client.consuming.returned_values import ReturnedValues
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
+from kourou.remoting.runtime import Offload
 
 THREAD_PATIENCE_S: Final = 0.001
 """How long the first thread that was woken has the others sleep, in seconds. A listener that blocks
@@ -55,33 +58,39 @@ class ListenerRuns:
 
     Args:
         listener: called with one message.
-        clock: says since when it has a message.
-        ready: where the messages come from.
+        run_blocking: runs it off the event loop; None of a coroutine function.
+        take: returns the next message, wanted or not, and raises IndexError to end the run. For
+            any thread.
+        on_done: told on the loop of messages that are done, in the order in which they ended.
+        clock: says since when the listener has a message.
         watch: told how many calls ended well.
-        acknowledgements: told of each message that is done.
-        returned: looks at what it returns.
-        time_s: measures calls. Not the loop's time, which may stand still while the loop waits.
+        returned: looks at what the listener returns.
+
+    Attributes:
+        time_s: measures calls, in seconds. Of threads not the loop's time, which may stand still
+            while the loop waits.
     """
 
     def __init__(
         self,
         listener: Callable[[MessageExt], Any],
         *,
+        run_blocking: Offload | None,
+        take: Callable[[], Delivery],
+        on_done: Callable[[list[Delivery]], None],
         clock: Clock,
-        ready: ReadyMessages,
         watch: ConsumeWatch,
-        acknowledgements: Acknowledgements,
-        returned: ReturnedValues | None = None,
-        time_s: Callable[[], float] = time.perf_counter,
+        returned: ReturnedValues,
     ) -> None:
         self._listener = listener
+        self._run_blocking = run_blocking
+        self._take = take
+        self._on_done = on_done
         self._clock = clock
-        self._ready = ready
         self._watch = watch
-        self._acknowledgements = acknowledgements
-        self._returned = ReturnedValues() if returned is None else returned
-        self._time_s = time_s
+        self._returned = returned
         self._loop = asyncio.get_running_loop()
+        self.time_s = self._loop.time if run_blocking is None else time.perf_counter
         self._done: deque[tuple[Delivery, float]] = deque()
         self._is_loop_told = False
         self._interrupted: list[bool] = []  # replaced when it is filled: each run looks at its own
@@ -91,17 +100,26 @@ class ListenerRuns:
         interrupted, self._interrupted = self._interrupted, []
         interrupted.append(True)
 
-    def run(self) -> Unfinished | None:
+    async def run(self) -> Unfinished | None:
         """Call the listener until no message waits, a call fails, or a hook wants to be told.
 
-        For any thread. What comes after a failure is left to other runs.
+        What comes after a failure is left to other runs. What is done is told of when this returns.
+        Cancelling leaves a call to its thread; what it ends with is told of later.
 
         Raises:
             KeyboardInterrupt, SystemExit: the listener raised it to end the program.
         """
+        try:
+            if self._run_blocking is None:
+                return await self._run_on_loop()
+            return await self._run_blocking(self._run_on_thread)
+        finally:
+            self._tell_done()
+
+    def _run_on_thread(self) -> Unfinished | None:
         # Looked up once: the loop below is all that a message costs here.
-        take, listener, now_ms = self._ready.pop, self._listener, self._clock.now_ms
-        time_s, done, hooks = self._time_s, self._done, self._watch.told
+        take, listener, now_ms = self._take, self._listener, self._clock.now_ms
+        time_s, done, hooks = self.time_s, self._done, self._watch.told
         interrupted = self._interrupted
         known, is_done = self._returned.known, self._returned.is_done
         while not hooks and not interrupted:
@@ -127,19 +145,16 @@ class ListenerRuns:
             if not self._is_loop_told:
                 self._is_loop_told = True
                 try:
-                    self._loop.call_soon_threadsafe(self.acknowledge)
+                    self._loop.call_soon_threadsafe(self._tell_done)
                 except RuntimeError:  # the loop has ended, and nobody is left to hear of it
                     return None
         return None
 
-    async def run_on_loop(self) -> Unfinished | None:
-        """Do as `run` does with a listener that is a coroutine function.
-
-        Lets others have the loop after some messages, if the listener never waits.
-        """
+    async def _run_on_loop(self) -> Unfinished | None:
+        """Let others have the loop after some messages, if the listener never waits."""
         # No coroutine but the listener's own for each message: they would cost as much as it.
-        take, listener, now_ms = self._ready.pop, self._listener, self._clock.now_ms
-        time_s, done, hooks = self._time_s, self._done, self._watch.told
+        take, listener, now_ms = self._take, self._listener, self._clock.now_ms
+        time_s, done, hooks = self.time_s, self._done, self._watch.told
         interrupted = self._interrupted
         is_done = self._returned.is_done
         count = 0
@@ -163,14 +178,14 @@ class ListenerRuns:
             done.append((delivery, time_s() - began_s))
             if not self._is_loop_told:
                 self._is_loop_told = True
-                self._loop.call_soon(self.acknowledge)
+                self._loop.call_soon(self._tell_done)
             count += 1
             if count % TURN_MESSAGES == 0:
                 await asyncio.sleep(0)
         return None
 
-    def acknowledge(self) -> None:
-        """Acknowledge what was done since the last time. On the loop only."""
+    def _tell_done(self) -> None:
+        """Tell of what was done since the last time. On the loop only."""
         self._is_loop_told = False
         if not self._done:
             return
@@ -180,7 +195,7 @@ class ListenerRuns:
             delivery, elapsed_s = self._done.popleft()
             ended.append(delivery)
             calls[delivery.message.topic].append(elapsed_s)
-        self._acknowledgements.acknowledge_all(ended)
+        self._on_done(ended)
         for topic, elapsed in calls.items():
             count = len(elapsed)
             self._watch.count(topic, count, sum(elapsed) * 1000, is_ok=True, calls=count)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from kourou.client.consuming.consume_concurrently import (
+from kourou.client.consuming.consume_watch import ConsumeWatch
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.listener_calls import (
     BatchListener,
     Listener,
     ListenerCall,
 )
-from kourou.client.consuming.consume_watch import ConsumeWatch
-from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.ordered_calls import ContextListener, OrderedCall
 from kourou.errors import UsageError

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from kourou.client.consuming.consume_concurrently import ListenerCall, is_coroutine_function
 from kourou.client.consuming.consume_watch import ConsumeWatch
-from kourou.client.consuming.listener_runs import ENDING
+from kourou.client.consuming.listener_calls import ListenerCall, is_coroutine_function
 from kourou.client.consuming.redelivery import Redelivery, redelivery_of
+from kourou.client.consuming.returned_values import ReturnedValues
 from kourou.errors import UsageError
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Offload
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -170,8 +172,7 @@ class OrderedCall(ListenerCall):
         watch: told of each call.
         queue: whose messages they are; None of what is only there to make others of.
 
-    Attributes:
-        is_running: a thread is in the listener.
+        returned: looks at what the listener returns; None if no other call of it has one.
     """
 
     def __init__(
@@ -183,14 +184,25 @@ class OrderedCall(ListenerCall):
         run_blocking: Offload,
         watch: ConsumeWatch,
         queue: MessageQueue | None = None,
+        returned: ReturnedValues | None = None,
     ) -> None:
         self._user_listener = listener
         self._decision = Decision() if is_committing else None
         if self._decision is not None and queue is not None:
             listener = _with_context(listener, OrderlyContext(queue, self._decision))
-        super().__init__(listener, is_batch=is_batch, run_blocking=run_blocking, watch=watch)
-        self.is_running = False
-        self._is_told = False
+        self._threads = _OneThread(run_blocking)
+        super().__init__(
+            listener,
+            is_batch=is_batch,
+            run_blocking=self._threads,
+            watch=watch,
+            returned=returned,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread is in the listener, also one that nobody waits for any more."""
+        return self._threads.is_busy
 
     @property
     def is_committing(self) -> bool:
@@ -203,48 +215,16 @@ class OrderedCall(ListenerCall):
             self._user_listener,
             is_batch=self.is_batch,
             is_committing=self.is_committing,
-            run_blocking=self.run_blocking,
+            run_blocking=self._threads.run_blocking,
             watch=self.watch,
             queue=queue,
+            returned=self.returned,
         )
 
     async def deliver(self, messages: Sequence[MessageExt]) -> OrderedOutcome:
         """Call the listener and return what follows."""
         error = (await self(messages)).error
         return OrderedOutcome(error) if self._decision is None else self._decision.take(error)
-
-    async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
-        outcome: object = None
-        error: BaseException | None = None
-        try:
-            if self.is_coroutine:
-                outcome = await self.listener(argument)
-            else:
-                outcome, error = await self.run_blocking(self._call_plain, argument)
-                if error is None and inspect.isawaitable(outcome):
-                    outcome = await outcome
-        except ENDING:
-            raise
-        except BaseException as raised:  # noqa: BLE001  # whatever it is
-            error = raised
-        if error is not None:
-            return self._failed(argument[0] if isinstance(argument, list) else argument, error)
-        if outcome is not None and not self._is_told:
-            self._is_told = True
-            log.warning(
-                "listener.returned type=%s",  # returning acknowledges, raising suspends
-                type(outcome).__name__,
-            )
-        return None
-
-    def _call_plain(
-        self, argument: MessageExt | list[MessageExt]
-    ) -> tuple[object, BaseException | None]:
-        self.is_running = True
-        try:
-            return super()._call_plain(argument)
-        finally:
-            self.is_running = False
 
     def _failed(self, message: MessageExt, error: BaseException) -> BaseException:
         """Log why the listener failed; of a message that comes each second, now and then."""
@@ -253,6 +233,31 @@ class OrderedCall(ListenerCall):
             log.debug("listener.failed_again msg_id=%s error=%r", message.msg_id, error)
             return error
         return super()._failed(message, error)
+
+
+class _OneThread:
+    """Runs blocking functions off the event loop, one at a time.
+
+    Attributes:
+        run_blocking: does it.
+        is_busy: a function runs.
+    """
+
+    def __init__(self, run_blocking: Offload) -> None:
+        self.run_blocking = run_blocking
+        self.is_busy = False
+
+    def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
+        def noted() -> T:
+            self.is_busy = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.is_busy = False
+
+        return self.run_blocking(noted)
 
 
 def _with_context(listener: ContextListener, context: OrderlyContext) -> Callable[[Any], Any]:

@@ -13,11 +13,7 @@ from kourou.client.consuming.acknowledgements import (
     give_back_overdue,
 )
 from kourou.client.consuming.client_requests import ClientRequests
-from kourou.client.consuming.consume_concurrently import (
-    ConcurrentConsumption,
-    Listener,
-    ListenerCall,
-)
+from kourou.client.consuming.consume_concurrently import ConcurrentConsumption
 from kourou.client.consuming.consume_orderly import NoLocks, OrderlyConsumption
 from kourou.client.consuming.consume_watch import ConsumeWatch
 from kourou.client.consuming.consumer import Consumer, QueueState
@@ -29,6 +25,7 @@ from kourou.client.consuming.flow_control import FlowControl
 from kourou.client.consuming.giving_back import GivingBack
 from kourou.client.consuming.held_queues import HeldQueues
 from kourou.client.consuming.iteration import Iterating, Iteration
+from kourou.client.consuming.listener_calls import Listener, ListenerCall
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening import Listening
 from kourou.client.consuming.local_offsets import make_offsets

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -42,10 +43,17 @@ class LockTerms:
         """The queues whose locks were granted and not refused or given up since, sorted."""
         return sorted(self._asked_at_s)
 
+    def held_s(self, queue: MessageQueue, now_s: float) -> float:
+        """Return how long the queue is nobody else's for certain, in seconds; negative: it is not.
+
+        Without a word from its broker, that is: later grants make it longer, refusals end it.
+        """
+        asked_at_s = self._asked_at_s.get(queue)
+        return -math.inf if asked_at_s is None else asked_at_s + self._expiry_s - now_s
+
     def is_held(self, queue: MessageQueue, now_s: float) -> bool:
         """Return whether the queue is nobody else's for certain."""
-        asked_at_s = self._asked_at_s.get(queue)
-        return asked_at_s is not None and now_s - asked_at_s <= self._expiry_s
+        return self.held_s(queue, now_s) >= 0
 
     def asked_at_s(self, queue: MessageQueue) -> float | None:
         """Return when the lock was asked for that was granted last."""
@@ -94,6 +102,10 @@ class QueueLocks:
     def is_held(self, queue: MessageQueue) -> bool:
         """Return whether the queue is nobody else's for certain."""
         return self._terms.is_held(queue, _now_s())
+
+    def held_s(self, queue: MessageQueue) -> float:
+        """Return how long it is nobody else's for certain, in seconds; negative: it is not."""
+        return self._terms.held_s(queue, _now_s())
 
     def age_s(self, queue: MessageQueue) -> float | None:
         """Return how long ago the lock was asked for that is held; None if none is."""
