@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer import QueueState
@@ -19,6 +17,7 @@ from kourou.client.consuming.pull_flow import PullFlow
 from kourou.client.consuming.queue_locks import QueueLocks
 from kourou.client.consuming.queue_puller import PulledSome, QueuePuller
 from kourou.client.consuming.rebalance import QueueChanges
+from kourou.client.consuming.resting import Rests
 from kourou.client.consuming.start_offset import find_start_offset
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult
@@ -27,9 +26,6 @@ from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
-
-_REST_VALID_S: Final = 10.0
-"""A queue that was wanted so much longer ago than it had to rest was not wanted all the time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +86,7 @@ class HeldQueues:
         self._on_pulled = on_pulled
         self._held: dict[MessageQueue, _Held] = {}
         self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
-        self._resting: dict[MessageQueue, float] = {}  # wanted, not started; since when
+        self._rests = Rests(config.handover_ms / 1000)
         self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self.on_lost: Callable[[], None] | None = None
@@ -148,6 +144,10 @@ class HeldQueues:
     def topics(self) -> set[str]:
         """Return the topics of the queues held."""
         return {queue.topic for queue in self._held}
+
+    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Break off the rest of the topic's other queues: they are another member's again."""
+        self._rests.note_wanted(topic, queues)
 
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
@@ -265,18 +265,11 @@ class HeldQueues:
         The pass is not held up for that: it must be able to release others meanwhile. A later one
         asks again.
         """
-        rest_s = self._config.handover_ms / 1000
         loop = asyncio.get_running_loop()
-        rested_s = loop.time() - self._resting.get(queue, -math.inf)
-        if rest_s <= rested_s < rest_s + _REST_VALID_S:
-            del self._resting[queue]
-            return True
-        if rested_s >= rest_s:  # new, or it was somebody else's again meanwhile
-            self._resting[queue] = loop.time()
-            rested_s = 0
-        if self.on_lost is not None:
-            loop.call_later(rest_s - rested_s, self.on_lost)
-        return False
+        left_s = self._rests.left_s(queue, loop.time())
+        if left_s and self.on_lost is not None:
+            loop.call_later(left_s, self.on_lost)
+        return not left_s
 
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have gone on since

@@ -109,6 +109,9 @@ class PolledQueues:
         """
         return self._get(queue).queue
 
+    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Do nothing: queues that are polled do not rest before they are started."""
+
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others; where the group is in these is found meanwhile."""
         async with self._changing:

@@ -48,6 +48,9 @@ class QueueHolder(Protocol):
     def topics(self) -> set[str]:
         """Return the topics of the queues held."""
 
+    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Note which queues of the topic this pass gives that are not held; told each pass."""
+
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
 
@@ -200,6 +203,7 @@ class RebalanceLoop:
         route = await self._instance.routes.get(topic, timeout_s)
         queues = self._queues_of(topic, route)
         changes = await self._plan(topic, route, queues) if queues else None
+        self._held.note_wanted(topic, () if changes is None else changes.added)
         if changes is None:
             return False
         if changes.is_empty:
