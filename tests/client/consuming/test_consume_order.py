@@ -9,31 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kourou.client.consuming.consume_order import QueueOrder
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.client.consuming.queue_locks import BROKER_EXPIRY_S, LockTerms
-from kourou.model.message import MessageExt
-from kourou.model.queue import MessageQueue
-
-QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-def message_at(queue_offset: int) -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=b"x",
-        properties={},
-        flag=0,
-        queue_id=0,
-        queue_offset=queue_offset,
-        physical_offset=queue_offset * 100,
-        sys_flag=0,
-        born_at_ms=0,
-        born_host=("127.0.0.1", 1),
-        store_at_ms=0,
-        store_host=("127.0.0.1", 2),
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        store_size=100,
-        body_crc=0,
-    )
+from tests.client.consuming.messages import QUEUE, message_at
 
 
 class OrderMachine(RuleBasedStateMachine):
@@ -70,6 +46,18 @@ class OrderMachine(RuleBasedStateMachine):
         self.order.finish()
         self.finished += self.taken
         self.taken = []
+
+    @rule(count=st.integers(0, 4))
+    def finish_first(self, count: int) -> None:
+        self.order.finish(count)
+        self.finished += self.taken[:count]
+        self.taken = self.taken[count:]
+
+    @rule(count=st.integers(0, 4))
+    def put_back_behind(self, count: int) -> None:
+        self.order.put_back_behind(count)
+        self.waiting = self.taken[count:] + self.waiting
+        self.taken = self.taken[:count]
 
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:

@@ -8,7 +8,7 @@ from kourou.client.consuming.delivery import ReadyMessages
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.model.queue import MessageQueue
 from kourou.testing.loop import run_virtual
-from tests.client.consuming.test_process_queue import message_at
+from tests.client.consuming.messages import message_at
 
 
 def test_waits_that_were_given_up_leave_nothing_behind() -> None:

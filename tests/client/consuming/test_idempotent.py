@@ -18,27 +18,11 @@ from kourou.client.consuming.seen_store import DAY_MS, SeenInMemory, SeenInSqlit
 from kourou.errors import DuplicateInProgressError, ForkedError, InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
 from kourou.testing.clock import ManualClock
+from tests.client.consuming.messages import message_at
 
 
 def message(uid: str = "A1", keys: str = "o-17", topic: str = "Orders") -> MessageExt:
-    return MessageExt(
-        topic=topic,
-        body=b"",
-        properties={"UNIQ_KEY": uid, "KEYS": keys},
-        flag=0,
-        queue_id=0,
-        queue_offset=0,
-        physical_offset=512,
-        sys_flag=0,
-        born_at_ms=0,
-        born_host=("127.0.0.1", 1),
-        store_at_ms=0,
-        store_host=("127.0.0.1", 10911),
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        store_size=0,
-        body_crc=0,
-    )
+    return message_at(topic=topic, properties={"UNIQ_KEY": uid, "KEYS": keys})
 
 
 @pytest.fixture

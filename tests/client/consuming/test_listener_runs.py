@@ -19,7 +19,7 @@ from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.clock import SystemClock
 from kourou.model.message import MessageExt
-from tests.client.consuming.test_process_queue import QUEUE, message_at
+from tests.client.consuming.messages import QUEUE, message_at
 
 COUNT = 200
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kourou.client.consuming.polled_queue import PolledQueue
 from kourou.model.queue import MessageQueue
-from tests.client.consuming.test_process_queue import message_at
+from tests.client.consuming.messages import message_at
 
 
 class PolledQueueMachine(RuleBasedStateMachine):

@@ -8,30 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.model.message import MessageExt
-from kourou.model.queue import MessageQueue
-
-QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-def message_at(queue_offset: int, size: int = 1) -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=bytes(size),
-        properties={},
-        flag=0,
-        queue_id=0,
-        queue_offset=queue_offset,
-        physical_offset=queue_offset * 100,
-        sys_flag=0,
-        born_at_ms=0,
-        born_host=("127.0.0.1", 1),
-        store_at_ms=0,
-        store_host=("127.0.0.1", 2),
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        store_size=100,
-        body_crc=0,
-    )
+from tests.client.consuming.messages import QUEUE, message_at
 
 
 class ProcessQueueMachine(RuleBasedStateMachine):

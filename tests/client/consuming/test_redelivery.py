@@ -26,29 +26,9 @@ from kourou.model.message import Message, MessageExt
 from kourou.model.topic import dlq_topic
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
+from tests.client.consuming.messages import message_at
 
 GROUP = "consumers"
-
-
-def message(offset: int = 0) -> MessageExt:
-    return MessageExt(
-        topic=TOPIC,
-        body=b"x",
-        properties={},
-        flag=0,
-        queue_id=0,
-        queue_offset=offset,
-        physical_offset=offset * 100,
-        sys_flag=0,
-        born_at_ms=0,
-        born_host=("127.0.0.1", 1),
-        store_at_ms=0,
-        store_host=("127.0.0.1", 2),
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        store_size=100,
-        body_crc=0,
-    )
 
 
 async def dead_letters(w: Recording, group: str = GROUP) -> list[MessageExt]:
@@ -58,25 +38,25 @@ async def dead_letters(w: Recording, group: str = GROUP) -> list[MessageExt]:
 
 
 def test_an_ordinary_failure_is_given_back_with_its_reason() -> None:
-    assert redelivery_of(ValueError("no\x01such\naccount"), message()) == Redelivery(
+    assert redelivery_of(ValueError("no\x01such\naccount"), message_at()) == Redelivery(
         reason="ValueError: no such account"
     )
     assert not is_instruction(ValueError())
 
 
 def test_an_instruction_says_when() -> None:
-    assert redelivery_of(RetryLater(), message()) == Redelivery()
-    assert redelivery_of(RetryLater(level=5), message()) == Redelivery(5, is_asked_for=True)
-    assert redelivery_of(RetryLater("busy", delay_ms=1), message()) == Redelivery(
+    assert redelivery_of(RetryLater(), message_at()) == Redelivery()
+    assert redelivery_of(RetryLater(level=5), message_at()) == Redelivery(5, is_asked_for=True)
+    assert redelivery_of(RetryLater("busy", delay_ms=1), message_at()) == Redelivery(
         0, 1, "busy", is_asked_for=True
     )
-    assert redelivery_of(DeadLetter("bad"), message()) == Redelivery(
+    assert redelivery_of(DeadLetter("bad"), message_at()) == Redelivery(
         -1, None, "bad", is_asked_for=True
     )
 
 
 def test_messages_of_a_batch_that_are_not_named_are_done() -> None:
-    done, late, dead = message(0), message(1), message(2)
+    done, late, dead = message_at(0), message_at(1), message_at(2)
     several = ExceptionGroup(
         "", [RetryLater(level=2, messages=[late]), DeadLetter(messages=[dead])]
     )
@@ -87,7 +67,7 @@ def test_messages_of_a_batch_that_are_not_named_are_done() -> None:
 
 
 def test_a_failure_beside_instructions_is_of_the_messages_that_they_do_not_name() -> None:
-    named, other = message(0), message(1)
+    named, other = message_at(0), message_at(1)
     both = ExceptionGroup("", [KeyError("k"), RetryLater(level=2, messages=[named])])
     assert redelivery_of(both, named) == Redelivery(2, is_asked_for=True)
     assert redelivery_of(both, other) == Redelivery(reason="KeyError: 'k'")
