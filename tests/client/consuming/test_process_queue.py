@@ -168,32 +168,35 @@ class DrainMachine(RuleBasedStateMachine):
         self.is_draining = False
         self.idle_calls = 0
 
-    @rule(offset=st.integers(0, 7))
-    def start(self, offset: int) -> None:
-        message = self.waiting.get(offset)
-        if message is not None:
-            assert self.queue.start(message, 1) is not self.is_draining
-            if not self.is_draining:
-                self.running[offset] = self.waiting.pop(offset)
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.waiting)))
+        assert self.queue.start(self.waiting[offset], 1) is not self.is_draining
+        if not self.is_draining:
+            self.running[offset] = self.waiting.pop(offset)
 
+    @precondition(lambda self: self.running)
     @rule()
     def drain(self) -> None:
         if not self.is_draining:
             self.is_draining = True
-            assert self.queue.drain(self.note_idle) == bool(self.running)
+            assert self.queue.drain(self.note_idle)
             assert self.queue.put([message_at(9)]) == []
 
-    @rule(offset=st.integers(0, 7), is_done=st.booleans())
-    def end(self, offset: int, *, is_done: bool) -> None:
-        message = self.running.pop(offset, None)
-        if message is None:
-            return
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), is_done=st.booleans())
+    def end(self, data: st.DataObject, *, is_done: bool) -> None:
+        message = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
         if is_done:
-            committable = self.queue.remove(message)
-            assert committable == min([*self.waiting, *self.running], default=8)
+            assert self.queue.remove(message) == self.first_not_done
         else:
             self.queue.postpone(message)
-            self.waiting[offset] = message
+            self.waiting[message.queue_offset] = message
+
+    @property
+    def first_not_done(self) -> int:
+        return min([*self.waiting, *self.running], default=8)
 
     def note_idle(self) -> None:
         self.idle_calls += 1
@@ -203,7 +206,26 @@ class DrainMachine(RuleBasedStateMachine):
         if self.is_draining:
             assert len(self.queue) == len(self.running)
             assert self.queue.size_bytes == len(self.running)
-            assert self.idle_calls <= (not self.running)
+            assert self.idle_calls == (not self.running)
+
+    @invariant()
+    def nothing_that_is_not_done_lies_below_the_commit(self) -> None:
+        assert self.queue.committable() == self.first_not_done
+
+
+def test_what_was_given_up_is_not_committed_when_the_last_listener_has_ended() -> None:
+    queue = ProcessQueue(QUEUE)
+    messages = [message_at(offset) for offset in range(5)]
+    queue.put(messages)
+    ended: list[int] = []
+    queue.start(messages[0], 1)
+    queue.start(messages[3], 1)
+
+    assert queue.drain(lambda: ended.append(1))
+    assert queue.remove(messages[3]) == 0
+    assert queue.remove(messages[0]) == 1, "the messages at 1, 2 and 4 are another member's now"
+    assert ended == [1]
+    assert ProcessQueue(QUEUE).drain(ended.clear) is False
 
 
 TestDrain = DrainMachine.TestCase
