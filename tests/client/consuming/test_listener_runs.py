@@ -13,21 +13,15 @@ import pytest
 
 from kourou.client.background import BackgroundTasks
 from kourou.client.consuming.consume_concurrently import ConcurrentConsumption
-from kourou.client.consuming.consume_hooks import ConsumeContext
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.clock import SystemClock
 from kourou.model.message import MessageExt
 from tests.client.consuming.messages import QUEUE, message_at
+from tests.client.consuming.threads_rig import Hook, until
 
 COUNT = 200
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 - threads move it
-            await asyncio.sleep(0.001)
 
 
 class Rig:
@@ -43,19 +37,6 @@ class Rig:
 
     async def until_committable(self, offset: int) -> None:
         await until(lambda: self.consumer._offsets.get(QUEUE) == offset)
-
-
-class Hook:
-    """Notes which messages it was told of."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def before(self, context: ConsumeContext) -> None:
-        self.seen.append(context.messages[0].queue_offset)
-
-    def after(self, context: ConsumeContext) -> None:
-        """See nothing."""
 
 
 @asynccontextmanager
