@@ -6,6 +6,7 @@ InteropClient.java lists.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -56,14 +57,15 @@ class Client:
 def jars(version: str) -> str:
     """Return the class path of RocketMQ's jars of a release, fetching them once."""
     _need("mvn", "Maven")
-    library = CACHE / f"lib-{version}"
-    if not (library / ".whole").exists():
+    library, pom = CACHE / f"lib-{version}", HERE / "java" / POMS[version]
+    whole = library / f".whole-{hashlib.sha256(pom.read_bytes()).hexdigest()}"
+    if not whole.exists():
         build(
-            *("mvn", "-q", "-B", "-f", str(HERE / "java" / POMS[version])),
+            *("mvn", "-q", "-B", "-f", str(pom)),
             *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
             "-DincludeScope=runtime",
         )
-        (library / ".whole").touch()
+        whole.touch()
     return f"{library}/*"
 
 

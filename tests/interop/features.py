@@ -26,6 +26,7 @@ from tests.interop.clients import CACHE, HERE
 RELEASES = ("5.5.0", "4.9.8")
 
 OPTIONS = """
+brokerName=room-1@broker
 enablePropertyFilter=true
 traceTopicEnable=true
 recallMessageEnable=true
@@ -89,8 +90,13 @@ def _typed(kind: str) -> Topic:
 FEATURES = (
     Feature("TagFilter"),
     Feature("SqlFilter"),
+    Feature("SqlChange"),
+    Feature("ClassFilter"),
     Feature("Batch", (Topic(queues=1),)),
+    Feature("BatchSplit", (Topic(queues=1),)),
     Feature("ConsumeBatch", (Topic(queues=1),)),
+    Feature("ConsumeDirectly"),
+    Feature("ConsumeTimeout", (Topic(queues=1),)),
     Feature("Orderly"),
     Feature("OrderlyManual"),
     Feature("OrderlyDeadLetter"),
@@ -101,17 +107,23 @@ FEATURES = (
     Feature("Timer", releases=("5.5.0",)),
     Feature("Recall", releases=("5.5.0",)),
     Feature("RequestReply"),
+    Feature("RequestTimeout"),
     Feature("Broadcast"),
     Feature("Allocation", (Topic(queues=7),)),
     Feature("ServerAssignment", releases=("5.5.0",)),
     Feature("Suspend"),
     Feature("Pull", (Topic(queues=1),)),
+    Feature("PullSchedule"),
     Feature("LitePull"),
     Feature("LitePullAssign", (Topic(queues=2),)),
     Feature("Retry"),
     Feature("ResetOffset"),
+    Feature("ResetOrderly"),
+    Feature("ResetBroadcast", (Topic(queues=1),)),
     Feature("StartFrom"),
     Feature("Trace"),
+    Feature("OrderConfig"),
+    Feature("Permissions"),
     Feature("Namespace", (Topic("%pspace%%pT"),)),
     Feature("NamespaceV2", releases=("5.5.0",)),
     Feature("Priority", (_typed("Priority"),), releases=("5.5.0",)),

@@ -24,6 +24,7 @@ from kourou.errors import NoRouteError, QueryNotFoundError
 
 ROUTE_SECONDS = 30
 SENDERS = 8
+QUEUES_LAG_SECONDS = 10
 ON_THEIR_WAY_SECONDS = 0.3
 """For answers that a broker sent before it ended."""
 
@@ -94,10 +95,7 @@ class Ledger:
 
     async def check(self, namesrv_addr: str) -> None:
         """Read all queues: every acknowledged message is at its place, and nothing else is new."""
-        found = {
-            (message.queue_id, message.queue_offset): message
-            for message in await read_all(namesrv_addr, self.topic)
-        }
+        found = await self._find_all(namesrv_addr)
         for place, key in self.acknowledged.items():
             assert place in found, f"{key} was acknowledged at {place}, and is lost"
             assert found[place].keys == [key], f"{place} has {found[place].keys}, not {key}"
@@ -106,6 +104,22 @@ class Ledger:
             assert key in self.sent, f"{place} has {key}, which nobody sent"
             assert message.body == self._body(key), f"{key} at {place} has another body"
             self.acknowledged[place] = key  # what was seen must stay
+
+    async def _find_all(self, namesrv_addr: str) -> dict[tuple[int, int], MessageExt]:
+        """Return what is stored, by place.
+
+        Java answers a send before its queues name the message: what is not there has a moment more.
+        """
+        seconds_left = QUEUES_LAG_SECONDS
+        while True:
+            found = {
+                (message.queue_id, message.queue_offset): message
+                for message in await read_all(namesrv_addr, self.topic)
+            }
+            if not seconds_left or self.acknowledged.keys() <= found.keys():
+                return found
+            await asyncio.sleep(1)
+            seconds_left -= 1
 
     async def forget_expired(self, namesrv_addr: str) -> int:
         """Take out what is older than the oldest message of its queue; return how many."""

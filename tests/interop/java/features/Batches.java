@@ -8,6 +8,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -69,6 +70,64 @@ final class Batch extends Feature {
             messages.add(message);
         }
         return messages;
+    }
+}
+
+/** What is too large for one batch goes in several, split by size; one that is too large is refused by either side. */
+final class BatchSplit extends Feature {
+    private static final int LIMIT = 256 * 1024;
+
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of one queue
+        DefaultMQProducer producer = producer();
+        MessageQueue queue = producer.fetchPublishMessageQueues(topic).get(0);
+        List<Message> messages = new ArrayList<>();
+        for (int number = 0; number < 1_000; number++) {
+            messages.add(sized(topic, number, 500 + number));
+        }
+        int parts = 0;
+        for (int from = 0; from < messages.size(); parts++) {
+            int until = from;
+            for (int size = 0; until < messages.size(); until++) {
+                size += messages.get(until).getBody().length + 100;
+                if (size > LIMIT && until > from) {
+                    break;
+                }
+            }
+            SendResult result = producer.send(messages.subList(from, until), queue);
+            ok(result);
+            equal((long) from, result.getQueueOffset(), "where part " + parts + " begins");
+            equal(until - from, result.getMsgId().split(",").length, "ids of part " + parts);
+            from = until;
+        }
+        fact("parts", parts);
+        List<Message> tooLarge = List.of(sized(topic, 0, 3 << 20), sized(topic, 1, 3 << 20));
+        try {
+            producer.send(tooLarge, queue);
+            throw new AssertionError("6 MiB, sent by a client of 4 MiB at most");
+        } catch (MQClientException expected) {
+            equal(13, expected.getResponseCode(), "why: " + expected);
+        }
+        DefaultMQProducer generous = new DefaultMQProducer(group("generous"));
+        generous.setMaxMessageSize(16 << 20);
+        producer(generous);
+        try {
+            generous.send(tooLarge, queue);
+            throw new AssertionError("6 MiB, taken by a broker of 4 MiB at most");
+        } catch (MQBrokerException expected) {
+            int code = expected.getResponseCode();
+            check(code == 13 || code == 1, "why: " + expected); // Java tells of a failure of its own, 1
+        }
+        List<MessageExt> stored = readAll(reader("reader"), topic);
+        equal(1_000, stored.size(), "stored messages");
+        for (int number = 0; number < 1_000; number++) {
+            equal("key-" + number, stored.get(number).getKeys(), "message " + number);
+            equal(500 + number, stored.get(number).getBody().length, "size of " + number);
+        }
+    }
+
+    private static Message sized(String topic, int number, int size) {
+        return new Message(topic, "t", "key-" + number, new byte[size]);
     }
 }
 

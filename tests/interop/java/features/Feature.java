@@ -24,6 +24,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * One thing that applications do with the official client, which checks itself: `run` ends, or
@@ -219,6 +220,24 @@ abstract class Feature {
         reader.start();
         atEnd(reader::shutdown);
         return reader;
+    }
+
+    DefaultMQAdminExt admin() throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(15_000);
+        admin.setNamesrvAddr(namesrv);
+        admin.setInstanceName("admin-" + INSTANCES.incrementAndGet());
+        admin.start();
+        atEnd(admin::shutdown);
+        return admin;
+    }
+
+    /** Returns the address of the only broker. */
+    static String brokerOf(DefaultMQAdminExt admin) throws Exception {
+        return admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next().selectBrokerAddr();
+    }
+
+    static String clientId(DefaultMQPushConsumer consumer) {
+        return consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
     }
 
     /** Returns all messages of a topic, queue by queue; none where nobody knows it yet. */

@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Several tags, and codes of tags that are the same: only what was asked for comes. */
 final class TagFilter extends Feature {
@@ -120,5 +121,71 @@ final class SqlFilter extends Feature {
         } finally {
             consumer.shutdown();
         }
+    }
+}
+
+/** A consumer that changes its expression while it runs gets all that the new one lets through from then on. */
+final class SqlChange extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer producer = producer();
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("taker");
+        consumer.setHeartbeatBrokerInterval(1000);
+        consumer.subscribe(topic, MessageSelector.bySql("price < 3"));
+        consumer.registerMessageListener(taking(inbox));
+        start(consumer);
+        DefaultMQAdminExt admin = admin();
+        priced(producer, topic, "a");
+        awaitExactly(inbox, 3);
+        equal(Set.of("a0", "a1", "a2"), inbox.distinct(), "messages");
+
+        consumer.subscribe(topic, MessageSelector.bySql("price >= 3"));
+        await(() -> wanted(admin, consumer, topic).equals("price >= 3"), () -> "the broker knows it");
+        priced(producer, topic, "b"); // requests that wait by the old one may hold them up
+        await(() -> inbox.distinct().containsAll(Set.of("b3", "b4", "b5")), () -> "b3 to b5, came " + inbox.bodies());
+        Thread.sleep(500);
+        check(inbox.bodies().stream().noneMatch(body -> body.matches("b[0-2]")), "messages " + inbox.bodies());
+
+        consumer.subscribe(topic, "t"); // a tag: no expression at all
+        await(() -> wanted(admin, consumer, topic).equals("t"), () -> "the broker knows that");
+        priced(producer, topic, "c");
+        await(() -> inbox.bodies().stream().filter(body -> body.startsWith("c")).count() >= 6,
+            () -> "c0 to c5, came " + inbox.bodies());
+        Thread.sleep(500);
+        equal(inbox.size(), inbox.distinct().size(), "different messages of " + inbox.bodies());
+        fact("passed_over_before", inbox.size() - 12); // at the ends of queues, where requests waited
+    }
+
+    private static String wanted(DefaultMQAdminExt admin, DefaultMQPushConsumer consumer, String topic) throws Exception {
+        var connection = admin.examineConsumerConnectionInfo(consumer.getConsumerGroup());
+        return connection.getSubscriptionTable().get(topic).getSubString();
+    }
+
+    private static void priced(DefaultMQProducer producer, String topic, String prefix) throws Exception {
+        for (int price = 0; price < 6; price++) {
+            Message message = message(topic, "t", prefix + price);
+            message.putUserProperty("price", Integer.toString(price));
+            ok(producer.send(message));
+        }
+    }
+}
+
+/** A filter that is a program was taken back long ago: nothing comes by it, and others go on. */
+@SuppressWarnings("deprecation")
+final class ClassFilter extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer producer = producer();
+        Inbox filtered = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("classy");
+        consumer.subscribe(topic, "example.Filter", "package example; class Filter { }");
+        consumer.registerMessageListener(taking(filtered));
+        start(consumer);
+        Inbox inbox = consume("taker", topic, "*");
+        send(producer, topic, "t", 0, 4);
+        awaitExactly(inbox, 4);
+        Thread.sleep(1000);
+        fact("by_class", filtered.size());
     }
 }

@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByConfig;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByMachineRoom;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -62,9 +63,11 @@ final class Allocation extends Feature {
                     return clientId.hashCode() % 2 == 0 ? "even" : "odd";
                 }
             }));
+        strategies.put("room", room("room-1")); // the brokers are named room-1@...
         DefaultMQProducer producer = producer();
         List<MessageQueue> queues = new ArrayList<>(new TreeSet<>(producer.fetchPublishMessageQueues(topic)));
         equal(7, queues.size(), "queues");
+        check(room("room-2").allocate("g", "a", queues, List.of("a")).isEmpty(), "queues are in the first room");
         Map<String, Inbox> inboxes = new LinkedHashMap<>();
         for (String name : strategies.keySet()) {
             inboxes.put(name, share(topic, name, strategies.get(name), queues));
@@ -78,6 +81,12 @@ final class Allocation extends Feature {
         }
     }
 
+    private static AllocateMessageQueueStrategy room(String name) {
+        AllocateMessageQueueByMachineRoom strategy = new AllocateMessageQueueByMachineRoom();
+        strategy.setConsumeridcs(Set.of(name));
+        return strategy;
+    }
+
     private Inbox share(String topic, String name, AllocateMessageQueueStrategy strategy, List<MessageQueue> queues)
             throws Exception {
         Inbox inbox = new Inbox();
@@ -89,7 +98,7 @@ final class Allocation extends Feature {
         equal(3, ids.size(), "client ids");
         for (DefaultMQPushConsumer member : members) {
             Set<MessageQueue> expected = new TreeSet<>(
-                strategy.allocate(group(name), id(member), queues, ids));
+                strategy.allocate(group(name), clientId(member), queues, ids));
             await(() -> owned(member, topic).equals(expected),
                 () -> name + ": " + expected + ", has " + owned(member, topic));
         }
@@ -115,13 +124,9 @@ final class Allocation extends Feature {
         return start(member);
     }
 
-    private static String id(DefaultMQPushConsumer member) {
-        return member.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
-    }
-
     private static List<String> ids(List<DefaultMQPushConsumer> members) {
         List<String> ids = new ArrayList<>();
-        members.forEach(member -> ids.add(id(member)));
+        members.forEach(member -> ids.add(clientId(member)));
         return ids;
     }
 }

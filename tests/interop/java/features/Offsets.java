@@ -1,12 +1,16 @@
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** A reset by time while the group consumes hands out again what came since, and to both members. */
 final class ResetOffset extends Feature {
@@ -45,6 +49,58 @@ final class ResetOffset extends Feature {
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener(taking(inbox));
         return start(consumer);
+    }
+}
+
+/** A reset while a group consumes in order hands out again all from there on, still in order. */
+final class ResetOrderly extends Ordered {
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer producer = producer();
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("reset");
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            inbox.add(messages);
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        start(consumer);
+        sendKeyed(producer, topic, 0, 5);
+        awaitExactly(inbox, KEYS * 5);
+        Thread.sleep(1500); // its offsets are saved
+        DefaultMQAdminExt admin = admin();
+        var offsets = admin.resetOffsetByTimestamp(topic, group("reset"), 0, true);
+        equal(4, offsets.size(), "queues that were reset: " + offsets);
+        offsets.forEach((queue, offset) -> equal(0L, offset, "offset of " + queue));
+        await(() -> inbox.size() >= KEYS * 10, () -> "30 messages again, came " + (inbox.size() - KEYS * 5));
+        sendKeyed(producer, topic, 5, 7);
+        awaitExactly(inbox, KEYS * 12);
+        List<Integer> expected = upTo(5);
+        expected.addAll(upTo(7));
+        byKey(inbox.bodies()).forEach((key, found) -> equal(expected, found, "order of key " + key));
+    }
+}
+
+/** A reset of a group that broadcasts reaches a member, too, though it keeps its offsets itself. */
+final class ResetBroadcast extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of one queue
+        DefaultMQProducer producer = producer();
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("everyone");
+        setModel(consumer, "BROADCASTING");
+        consumer.setInstanceName("reset" + prefix + System.nanoTime());
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(taking(inbox));
+        start(consumer);
+        send(producer, topic, "t", 0, 6);
+        awaitExactly(inbox, 6);
+        var offsets = admin().resetOffsetByTimestamp(topic, group("everyone"), 0, true);
+        equal(1, offsets.size(), "queues that were reset: " + offsets);
+        awaitExactly(inbox, 12);
+        send(producer, topic, "t", 6, 8);
+        awaitExactly(inbox, 14);
+        equal(8, inbox.distinct().size(), "different messages");
     }
 }
 

@@ -6,6 +6,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MQPullConsumerScheduleService;
 import org.apache.rocketmq.client.consumer.PullCallback;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
@@ -206,5 +207,55 @@ final class LitePullAssign extends LitePulling {
         List<String> found = new ArrayList<>(bodies);
         found.removeIf(body -> !body.startsWith(start));
         return found;
+    }
+}
+
+/** The oldest way to pull: a task a queue, called again and again, that keeps its offsets itself. */
+@SuppressWarnings("deprecation")
+final class PullSchedule extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of 4 queues
+        DefaultMQProducer producer = producer();
+        send(producer, topic, "t", 0, 12);
+        Inbox inbox = new Inbox();
+        MQPullConsumerScheduleService first = scheduled(topic, inbox);
+        awaitExactly(inbox, 12);
+        MQPullConsumerScheduleService second = scheduled(topic, inbox);
+        await(() -> queuesOf(first, topic) == 2 && queuesOf(second, topic) == 2, () -> "two queues each");
+        Thread.sleep(1500); // what was on its way is saved
+        int before = inbox.size(); // offsets are saved each second: a queue that moves may bring some twice
+        send(producer, topic, "t", 12, 20);
+        await(() -> inbox.distinct().size() == 20, () -> "20 messages, came " + inbox.bodies());
+        equal(before + 8, inbox.size(), "messages");
+        fact("twice", before - 12);
+    }
+
+    private MQPullConsumerScheduleService scheduled(String topic, Inbox inbox) throws Exception {
+        MQPullConsumerScheduleService service = new MQPullConsumerScheduleService(group("scheduled"));
+        DefaultMQPullConsumer consumer = service.getDefaultMQPullConsumer();
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("scheduled-" + System.nanoTime());
+        consumer.setPersistConsumerOffsetInterval(500);
+        service.registerPullTaskCallback(topic, (queue, context) -> {
+            try {
+                DefaultMQPullConsumer puller = (DefaultMQPullConsumer) context.getPullConsumer();
+                long offset = Math.max(0, puller.fetchConsumeOffset(queue, false));
+                PullResult result = puller.pull(queue, "*", offset, 32);
+                if (result.getPullStatus() == PullStatus.FOUND) {
+                    inbox.add(result.getMsgFoundList());
+                }
+                puller.updateConsumeOffset(queue, result.getNextBeginOffset());
+                context.setPullNextDelayTimeMillis(50);
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        service.start();
+        atEnd(service::shutdown);
+        return service;
+    }
+
+    private static long queuesOf(MQPullConsumerScheduleService service, String topic) throws Exception {
+        return service.getDefaultMQPullConsumer().fetchMessageQueuesInBalance(topic).size();
     }
 }

@@ -70,3 +70,64 @@ final class RequestReply extends Feature {
         }
     }
 }
+
+/** A request that nobody answers in time fails, as a call and by callback; an answer that is late goes nowhere. */
+final class RequestTimeout extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer replier = producer();
+        DefaultMQProducer requester = producer();
+        try {
+            requester.request(message(topic, "t", "nobody"), 1_000);
+            throw new AssertionError("nobody consumes it");
+        } catch (RequestTimeoutException expected) {
+            check(true, "in time");
+        }
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("replier");
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                sleep(message.getTags().equals("slow") ? 2_500 : 0);
+                answer(replier, message);
+            }
+            inbox.add(messages);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        start(consumer);
+        awaitExactly(inbox, 1); // that of nobody is answered, to a requester that waits no longer
+        CompletableFuture<Throwable> failed = new CompletableFuture<>();
+        requester.request(message(topic, "slow", "slow"), new RequestCallback() {
+            @Override public void onSuccess(Message message) {
+                if (message != null) {
+                    failed.completeExceptionally(new AssertionError("it came in time"));
+                }
+            }
+            @Override public void onException(Throwable error) {
+                failed.complete(error);
+            }
+        }, 1_000);
+        Throwable error = failed.get(20, TimeUnit.SECONDS);
+        check(error instanceof RequestTimeoutException, "why: " + error);
+        awaitExactly(inbox, 2);
+        Message reply = requester.request(message(topic, "t", "after"), 15_000);
+        equal("re:after", text(reply), "the requester goes on");
+    }
+
+    private static void sleep(long millis) {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static void answer(DefaultMQProducer replier, MessageExt message) {
+        try {
+            byte[] body = ("re:" + text(message)).getBytes(StandardCharsets.UTF_8);
+            replier.send(MessageUtil.createReplyMessage(message, body), 15_000);
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+}
