@@ -58,7 +58,8 @@ class Outcome:
             parts.stats.values(name, key, Window.MINUTE)
             for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
             for key in ("T", "Long")
-        ] + [parts.stats.sizes, parts.stats.store.put_failures]
+        ] + [parts.stats.sizes, parts.stats.store.put_failures, parts.stats.store.put_messages]
+        self.stats.append(parts.transactions.counts.open_by_topic())
         unanswered = connection.connection.unanswered
         self.is_all_answered = unanswered.has_room(ALL_BYTES, ALL_REQUESTS)
         self.pending = len(parts.commit._pending), parts.commit.pending_bytes
@@ -160,8 +161,23 @@ def random_command(rng: Random) -> RemotingCommand:
         return message(
             encode_batch(items), text, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, **header
         )
+    if rng.random() < 0.3:
+        text, header["sys_flag"] = as_half(rng, text, header["sys_flag"])
     code = rng.choice((10, 310)) if rng.random() < 0.1 else 310
     return message(body, text, code=code, oneway=rng.random() < 0.05, **header)
+
+
+def as_half(rng: Random, text: str, sys_flag: int) -> tuple[str, int]:
+    """Return properties and flag of a half message, of most with nothing unusual about that."""
+    text = f"TRAN_MSG\x01true\x02{text}PGROUP\x01p\x02"
+    if rng.random() < 0.1:
+        text = text.replace("true", rng.choice(("True", "false", "")), 1)
+    if rng.random() < 0.1:
+        name = rng.choice(("REAL_TOPIC", "__transactionId__", "CHECK_IMMUNITY_TIME_IN_SECONDS"))
+        text += f"{name}\x011\x02"
+    if rng.random() < 0.05:
+        text = text.replace("PGROUP\x01p\x02", "")
+    return text, sys_flag | (rng.choice((0, 4, 8, 12)) if rng.random() < 0.1 else 4)
 
 
 def random_frame(rng: Random) -> bytes:
@@ -228,6 +244,7 @@ def test_plain_sends_take_the_path() -> None:
         await parts.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join(plain_frames(4)))  # makes the queues, by the ordinary way
+        await asyncio.sleep(1)
         connection = lone.connection
         frames = bytearray(b"".join([*plain_frames(5), plain_frames(1)[0][:50]]))
         taken.append(rig.fast_path(connection, frames, 0, len(frames)) - len(frames) + 50)

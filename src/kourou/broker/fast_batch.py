@@ -43,6 +43,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds
 from kourou.model.properties import decode_properties
+from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.remoting.connection import Connection
 from kourou.store.log.record_seal import SEAL_BYTES
@@ -252,6 +253,7 @@ class FastBatch:
             queue_key is None
             or queue is None
             or sys_flag is None
+            or sys_flag & TRANSACTION_PREPARED
             or not (fields.d in known.numbers or known.is_known_number(fields.d))
             or not is_number(fields.g, BORN_DIGITS_MAX)
         ):

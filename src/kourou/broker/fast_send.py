@@ -8,6 +8,9 @@ that the limits of size do not hold for. It takes a frame only if nothing about 
     topic       exists, is saved and writable; no retry topic, no batch queues; a known queue
     room        in the log's segment, and below every limit on what waits for the disk
 
+Half messages of transactions are taken as well: they lie in another queue, and their properties say
+where they are to go. The ends of others, which come between them, are handed on where they stand.
+
 A read that brings one small frame, as of a producer that waits for each answer, is kept until the
 turn of the loop ends: then all that were kept are taken together, which spares each of them what
 is done once a read, and are answered together. Nothing of them is decided before.
@@ -22,7 +25,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from typing import Final
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
 
 import msgspec
 
@@ -31,19 +36,30 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import NORMAL, message_type
 from kourou.broker.plain_header import BORN_DIGITS_MAX, decode_send
-from kourou.broker.plain_sends import Known, PlainSends, is_number
+from kourou.broker.plain_sends import Known, PlainSends, SendPath, is_number
 from kourou.broker.plain_shapes import KEYS, SPECIAL, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.send_answers import region_properties
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
+from kourou.broker.transactions.halves import KeptHalf
+from kourou.broker.transactions.plain_halves import (
+    HALF_KEY,
+    HALF_PART,
+    MORE_BYTES_MAX,
+    TRANSACTION_ID,
+    PlainHalf,
+    plain_group,
+)
 from kourou.clock import Clock
 from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.sysflag import TRANSACTION_PREPARED
+from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
 from kourou.protocol.message_layout import HEAD_V4, MAGIC_V1
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, FastPath
 from kourou.store.log.record_seal import SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
 from kourou.store.message_store import Appended, MessageStore, SealedRun
 
@@ -61,11 +77,11 @@ _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
 """Of the property that a message gets which comes without a unique id."""
 _FRAME_BYTES_MIN: Final = 128
 """No plain send has fewer: its fields alone take more."""
-_SPECIAL: Final = SPECIAL | {
+_SPECIAL: Final = (SPECIAL - {names.TRAN_MSG}) | {
     names.PRIORITY, names.POP_CK, names.INNER_NUM,
     names.MSG_REGION, names.TRACE_ON, names.CLUSTER,
 }  # fmt: skip
-"""Properties that a send handler looks at, or sets."""
+"""Properties that a send handler looks at, or sets; it also looks whether it is a half message."""
 
 
 _KEPT_BYTES_MAX: Final = 8 * 1024
@@ -75,8 +91,36 @@ _KEPT_BYTES_TOTAL_MAX: Final = 1024 * 1024
 
 _Read = tuple[Connection, bytearray, int, int]
 """Whose bytes, and the first of them and the one behind the last in a buffer."""
-_Shape = tuple[int, str, str]
-"""Tag's hash, type and tags, or "", of all messages whose properties differ in id and keys only."""
+_Shape = tuple[int, str, str, str]
+"""Tag's hash, type, tags or "", and of half messages the group that may end them, of all messages
+whose properties differ in id and keys only."""
+
+
+class Transactions(Protocol):
+    """Who ends half messages."""
+
+    def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
+        """Note half messages that were stored."""
+
+
+class _Sends(PlainSends):
+    """Plain sends, some of them of half messages.
+
+    Attributes:
+        halves: these.
+    """
+
+    __slots__ = ("_transactions", "halves")
+
+    def __init__(self, path: SendPath, began_ms: int, transactions: Transactions) -> None:
+        super().__init__(path, began_ms)
+        self.halves: list[KeptHalf] = []
+        self._transactions = transactions
+
+    def _count(self) -> None:
+        if self.halves:
+            self._transactions.on_plain_halves(self.halves)
+        super()._count()
 
 
 class FastSend:
@@ -97,9 +141,15 @@ class FastSend:
         stats: BrokerStats,
         clock: Clock,
         unique_ids: UniqueIds,
+        transactions: Transactions,
+        ends: FastPath,
         store_host: Host | None,
     ) -> None:
-        """Take messages for `topics` into `store`; the arguments are those of `SendHandlers`."""
+        """Take messages for `topics` into `store`; the arguments are those of `SendHandlers`.
+
+        Beside them, `ends` takes ends of transactions, and does nothing with the store before this
+        turn of the loop ends.
+        """
         self._live = config
         self._topics = topics
         self._store = store
@@ -107,6 +157,8 @@ class FastSend:
         self.stats = stats
         self.clock = clock
         self._next_id = unique_ids.next
+        self._transactions = transactions
+        self._ends = ends
         self._kept: list[_Read] = []
         self._kept_bytes = 0
         self._is_handing_back = False
@@ -122,27 +174,28 @@ class FastSend:
         region = region_properties(config)
         suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
         # What a record has beside the body, the topic and the properties of its frame.
-        self._more_bytes = _HEAD_BYTES + 3 + _ID_BYTES + len(suffix) + SEAL_BYTES
+        self._more_bytes = _HEAD_BYTES + 3 + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
         # What `_take` needs of all this, to be had at once.
         self._locals = (
             known, self._topics.by_name.get, known.topics, known.sys_flags, known.numbers,
             suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
         )  # fmt: skip
-        self._shapes = Shapes(_shape)
+        takes_halves = not config.transactions.reject_transaction_message
+        self._shapes = Shapes(partial(_shape, takes_halves=takes_halves))
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve, or keep, the plain sends that come first; return where they end."""
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
         size = end - start
-        if not start and size <= _KEPT_BYTES_MAX and _SIZES(buffer)[0] + 4 == size:
+        if size <= _KEPT_BYTES_MAX and _SIZES(buffer, start)[0] + 4 == size:
             if self._is_handing_back:
                 return start
             if self._kept_bytes <= _KEPT_BYTES_TOTAL_MAX:
                 if not self._kept:
                     self._commit.before_write(self._take_kept)
-                self._kept.append((connection, buffer[:end], 0, end))
-                self._kept_bytes += end
+                self._kept.append((connection, buffer[start:end], 0, size))
+                self._kept_bytes += size
                 connection.before_next = self._take_kept
                 return end
         left = self._serve([(connection, buffer, start, end)], size, size // _FRAME_BYTES_MIN)
@@ -196,7 +249,7 @@ class FastSend:
         run = self._store.begin_run(now_ms)
         if run is None:
             return reads
-        sends, began_at = PlainSends(self, now_ms), run.position
+        sends, began_at = _Sends(self, now_ms, self._transactions), run.position
         left = self._take(reads, puts_max // len(reads), run, sends)
         if puts := len(sends.records):
             self._store.end_run(run)
@@ -204,7 +257,7 @@ class FastSend:
         return left
 
     def _take(  # noqa: C901, PLR0912, PLR0915 - one loop by hand, see the module
-        self, reads: list[_Read], puts_max: int, run: SealedRun, sends: PlainSends
+        self, reads: list[_Read], puts_max: int, run: SealedRun, sends: _Sends
     ) -> list[_Read]:
         """Append the plain sends that come first in each read, and note their answers.
 
@@ -244,13 +297,18 @@ class FastSend:
             began_at, at, replies = position, start, []
             try:
                 while end - at > _START_END:
+                    if buffer[at + _START_AT : at + _START_END] != _START:
+                        began, at = at, self._ends(connection, buffer, at, end)
+                        if at == began:
+                            break
+                        continue
                     size, header_size = _SIZES(buffer, at)
                     next_at = at + 4 + size
                     body_at = at + 8 + header_size
                     body_size = next_at - body_at
                     if next_at > end or size > frame_max or not 0 < body_size <= body_max:
                         break
-                    if header_size >> 24 or buffer[at + _START_AT : at + _START_END] != _START:
+                    if header_size >> 24:
                         break
                     try:
                         header = decode_send(buffer[at + 8 : body_at])  # a view: 1.5 times
@@ -311,25 +369,48 @@ class FastSend:
                     shape = shapes[rest]
                     if shape is None:
                         break
+                    code, kind, tags, group = shape
+                    part, place_id, ending = topic.part, queue_id, suffix
+                    half: PlainHalf | None = None
+                    if group or sys_flag & TRANSACTION_PREPARED:
+                        # It lies elsewhere, and says where it is to go.
+                        queue = queue_of(HALF_KEY)
+                        if queue is None or not (
+                            has_id and group and sys_flag & TRANSACTION_PREPARED
+                        ):
+                            break
+                        target = topic.halves.get(queue_id) or topic.add_half(queue_id)
+                        ending += f"{TRANSACTION_ID}{unique_id}\x02".encode()
+                        half = PlainHalf(
+                            target, group, len(properties) + len(ending), code, tags, unique_id,
+                            keys,
+                        )  # fmt: skip
+                        ending += target.properties
+                        properties_size = len(properties) + len(ending) + SEAL_BYTES
+                        if properties_size > PROPERTIES_SIZE_MAX:
+                            break
+                        name, part, place_id, sys_flag = (
+                            TRANS_HALF_TOPIC, HALF_PART, 0, sys_flag ^ TRANSACTION_PREPARED
+                        )  # fmt: skip
                     if not has_id:
                         properties_size += _ID_BYTES
                         if properties_size > PROPERTIES_SIZE_MAX:
                             break
                     # The record.
-                    total = _HEAD_BYTES + body_size + len(topic.part) + 2 + properties_size
+                    total = _HEAD_BYTES + body_size + len(part) + 2 + properties_size
                     if position + total > limit:
                         break
                     if not has_id:  # not before, so that a frame that is left gets no more than one
                         unique_id = self._next_id(sends.began_ms)
                         properties += f"{UNIQ_KEY}{unique_id}\x02".encode()
                     tail = b"%b%b%b%b" % (
-                        topic.part, properties_size.to_bytes(2, "big"), properties, suffix
+                        part, properties_size.to_bytes(2, "big"), properties, ending
                     )  # fmt: skip
                     body = view[body_at:next_at]
                     queue_offset = queue.next_offset
                     sealed = b"".join((
                         _PACK_HEAD(
-                            total, MAGIC_V1, crc32(body) & _CRC_MASK, queue_id, 0, queue_offset,
+                            total, MAGIC_V1, crc32(body) & _CRC_MASK, place_id, 0, queue_offset,
                             position, sys_flag, born_at_ms, born_address, born_port, store_at_ms,
                             store_address, store_port, 0, 0, body_size,
                         ),
@@ -348,10 +429,9 @@ class FastSend:
                     ).encode()
                     answer_size = len(answer)
                     # Nothing that can fail stands between here and the end of the loop.
-                    code, kind, tags = shape
                     appended = new_tuple(
                         Appended,
-                        (position, queue_offset, total, name, queue_id, code, store_at_ms, 1),
+                        (position, queue_offset, total, name, place_id, code, store_at_ms, 1),
                     )
                     buffers += (sealed, seal)  # not joined: that would be one more copy
                     pending.append((queue, appended))
@@ -362,6 +442,8 @@ class FastSend:
                     replies.append(_PACK_SIZES(answer_size + 4, answer_size) + answer)
                     if kind is not NORMAL:
                         sends.note_kind(kind)
+                        if half is not None:
+                            sends.halves.append(KeptHalf((sealed, seal), appended, half))
                     records.append(appended)
                     at = next_at
             except Exception:  # one producer's frame must not keep the others from theirs
@@ -379,7 +461,7 @@ class FastSend:
         return left
 
 
-def _shape(rest: str) -> _Shape | None:
+def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
     """Return what properties mean that have neither id nor keys; None if they are unusual.
 
     Unusual is also a text that the ordinary path would not store as it is.
@@ -389,5 +471,10 @@ def _shape(rest: str) -> _Shape | None:
         return None
     if properties.get(names.WAIT, "true").lower() != "true":
         return None
+    group = ""
+    if names.TRAN_MSG in properties:
+        group = plain_group(properties) if takes_halves else ""
+        if not group:
+            return None
     tags = properties.get(names.TAGS, "")
-    return tags_code(tags), message_type(properties), tags
+    return tags_code(tags), message_type(properties), tags, group

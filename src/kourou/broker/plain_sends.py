@@ -22,11 +22,17 @@ from kourou.broker.send_answers import SendAnswers, region_properties
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, has_batch_queues
 from kourou.broker.topics import Topics
+from kourou.broker.transactions.plain_halves import HalfTarget, half_target
 from kourou.clock import Clock
 from kourou.errors import InvalidMessageError
 from kourou.model.host import Host, pack_address
 from kourou.model.msgid import encode_offset_msg_id
-from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+from kourou.model.sysflag import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    MULTI_TAGS,
+    TRANSACTION_PREPARED,
+)
 from kourou.model.topic import NOT_ALLOWED_SEND_TOPICS, TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -38,7 +44,7 @@ from kourou.store.message_store import Appended
 
 log = logging.getLogger(__name__)
 
-_SYS_FLAGS: Final = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
+_SYS_FLAGS: Final = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK | TRANSACTION_PREPARED
 _DIGITS_MAX: Final = 9
 _QUEUE_DIGITS_MAX: Final = 4
 _TOPICS_MAX: Final = 32_768
@@ -61,15 +67,22 @@ class KnownTopic:
         config: as `Topics` has it; another object, and all of this is void.
         part: topic size and topic, as a record has them.
         queues: by the text of their ids: (id, key in `SealedRun.queues`).
+        halves: what half messages have, by the id of the queue that they are for.
     """
 
-    __slots__ = ("config", "part", "queues")
+    __slots__ = ("config", "halves", "part", "queues")
 
     def __init__(self, config: TopicConfig) -> None:
         encoded = config.name.encode()
         self.config = config
         self.part = bytes((len(encoded),)) + encoded
         self.queues: dict[str, tuple[int, tuple[bytes, int]]] = {}
+        self.halves: dict[int, HalfTarget] = {}
+
+    def add_half(self, queue_id: int) -> HalfTarget:
+        """Return what half messages for a queue have."""
+        target = self.halves[queue_id] = half_target(self.config.name, queue_id)
+        return target
 
     def add_queue(self, text: str) -> tuple[int, tuple[bytes, int]] | None:
         """Return the queue with that id; None if there is none, or it is written oddly."""
@@ -312,7 +325,7 @@ class Known:
         return topic
 
     def sys_flag(self, text: str) -> int | None:
-        """Return the flag if it is about the body's compression, or several tags, alone."""
+        """Return the flag if it is about compression, several tags, or half messages, alone."""
         if not is_number(text, _DIGITS_MAX) or int(text) & ~_SYS_FLAGS:
             return None
         if len(self.sys_flags) < _FLAGS_MAX:

@@ -18,7 +18,7 @@ Source: SendMessageProcessor.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -84,9 +84,7 @@ _DEAD_LETTER_DELAY: Final = "-1"
 class Halves(Protocol):
     """Who ends half messages, see `kourou.broker.transactions.transactions.Transactions`."""
 
-    def on_half_stored(
-        self, draft: RecordDraft, appended: Appended, topic: str, properties: Mapping[str, str]
-    ) -> None: ...
+    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +292,7 @@ class SendHandlers:
                 )
                 if send.is_half:
                     self._transactions.on_half_stored(
-                        drafts[0], result.appended[0], send.topic.name, send.properties
+                        drafts[0], result.appended[0], send.topic.name
                     )
                 status, reason = result.status, result.reason
                 reply(self._answers.stored(command, status, reason, header, waits=waits))

@@ -87,6 +87,8 @@ def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
         stats=parts.stats,
         clock=parts.runtime.clock,
         unique_ids=_unique_ids(parts),
+        transactions=parts.transactions,
+        ends=parts.transactions.fast_end,
         store_host=store_host(parts.config),
     )
     batches = FastBatch(

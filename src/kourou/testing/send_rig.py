@@ -42,7 +42,7 @@ class SendRig:
 
     Attributes:
         locks: of groups that consume in order.
-        fast_path: that of plain sends and batches; requests of `peer` do not take it.
+        fast_path: of plain sends, batches and commits; requests of `peer` do not take it.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -72,6 +72,8 @@ class SendRig:
             stats=parts.stats,
             clock=parts.clock,
             unique_ids=unique_ids,
+            transactions=parts.transactions,
+            ends=parts.transactions.fast_end,
             store_host=STORE_HOST,
         )
         batches = FastBatch(
@@ -85,7 +87,11 @@ class SendRig:
             store_host=STORE_HOST,
         )
         self.fast_path = FastPaths(
-            {RequestCode.SEND_MESSAGE_V2: sends, RequestCode.SEND_BATCH_MESSAGE: batches}
+            {
+                RequestCode.SEND_MESSAGE_V2: sends,
+                RequestCode.SEND_BATCH_MESSAGE: batches,
+                RequestCode.END_TRANSACTION: parts.transactions.fast_end,
+            }
         )
         parts.topics.put(TopicConfig("T", 4, 4))
 

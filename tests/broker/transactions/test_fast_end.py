@@ -66,15 +66,16 @@ def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
 
         async def test(rig: TransactionRig, is_fast: bool = is_fast) -> None:
             dice = Random(seed)
+            sender = rig.sends.connect(is_fast=is_fast)
             immune: dict[str, Any] = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "9"}
             halves = [
                 await rig.half(
-                    b"%d" % n, queue_id=n % 4, KEYS=f"k{n}", **(immune if n % 7 == 0 else {})
+                    b"%d" % n, queue_id=n % 4, KEYS=f"k{n}", UNIQ_KEY=f"{n:032X}",
+                    lone=sender, **(immune if n % 7 == 0 else {}),
                 )
                 for n in range(60)
             ]  # fmt: skip
-            path = rig.transactions.fast_end if is_fast else None
-            lone = LoneConnection(rig.handlers, path)
+            lone = LoneConnection(rig.handlers, rig.sends.fast_path if is_fast else None)
             for data in reads(halves, dice):
                 lone.receive_bytes(data)
                 await asyncio.sleep(dice.choice((0, 0, 0.02)))
@@ -96,29 +97,39 @@ def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
     assert fast == ordinary
 
 
+async def plain_halves(rig: TransactionRig) -> tuple[LoneConnection, list[Half]]:
+    """Return plain half messages for a queue that is there, and a connection for their ends."""
+    await rig.parts.topics.persist()
+    await rig.sends.send(b"first")
+    await rig.half(b"stays open")
+    sender = rig.sends.connect(is_fast=True)
+    halves = [
+        await rig.half(b"%d" % n, UNIQ_KEY=f"{n:032X}", lone=sender) for n in range(5)
+    ]  # fmt: skip
+    return LoneConnection({}, rig.sends.fast_path), halves
+
+
 def test_commits_that_cannot_be_stored_leave_their_transactions_open() -> None:
     async def test(rig: TransactionRig) -> None:
-        halves = [await rig.half(b"%d" % n) for n in range(5)]
-        lone = LoneConnection(rig.handlers, rig.transactions.fast_end)
+        lone, halves = await plain_halves(rig)
         rig.parts.disk.fail_after(0, OSError(28, "no space left"))
         lone.receive_bytes(b"".join(map(frame, halves)))
         await asyncio.sleep(1)
-        assert not rig.bodies()
+        assert rig.bodies() == [b"first"]
         lone.receive_bytes(b"".join(map(frame, halves)))
         await asyncio.sleep(10)
-        assert len(rig.bodies()) == 5
+        assert len(rig.bodies()) == 6
 
     run(test)
 
 
 def test_what_is_being_stored_at_a_stop_has_its_op_entry() -> None:
     async def stopped(rig: TransactionRig) -> None:
-        halves = [await rig.half(b"%d" % n) for n in range(5)]
-        lone = LoneConnection(rig.handlers, rig.transactions.fast_end)
+        lone, halves = await plain_halves(rig)
         lone.receive_bytes(b"".join(map(frame, halves)))
 
     async def after(rig: TransactionRig) -> None:
-        assert len(rig.bodies()) == 5
-        assert rig.ops() == [[0, 1, 2, 3, 4]]
+        assert len(rig.bodies()) == 6
+        assert rig.ops() == [[1, 2, 3, 4, 5]]
 
     run(after, run(stopped), later_ms=1_000)

@@ -31,6 +31,7 @@ from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
+from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message
@@ -60,18 +61,24 @@ class TransactionRig:
 
     async def half(
         self, body: bytes = b"x", *, group: str = "p", topic: str = "T", queue_id: int = 0,
-        born_at_ms: int | None = None, **properties: str,
+        born_at_ms: int | None = None, lone: LoneConnection | None = None, **properties: str,
     ) -> Half:  # fmt: skip
-        """Send a half message."""
+        """Send a half message, by a connection that has no other use where one is given."""
         said = {"TRAN_MSG": "true", "PGROUP": group} | properties
         born = self.parts.clock.now_ms() if born_at_ms is None else born_at_ms
         command = message(
             body, encode_properties(said).decode(), topic=topic, queue_id=queue_id,
             producer_group=group, born_timestamp=born, sys_flag=4,
         )  # fmt: skip
-        peer = FakePeer()
-        peer.ask(self.sends.handlers.on_send_message, peer.request_of(command))
-        answer = await _answer(peer)
+        if lone is None:
+            peer = FakePeer()
+            peer.ask(self.sends.handlers.on_send_message, peer.request_of(command))
+            answer = await _answer(peer)
+        else:
+            lone.receive(command)
+            await asyncio.sleep(0.1)
+            [answer] = lone.sent()
+            lone.transport.writes.clear()
         assert answer.code == 0, answer
         fields = answer.ext_fields
         return Half(

@@ -201,7 +201,7 @@ class Checking:
         def done(_: Appended) -> None:
             self._ledger.settle(half.queue_offset, State.GIVEN_UP)
             self._op_log.add(ended)
-            self._counts.ended(half.topic, State.GIVEN_UP, was_open=True)
+            self._counts.ended(half.topic, State.GIVEN_UP, open_before=1)
             log.error(
                 "transaction.given_up topic=%s group=%s id=%s checks=%d kept_in=%s",
                 half.topic, half.producer_group, half.unique_key, half.check_times,

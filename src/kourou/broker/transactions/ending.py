@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
 from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import TRANSACTION
+from kourou.broker.put import Done
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.halves import Halves
@@ -164,7 +165,8 @@ class Endings:
             reply(self._refuse(request, header, ResponseCode.SYSTEM_ERROR, text))
         elif wanted is State.COMMITTED:
             prepared_at = half.physical_offset if place is None else place
-            self._store_message(request, half, current, prepared_at, reply)
+            answer = partial(self._answer_put, request, reply)
+            self._store_message(request.connection, half, current, prepared_at, answer)
         else:
             self._roll_back(request, half, current, reply)
         return True
@@ -188,10 +190,14 @@ class Endings:
             return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
         return None
 
+    def commit(self, half: HalfMessage, owner: Hashable) -> None:
+        """Commit an open transaction of one record, whose end nobody wants an answer to."""
+        self._store_message(owner, half, half.queue_offset, half.physical_offset, _ignore)
+
     def _store_message(
-        self, request: Request, half: HalfMessage, current: int, prepared_at: int, reply: Reply
+        self, owner: Hashable, half: HalfMessage, current: int, prepared_at: int, told: Done
     ) -> None:
-        """Store the message for its consumers, then note that it is."""
+        """Store the message for its consumers, note that it is, and tell of it."""
         ledger = self._ledger
         before = ledger.state(current) or State.OPEN
         draft = committed_draft(half, prepared_at)
@@ -204,7 +210,7 @@ class Endings:
             if not result.appended:
                 ledger.settle(current, before)
                 self._stats.on_put_failed()
-                reply(response(request.command, _CODES[result.status], result.reason))
+                told(result)
                 return
             ledger.settle(current, State.COMMITTED)
             self._op_log.add(ended)
@@ -213,10 +219,10 @@ class Endings:
                 stored.topic, stored.queue_id, TRANSACTION, 1, stored.size,
                 self._clock.now_ms() - now_ms,
             )  # fmt: skip
-            self._counts.ended(half.topic, State.COMMITTED, was_open=before is State.OPEN)
-            reply(response(request.command))
+            self._counts.ended(half.topic, State.COMMITTED, open_before=before is State.OPEN)
+            told(result)
 
-        self._commit.put([draft], now_ms, done, owner=request.connection)
+        self._commit.put([draft], now_ms, done, owner=owner)
 
     def _roll_back(self, request: Request, half: HalfMessage, current: int, reply: Reply) -> None:
         """Note for good that the message will never be seen."""
@@ -227,13 +233,17 @@ class Endings:
         def done(result: PutResult) -> None:
             if not result.appended:
                 ledger.settle(current, before)
-                reply(response(request.command, _CODES[result.status], result.reason))
-                return
-            ledger.settle(current, State.ROLLED_BACK)
-            self._counts.ended(half.topic, State.ROLLED_BACK, was_open=before is State.OPEN)
-            reply(response(request.command))
+            else:
+                ledger.settle(current, State.ROLLED_BACK)
+                self._counts.ended(half.topic, State.ROLLED_BACK, open_before=before is State.OPEN)
+            self._answer_put(request, reply, result)
 
         self._op_log.add_now(ledger.records_of(current), done)
+
+    def _answer_put(self, request: Request, reply: Reply, result: PutResult) -> None:
+        """Reply what became of what was stored for an end."""
+        code = ResponseCode.SUCCESS if result.appended else _CODES[result.status]
+        reply(response(request.command, code, result.reason))
 
     def _refuse(
         self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str
@@ -248,6 +258,10 @@ class Endings:
                 header.commit_log_offset, code, text, suppressed,
             )  # fmt: skip
         return response(request.command, code, text)
+
+
+def _ignore(result: PutResult) -> None:
+    """Tell nobody."""
 
 
 def _set(future: asyncio.Future[None]) -> None:

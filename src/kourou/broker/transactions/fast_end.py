@@ -2,33 +2,41 @@
 
 They are most of what END_TRANSACTION brings. Whatever is unusual about a frame, its half message or
 its transaction is left to `ending.py`, which alone is complete and knows nothing of this path. All
-commits of one read are stored together: a task of the group commit less for each, and as many
-objects. Where they cannot be stored together, each is by itself.
+commits of one turn of the loop are stored together at its end, from the bytes of their half
+messages: see `plain_halves.py`. Those that there is no room for go the other way then.
+
+What is taken here is only noted before the turn ends, so that the path of plain sends may hand on
+commits that come between them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, Literal
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.message_type import TRANSACTION
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.halves import Halves, KeptHalf
 from kourou.broker.transactions.ledger import Ledger, State
 from kourou.broker.transactions.op_log import OpLog
+from kourou.broker.transactions.plain_halves import PlainHalf, committed_record, committed_size
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.clock import Clock
-from kourou.model.sysflag import TRANSACTION_COMMIT
-from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Connection
+from kourou.store.message_store import Appended, MessageStore, SealedRun
 
-TOGETHER_BYTES_MAX: Final = 256 * 1024
-"""Bytes of half messages that are committed by one put."""
+log = logging.getLogger(__name__)
+
 _PREFIX_BYTES: Final = 8
+_START: Final = b'{"code":37,'
+_START_END: Final = _PREFIX_BYTES + len(_START)
 
 
 class _Fields(msgspec.Struct, gc=False):
@@ -50,6 +58,112 @@ class _Header(msgspec.Struct, gc=False):
 _decode: Final = msgspec.json.Decoder(_Header).decode
 
 
+class _Commit(NamedTuple):
+    """A plain commit that came in this turn of the loop."""
+
+    connection: Connection
+    half: KeptHalf
+    plain: PlainHalf
+
+
+class _Commits:
+    """Plain commits that go through the group commit together: a `Waiting`.
+
+    Attributes:
+        kept, records: each of them, and where its message lies.
+    """
+
+    __slots__ = (
+        "_began_ms",
+        "_is_done",
+        "_path",
+        "deadline_s",
+        "end",
+        "kept",
+        "records",
+        "shares",
+        "size",
+        "waits_for_sync",
+    )
+
+    # Set by `follow`; see `Waiting`.
+    end: int
+    size: int
+    deadline_s: float
+    waits_for_sync: bool
+
+    def __init__(self, path: FastEnd, began_ms: int) -> None:
+        self.kept: list[_Commit] = []
+        self.records: list[Appended] = []
+        self.shares: list[tuple[Connection, int]] = []
+        self._path = path
+        self._began_ms = began_ms
+        self._is_done = False
+
+    @property
+    def puts(self) -> int:
+        """How many they are."""
+        return len(self.records)
+
+    def append(self, one: _Commit, run: SealedRun) -> bool:
+        """Append the message of a commit; False if it needs a queue or a segment to be made."""
+        half, plain = one.half, one.plain
+        target, position = plain.target, run.position
+        queue = run.queues.get(target.queue_key)
+        size = committed_size(half.appended.size, plain)
+        if queue is None or position + size > run.limit:
+            return False
+        offset, end = queue.next_offset, position + size
+        place = (position, offset, run.store_at_ms)
+        record = committed_record(half.record[0], plain, half.appended.physical_offset, place)
+        appended = Appended(
+            position, offset, size, target.topic, target.queue_id, plain.code, run.store_at_ms
+        )
+        run.buffers += record
+        run.pending.append((queue, appended))
+        run.keyed.append(
+            (position, end, run.store_at_ms, target.topic, plain.tags, plain.unique_id, plain.keys)
+        )
+        queue.next_offset = offset + 1
+        run.position = end
+        self.kept.append(one)
+        self.records.append(appended)
+        self.shares.append((one.connection, size))
+        return True
+
+    def follow(self, commit: GroupCommit) -> None:
+        """Go through the group commit from now on."""
+        self.end = self.records[-1].end
+        self.size = sum([size for _, size in self.shares])
+        self.deadline_s = commit.deadline_s()
+        self.waits_for_sync = commit.is_sync_mode
+        commit.follow(self)
+
+    def stored(self) -> None:
+        """Their transactions are committed."""
+        self._tell(is_stored=True)
+
+    def late(self, reason: str) -> None:  # noqa: ARG002 - nobody waits for an answer
+        """They are in the log, which is as good."""
+        self._tell(is_stored=True)
+
+    def answer(self, result: PutResult) -> None:  # noqa: ARG002 - nor for this one
+        """Their transactions are open as before."""
+        self._tell(is_stored=False)
+
+    def _tell(self, *, is_stored: bool) -> None:
+        if self._is_done:
+            return
+        self._is_done = True
+        try:
+            if is_stored:
+                self._path.on_stored(self.kept, self.records, self._began_ms)
+            else:
+                self._path.on_refused(self.kept)
+        except Exception:  # the others who wait must learn of theirs
+            log.exception("fast_end.failed commits=%d", len(self.kept))
+
+
 class FastEnd:
     """Stores plain commits; a `kourou.remoting.connection.FastPath`."""
 
@@ -60,125 +174,115 @@ class FastEnd:
         ledger: Ledger,
         op_log: OpLog,
         counts: TransactionCounts,
+        store: MessageStore,
         commit: GroupCommit,
         stats: BrokerStats,
         clock: Clock,
         caught_up: asyncio.Event,
+        ordinary: Callable[[HalfMessage, Connection], None],
     ) -> None:
-        """Serve what `kourou.broker.transactions.ending.Endings` would serve in the same way."""
+        """Serve what `kourou.broker.transactions.ending.Endings` would serve in the same way.
+
+        Beside its arguments, `ordinary` commits an open transaction by way of it.
+        """
         self._halves = halves
         self._ledger = ledger
         self._op_log = op_log
         self._counts = counts
+        self._store = store
         self._commit = commit
         self._stats = stats
         self._clock = clock
         self._caught_up = caught_up
+        self._ordinary = ordinary
+        self._kept: list[_Commit] = []
         self.in_flight: set[int] = set()
         """The half records whose commits are being stored."""
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Take the plain commits that come first; return where the first other frame begins."""
         at = start
-        kept: list[KeptHalf] = []
-        size = 0
         if not self._caught_up.is_set():
             return start
-        while end - at >= _PREFIX_BYTES:
+        while end - at > _START_END and buffer[at + _PREFIX_BYTES : at + _START_END] == _START:
             frame_bytes = int.from_bytes(buffer[at : at + 4], "big")
             header_bytes = int.from_bytes(buffer[at + 4 : at + _PREFIX_BYTES], "big")
             frame_end = at + 4 + frame_bytes
             if header_bytes != frame_bytes - 4 or frame_end > end:
                 break  # it has a body, another serialization, or is not whole
-            half = self._plain(buffer, at + _PREFIX_BYTES, frame_end)
-            if half is None:
+            if not self._take(connection, buffer[at + _PREFIX_BYTES : frame_end]):
                 break
-            kept.append(half)
             at = frame_end
-            size += half.appended.size
-            if size >= TOGETHER_BYTES_MAX:
-                self._store(connection, kept)
-                kept, size = [], 0
-        if kept:
-            self._store(connection, kept)
         return at
 
-    def _plain(self, buffer: bytearray, start: int, end: int) -> KeptHalf | None:
-        """Return the half message that a plain commit ends, which is being ended from now on."""
+    def _take(self, connection: Connection, header: bytearray) -> bool:
+        """Begin to commit what a plain commit is about; False if it is not plain."""
         try:
-            fields = _decode(memoryview(buffer)[start:end]).extFields
+            fields = _decode(header).extFields
             place = int(fields.commitLogOffset)
             offset = int(fields.tranStateTableOffset)
         except ValueError:  # msgspec's too
-            return None
+            return False
         half = self._halves.peek(place)
-        if half is None or half.committed_properties is None:
-            return None
+        if half is None or half.plain is None:
+            return False
         ledger = self._ledger
-        is_plain = (
-            half.appended.queue_offset == offset
-            and half.group == fields.producerGroup
-            and ledger.is_untouched(offset)
-        )
-        if not is_plain:
-            return None
+        if (
+            half.appended.queue_offset != offset
+            or half.plain.group != fields.producerGroup
+            or not ledger.is_untouched(offset)
+        ):
+            return False
         self._halves.take_kept(place)
         ledger.begin(offset)
         self.in_flight.add(offset)
-        return half
+        if not self._kept:
+            self._commit.before_write(self.append_kept)
+        self._kept.append(_Commit(connection, half, half.plain))
+        return True
 
-    def _store(self, connection: Connection, kept: Sequence[KeptHalf]) -> None:
-        """Store the messages for their consumers, then note that they are."""
+    def append_kept(self) -> None:
+        """Append the messages of all commits that were taken, for their consumers."""
+        left, self._kept = self._kept, []
+        if not left:
+            return
         now_ms = self._clock.now_ms()
-        drafts = [_committed(half) for half in kept]
+        size = sum([one.half.appended.size for one in left])  # which is more
+        if self._commit.has_room_for_any(size, len(left)):
+            run = self._store.begin_run(now_ms)
+            if run is not None:
+                commits = _Commits(self, now_ms)
+                left = [one for one in left if not commits.append(one, run)]
+                self._store.end_run(run)
+                if commits.kept:
+                    commits.follow(self._commit)
+        for one in left:
+            self._reopen(one)
+            self._ordinary(one.half.read(), one.connection)
 
-        def done(result: PutResult) -> None:
-            if result.appended:
-                self._stored(kept, result, self._clock.now_ms() - now_ms)
-            elif result.status is PutStatus.MESSAGE_ILLEGAL and len(kept) > 1:
-                for half in kept:
-                    self._store(connection, [half])
-            else:
-                self._refused(kept)
-
-        self._commit.put(drafts, now_ms, done, owner=connection)
-
-    def _stored(self, kept: Sequence[KeptHalf], result: PutResult, took_ms: int) -> None:
+    def on_stored(
+        self, kept: Sequence[_Commit], records: Sequence[Appended], began_ms: int
+    ) -> None:
+        """Note that these transactions are committed."""
+        took_ms = self._clock.now_ms() - began_ms
         settle, on_put = self._ledger.settle, self._stats.on_put
-        ended = []
-        for half, stored in zip(kept, result.appended, strict=True):
-            offset = half.appended.queue_offset
+        ended = [one.half.appended.queue_offset for one in kept]
+        for offset, stored in zip(ended, records, strict=True):
             settle(offset, State.COMMITTED)
-            ended.append(offset)
             on_put(stored.topic, stored.queue_id, TRANSACTION, 1, stored.size, took_ms)
-            self._counts.ended(half.topic, State.COMMITTED, was_open=True)
         self.in_flight.difference_update(ended)
         self._op_log.add(ended)
+        for topic, count in Counter([stored.topic for stored in records]).items():
+            self._counts.ended(topic, State.COMMITTED, count, open_before=count)
 
-    def _refused(self, kept: Sequence[KeptHalf]) -> None:
+    def on_refused(self, kept: Sequence[_Commit]) -> None:
         """Leave the transactions open; their producers will be asked."""
-        for half in kept:
-            offset = half.appended.queue_offset
-            self._ledger.settle(offset, State.OPEN)
-            self.in_flight.discard(offset)
-            self._halves.keep_again(half)
+        for one in kept:
+            self._reopen(one)
+            self._halves.keep(one.half)
             self._stats.on_put_failed()
 
-
-def _committed(half: KeptHalf) -> RecordDraft:
-    """Return the message as `half_messages.committed_draft` makes it."""
-    draft = half.draft
-    assert half.committed_properties is not None, "it is plain"
-    return RecordDraft(
-        topic=half.topic_bytes,
-        queue_id=half.queue_id,
-        flag=draft.flag,
-        sys_flag=draft.sys_flag | TRANSACTION_COMMIT,
-        born_at_ms=draft.born_at_ms,
-        born_host=draft.born_host,
-        store_host=draft.store_host,
-        reconsume_times=draft.reconsume_times,
-        prepared_transaction_offset=half.appended.physical_offset,
-        body=draft.body,
-        properties=half.committed_properties,
-    )
+    def _reopen(self, one: _Commit) -> None:
+        offset = one.half.appended.queue_offset
+        self.in_flight.discard(offset)
+        self._ledger.settle(offset, State.OPEN)

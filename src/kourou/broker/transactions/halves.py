@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.broker.transactions.half_messages import HalfMessage, half_of, read_half
+from kourou.broker.transactions.half_messages import HalfMessage, read_half
+from kourou.broker.transactions.plain_halves import PlainHalf
 from kourou.errors import MalformedMessageError
-from kourou.model import properties as names
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.message_layout import RecordDraft, encode_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import Appended, MessageStore
 
@@ -19,10 +19,6 @@ log = logging.getLogger(__name__)
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of bodies and properties that are kept: an end that comes soon needs no read."""
 _OVERHEAD_BYTES: Final = 1_000
-_LOOKED_AT: Final = frozenset(
-    {names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32}
-)
-"""Properties that count when a half message ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,39 +26,17 @@ class KeptHalf:
     """A half message that was stored just now.
 
     Attributes:
-        topic, topic_bytes, queue_id: where it goes when it is committed.
-        group: who may end it.
-        committed_properties: the property text of its message; None if its end needs a closer look.
+        record: its record, in parts.
+        plain: what its commit needs; None if that needs a closer look.
     """
 
-    draft: RecordDraft
+    record: Sequence[bytes]
     appended: Appended
-    topic: str
-    topic_bytes: bytes
-    queue_id: int
-    group: str
-    committed_properties: bytes | None
+    plain: PlainHalf | None
 
-
-def kept_half(
-    draft: RecordDraft, appended: Appended, topic: str, properties: Mapping[str, str]
-) -> KeptHalf:
-    """Return the half message that was stored as `draft` says, with these properties."""
-    queue_id = properties[names.REAL_QID]
-    # `place_half` puts these three in one after the other; what is before and behind them stays.
-    own = f"{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02".encode()
-    text = draft.properties
-    at = text.rfind(own)
-    is_plain = at >= 0 and properties.keys().isdisjoint(_LOOKED_AT)
-    return KeptHalf(
-        draft,
-        appended,
-        topic,
-        topic.encode(),
-        int(queue_id),
-        properties[names.PGROUP],
-        text[:at] + text[at + len(own) :] if is_plain else None,
-    )
+    def read(self) -> HalfMessage:
+        """Return it in the form of one that was read."""
+        return read_half(b"".join(self.record))
 
 
 class Halves:
@@ -86,7 +60,12 @@ class Halves:
         while self._kept_bytes > self._kept_bytes_max:
             self.take_kept(next(iter(kept)))
 
-    keep_again = keep
+    def keep_draft(self, draft: RecordDraft, appended: Appended) -> None:
+        """Keep one that was stored as `draft` says."""
+        record = encode_record(
+            draft, appended.queue_offset, appended.physical_offset, appended.store_at_ms
+        )
+        self.keep(KeptHalf((record,), appended, None))
 
     def peek(self, physical_offset: int) -> KeptHalf | None:
         """Return a half message if it is kept; it stays so."""
@@ -102,10 +81,7 @@ class Halves:
     def take(self, physical_offset: int) -> HalfMessage | None:
         """Return what `take_kept` returns, in the form of one that was read."""
         half = self.take_kept(physical_offset)
-        if half is None:
-            return None
-        appended = half.appended
-        return half_of(half.draft, appended.queue_offset, physical_offset, appended.store_at_ms)
+        return None if half is None else half.read()
 
     async def read(self, physical_offset: int) -> HalfMessage | None:
         """Return the half message at a byte of the log; None if there is none."""

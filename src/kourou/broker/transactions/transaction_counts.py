@@ -62,11 +62,11 @@ class TransactionCounts:
         self._open[topic] = (max(0, before[0] + count) if before else max(0, count), now_ms)
         self._saver.changed()
 
-    def ended(self, topic: str, how: State, *, was_open: bool) -> None:
-        """Count the end of a half message for the topic."""
-        self.ends[how] += 1
-        if was_open:
-            self.add(topic, -1)
+    def ended(self, topic: str, how: State, count: int = 1, *, open_before: int) -> None:
+        """Count ends of half messages for the topic, so many of which were open before."""
+        self.ends[how] += count
+        if open_before:
+            self.add(topic, -open_before)
 
     def set_all(self, counts: Mapping[str, int]) -> None:
         """Take what was counted in the half queue."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from kourou.broker.checked_reads import CheckedReads
@@ -34,7 +35,7 @@ from kourou.broker.transactions.checking import Checking
 from kourou.broker.transactions.ending import Endings
 from kourou.broker.transactions.fast_end import FastEnd
 from kourou.broker.transactions.half_messages import HALF_QUEUE
-from kourou.broker.transactions.halves import Halves, kept_half
+from kourou.broker.transactions.halves import Halves, KeptHalf
 from kourou.broker.transactions.ledger import Ledger, OpEntries, State
 from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.resuming import Resuming
@@ -139,10 +140,12 @@ class Transactions:
             ledger=self._ledger,
             op_log=self._op_log,
             counts=self.counts,
+            store=self._store,
             commit=self._commit,
             stats=self._stats,
             clock=self._runtime.clock,
             caught_up=self._caught_up,
+            ordinary=self._endings.commit,
         )
 
     def _make_resuming(self) -> Resuming:
@@ -194,6 +197,7 @@ class Transactions:
         message is not there.
         """
         self._end_task()
+        self.fast_end.append_kept()
         for ended in self._endings.in_flight.values():
             self._op_log.add(ended)
         self._op_log.add(sorted(self.fast_end.in_flight))
@@ -205,12 +209,18 @@ class Transactions:
         self._end_task()
         self._op_log.abandon()
 
-    def on_half_stored(
-        self, draft: RecordDraft, appended: Appended, topic: str, properties: Mapping[str, str]
-    ) -> None:
-        """Note a half message for the topic, with these properties, that is in the store."""
-        self._halves.keep(kept_half(draft, appended, topic, properties))
+    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
+        """Note a half message for the topic that is in the store."""
+        self._halves.keep_draft(draft, appended)
         self.counts.add(topic, 1)
+
+    def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
+        """Note plain half messages that are in the store."""
+        for half in halves:
+            self._halves.keep(half)
+        topics = [half.plain.target.topic for half in halves if half.plain is not None]
+        for topic, count in Counter(topics).items():
+            self.counts.add(topic, count)
 
     async def check(self) -> None:
         """Ask about half messages that are due; see `Checking.run`."""

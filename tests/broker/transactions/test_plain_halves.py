@@ -1,0 +1,166 @@
+"""A plain half message leaves the same bytes by its path as by the ordinary handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.broker.transactions.half_messages import committed_draft, place_half, read_half
+from kourou.broker.transactions.plain_halves import (
+    PlainHalf,
+    committed_record,
+    committed_size,
+    half_target,
+    plain_group,
+)
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.properties import encode_properties
+from kourou.protocol.frame import encode_frame
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.limits import ConnectionLimits
+from kourou.store.log.record_seal import SEAL_BYTES, encode_sealed
+from kourou.testing.lone_connection import LoneConnection
+from kourou.testing.send_rig import message
+from tests.broker.transactions.test_fast_end import frame
+from tests.broker.transactions.transaction_rig import ROLLBACK, Half, TransactionRig, run
+
+_TEXTS = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=20)
+
+
+def half_frame(number: int, body: bytes = b"body", **fields: Any) -> bytes:
+    properties = {
+        "TRAN_MSG": "true", "UNIQ_KEY": f"{number:032X}", "WAIT": "true", "PGROUP": "p",
+        "KEYS": f"k{number}", "TAGS": "A",
+    }  # fmt: skip
+    text = encode_properties(properties).decode()
+    command = message(body, text, sys_flag=4, **fields)
+    command.opaque = number
+    return encode_frame(command)
+
+
+@given(
+    body=st.binary(min_size=1, max_size=300),
+    user=st.dictionaries(_TEXTS.filter(bool), _TEXTS.filter(bool), max_size=4),
+    topic=st.text("abcT_-", min_size=1, max_size=127),
+    numbers=st.tuples(*[st.integers(0, 1 << 40)] * 5),
+    queue_id=st.integers(0, 9999),
+    sys_flag=st.sampled_from((0, 1, 2, 3, 0x301)),
+)
+def test_the_record_of_a_plain_commit_is_that_of_the_ordinary_one(
+    body: bytes, user: dict[str, str], topic: str, numbers: tuple[int, ...], queue_id: int,
+    sys_flag: int,
+) -> None:  # fmt: skip
+    unique_id = "A" * 32
+    before = user | {"TRAN_MSG": "true", "UNIQ_KEY": unique_id, "PGROUP": "p", "CLUSTER": "c"}
+    if not plain_group(before):
+        return
+    properties = dict(before)
+    placement = place_half(topic, queue_id, properties, "p")
+    born_at_ms, half_at, half_place, place, store_at_ms = numbers
+    draft = RecordDraft(
+        topic=placement.topic.encode(), queue_id=placement.queue_id, flag=0, sys_flag=sys_flag,
+        born_at_ms=born_at_ms, born_host=("10.0.0.1", 99), store_host=("10.0.0.2", 10911),
+        reconsume_times=0, prepared_transaction_offset=0, body=body,
+        properties=encode_properties(properties),
+    )  # fmt: skip
+    record = encode_sealed(draft, half_at, half_place, store_at_ms)
+    target = half_target(topic, queue_id)
+    size = len(draft.properties) - len(target.properties)
+    half = PlainHalf(target, "p", size, 0, "", unique_id, "")
+    made = committed_record(record[:-SEAL_BYTES], half, half_place, (place, 7, store_at_ms))
+    ordinary = committed_draft(read_half(record), half_place)
+    assert b"".join(made) == encode_sealed(ordinary, 7, place, store_at_ms)
+    assert committed_size(len(record), half) == len(b"".join(made))
+
+
+def test_what_counts_at_an_end_is_not_plain() -> None:
+    plain = {"TRAN_MSG": "true", "PGROUP": "p"}
+    assert plain_group(plain) == "p"
+    for name in (
+        "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET", "__CRC32#", "REAL_TOPIC",
+        "REAL_QID", "__transactionId__",
+    ):  # fmt: skip
+        assert not plain_group(plain | {name: "1"}), name
+    assert not plain_group(plain | {"TRAN_MSG": "no"})
+
+
+async def make_queues(rig: TransactionRig) -> None:
+    """Let the half queue and queue 0 of `T` have a message."""
+    await rig.parts.topics.persist()
+    await rig.sends.send(b"first")
+    await rig.end(await rig.half(b"rolled back"), ROLLBACK)
+
+
+def halves_of(lone: LoneConnection) -> list[Half]:
+    """Return the half messages that a connection was told of, and forget the answers."""
+    answers = lone.sent()
+    lone.transport.writes.clear()
+    assert {answer.code for answer in answers} <= {0}
+    return [
+        Half(
+            int(answer.ext_fields["queueOffset"]),
+            decode_offset_msg_id(answer.ext_fields["msgId"])[1],
+            answer.ext_fields["transactionId"],
+            answer.ext_fields["msgId"],
+            "p",
+        )
+        for answer in answers
+    ]
+
+
+def test_plain_halves_and_commits_that_come_by_turns_take_the_paths() -> None:
+    async def test(rig: TransactionRig) -> None:
+        await make_queues(rig)
+        lone = LoneConnection({}, rig.sends.fast_path)  # nobody else serves anything
+        ended: list[Half] = []
+        for turn in range(5):
+            halves = [half_frame(10 * turn + n) for n in range(4)]
+            ends = [frame(half) for half in ended]
+            lone.receive_bytes(b"".join(itertools.chain(*itertools.zip_longest(
+                ends, halves, fillvalue=b""
+            ))))  # fmt: skip
+            await asyncio.sleep(1)
+            assert len(lone.transport.writes) == 1, "all halves of a read are answered together"
+            ended = halves_of(lone)
+            assert len(ended) == 4
+        await asyncio.sleep(5)
+        assert len(rig.bodies()) == 1 + 16
+        assert rig.transactions.counts.open_by_topic() == {"T": 4}
+        assert lone.connection.unanswered.has_room(
+            ConnectionLimits().unanswered_bytes_max, ConnectionLimits().unanswered_requests_max
+        )
+
+    run(test)
+
+
+def test_commits_that_the_segment_has_no_room_for_go_the_other_way() -> None:
+    async def test(rig: TransactionRig) -> None:
+        await make_queues(rig)
+        lone = LoneConnection({310: rig.sends.handlers.on_send_message}, rig.sends.fast_path)
+        lone.receive_bytes(b"".join(half_frame(n, b"b" * 100_000) for n in range(9)))
+        await asyncio.sleep(1)
+        lone.receive_bytes(b"".join(map(frame, halves_of(lone))))
+        await asyncio.sleep(5)
+        assert len(rig.bodies()) == 1 + 9
+        assert sorted(offset for op in rig.ops() for offset in op) == list(range(10))
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_broker_that_refuses_half_messages_refuses_plain_ones(is_fast: bool) -> None:
+    async def test(rig: TransactionRig) -> None:
+        await rig.parts.topics.persist()
+        await rig.sends.send(b"makes the queue")
+        lone = rig.sends.connect(is_fast=is_fast)
+        lone.receive_bytes(half_frame(1))
+        await asyncio.sleep(1)
+        assert [answer.code for answer in lone.sent()] == [16]
+        assert not rig.halves()
+
+    run(test, reject_transaction_message=True)
