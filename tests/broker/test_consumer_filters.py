@@ -122,6 +122,8 @@ def test_newer_versions_replace_and_older_ones_do_not() -> None:
         rig.filters.register("g", [sql("a > 5", 7)])
         rig.filters.register("g", [sql("a > 1", 6)])
         assert (rig.get().expression, rig.get().client_version) == ("a > 5", 7)
+        rig.filters.register("g", [sql("a > 2", 7)])
+        assert (rig.get().expression, rig.get().client_version) == ("a > 5", 7)
         rig.filters.register("g", [sql("a > 5", 8)])
         assert (rig.get().expression, rig.get().client_version) == ("a > 5", 8)
         rig.filters.register("g", [sql("a > 9", 9)])
@@ -207,6 +209,16 @@ def test_more_expressions_than_memory_is_given_are_refused(
         monkeypatch.setattr(consumer_filters, "EXPRESSIONS_LENGTH_MAX", 100)
         rig.filters.register("i", [sql("a > 5")])
         assert rig.filters.get("T", "i") is not None, "the dead give way"
+
+    run(test)
+
+
+def test_what_is_replaced_leaves_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(consumer_filters, "EXPRESSIONS_LENGTH_MAX", 12)
+        for version in range(1, 10):
+            rig.filters.register("g", [sql(f"a > {version}", version)])
+        assert rig.get().expression == "a > 9"
 
     run(test)
 

@@ -6,14 +6,21 @@ import asyncio
 import base64
 import json
 
+import pytest
+
 from kourou.broker.config import BrokerConfig
+from kourou.broker.consumer_filters import FILE_NAME
+from kourou.broker.expressions import Bits, MessageFilter
 from kourou.filter.bloom import BloomFilter
+from kourou.filter.sql92 import compile_sql
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies_consume_queue import decode_consume_queue
+from kourou.protocol.consumer_filter_text import decode_consumer_filters, encode_consumer_filters
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig
-from kourou.store.queues.queue_extension import decode_unit, unit_position
+from kourou.store.queues.queue_extension import ExtensionUnit, decode_unit, unit_position
+from kourou.store.state.config_file import ConfigFile
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
@@ -112,6 +119,38 @@ def test_what_was_stored_before_the_filter_was_born_is_evaluated() -> None:
         assert pulled(parts) == [b"7"]
 
     run_with_parts(test, config=config())
+
+
+@pytest.mark.parametrize(("later_ms", "may_match"), [(-1, True), (0, True), (1, False)])
+def test_a_bit_map_of_the_moment_in_which_the_filter_was_born_says_nothing(
+    later_ms: int, *, may_match: bool
+) -> None:
+    bloom = BloomFilter()
+    bits = Bits(bloom, bloom.positions("g#T"), born_at_ms=1_000)
+    unit = ExtensionUnit(0, 1_000 + later_ms, bytes(bloom.bit_count // 8))
+    assert MessageFilter(compile_sql("a > 5"), bits).may_match(unit) is may_match
+
+
+def test_a_filter_of_a_file_that_cannot_be_evaluated_hides_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimDisk()
+
+    async def java(parts: BrokerParts) -> None:
+        subscribe(parts, sql("a > 5", 1))
+
+    async def after(parts: BrokerParts) -> None:
+        assert "consumer_filter.unreadable group=g topic=T reason=" in caplog.text
+        subscribe(parts, sql("a !> 5", 1))
+        await store(parts, 1, 7)
+        assert bit_maps(parts) == [BloomFilter().bit_map(["g#T"]).hex()] * 2
+        assert pulled(parts) == [b"1", b"7"]
+
+    run_with_parts(java, disk, config=config())
+    file = ConfigFile(disk, FILE_NAME, decode_consumer_filters)
+    (known,) = decode_consumer_filters(file.load() or b"")
+    file.save(encode_consumer_filters([known._replace(expression="a !> 5")]))
+    run_with_parts(after, disk, config=config(), later_ms=60_000)
 
 
 def test_bit_maps_hold_after_a_restart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,21 +12,25 @@ from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import TopicConfig
 from kourou.protocol.headers_send import SendMessageResponseHeader
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, run_sends
 
 UNIQUE = "UNIQ_KEY\x01u-1\x02WAIT\x01true\x02"
 ITEMS = [BatchItem(n, b"body-%d" % n, b"TAGS\x01a\x02") for n in range(3)]
 
 
-def run_batches(test: Callable[[SendRig], Awaitable[None]]) -> None:
+def run_batches(
+    test: Callable[[SendRig], Awaitable[None]],
+    **options: Any,
+) -> None:
     """Run the test on a broker with a topic `B` of batch queues."""
 
     async def with_topic(bench: SendRig) -> None:
         bench.parts.topics.put(TopicConfig("B", 1, 1, attributes={"queue.type": "BatchCQ"}))
         await test(bench)
 
-    run_sends(with_topic)
+    run_sends(with_topic, **options)
 
 
 async def send_batch(
@@ -82,6 +87,23 @@ def test_consumers_get_each_message_at_its_own_offset() -> None:
         assert [message.flag for message in stored] == [0, 1, 2, 0, 1, 2]
 
     run_batches(test)
+
+
+def test_a_filter_takes_a_batch_as_a_whole_and_no_more_messages_than_asked_for() -> None:
+    async def test(bench: SendRig) -> None:
+        for unique in ("a", "b", "c"):
+            await send_batch(bench, ITEMS, f"UNIQ_KEY\x01{unique}\x02")
+        expression = {"expression_type": "SQL92", "subscription": "UNIQ_KEY <> 'b'"}
+        found = []
+        for offset, count in ((0, 5), (3, 5), (0, 6)):
+            answer = bench.parts.pull(
+                FakePeer(), topic="B", queue_offset=offset, max_msg_nums=count, **expression
+            )
+            assert answer is not None
+            found.append([message.queue_offset for message in decode_messages(answer.body)])
+        assert found == [[0, 1, 2], [6, 7, 8], [0, 1, 2, 6, 7, 8]]
+
+    run_batches(test, enable_property_filter=True)
 
 
 def test_a_batch_without_an_id_of_its_own_is_stored_message_by_message() -> None:

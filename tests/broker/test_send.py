@@ -117,6 +117,16 @@ def test_a_delay_level_counts_more_than_a_time() -> None:
     run_sends(test)
 
 
+def test_a_message_whose_time_has_come_does_not_wait_again() -> None:
+    told = "TIMER_DELIVER_MS\x014102444800000\x02TIMER_OUT_MS\x014102444800000\x02"
+
+    async def test(bench: SendRig) -> None:
+        assert (await bench.send(b"x", told)).code == 0
+        assert len(bench.stored()) == 1
+
+    run_sends(test)
+
+
 def test_the_long_names_of_code_10_say_the_same(golden: Golden) -> None:
     request, expected = golden("10_SEND_MESSAGE_v1-send-code-10")
     assert expected is not None

@@ -17,8 +17,9 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
+from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
-from tests.broker.test_pull import subscribe
+from tests.broker.test_pull import spoil, subscribe
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -212,6 +213,24 @@ def test_what_is_not_in_memory_is_filtered_off_the_loop() -> None:
         assert bodies(peer.sent[0]) == [b"7", b"9"]
 
     run_with_parts(test, disk, config=config())
+
+
+def test_what_matches_before_a_damaged_message_is_handed_out_before_it_is_named() -> None:
+    async def main() -> None:
+        parts = BrokerParts(ColdDisk(), config=config())
+        await store(parts, 1, 7, 2)
+        await parts.store_messages([draft(parts, 8, b"eight")])
+        spoil(parts, b"eight")
+        peer = FakePeer()
+        for offset in (0, 3):
+            pull(parts, "a > 5", peer, queue_offset=offset)
+            await parts.later.close()
+        assert (outcome(peer.sent[0]), bodies(peer.sent[0])) == ((0, "3"), [b"7"])
+        assert peer.sent[1].code == 1
+        assert "message 3 of queue 0 of topic T is damaged" in str(peer.sent[1].remark)
+        await parts.stop()
+
+    run_virtual(main())
 
 
 def test_retries_are_filtered_once_more_where_that_is_on() -> None:
