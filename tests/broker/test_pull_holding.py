@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from kourou.broker.held_pulls import SUSPEND_MAX_MS
+from kourou.filter.tags import parse_tags
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_client import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_decoding import decode_messages
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
@@ -198,5 +202,39 @@ def test_a_pull_whose_topic_is_deleted_while_it_waits_is_refused_in_the_end() ->
         await asyncio.sleep(15.2)
 
         assert outcome(peer.sent[0])[0] == 17
+
+    run_with_parts(test)
+
+
+def _heartbeat(parts: BrokerParts, peer: FakePeer, tags: str, version: int) -> None:
+    wanted = replace(parse_tags("T", tags), sub_version=version)
+    body = encode_heartbeat(
+        HeartbeatData("c", consumers=[ConsumerData("g", subscriptions=[wanted])])
+    )
+    answer = peer.ask(
+        parts.client_handlers.on_heartbeat, peer.request(RequestCode.HEART_BEAT, body=body)
+    )
+    assert answer is not None
+    assert answer.code == 0
+
+
+def test_a_held_pull_is_served_by_what_its_group_wants_as_soon_as_that_changes() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        member, reader, other = FakePeer(), FakePeer(), FakePeer()
+        _heartbeat(parts, member, "a", 1)
+        await parts.store_messages([parts.draft(b"first", tags="b")])
+        assert parts.pull(reader, queue_offset=1, flags=PULL_SUSPEND, subscription=None) is None
+        assert parts.pull(other, queue_offset=1, flags=HOLD, consumer_group="h") is None
+        await parts.store_messages([parts.draft(b"second", tags="b", queue_id=1)])
+        _heartbeat(parts, member, "a", 2)
+        assert (reader.sent, other.sent) == ([], [])
+
+        _heartbeat(parts, member, "b", 3)
+
+        assert outcome(reader.sent[0]) == (19, "OFFSET_OVERFLOW_ONE", "1")
+        assert other.sent == []
+        answer = parts.pull(reader, flags=PULL_SUSPEND, subscription=None)
+        assert bodies(answer) == [b"first"]
 
     run_with_parts(test)

@@ -101,7 +101,18 @@ class HeldPulls:
 
     def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
         """Answer the pulls of the group, whose offset in the queue was reset."""
-        of_group = [one for one in self._held.of_queue(topic, queue_id) if one.pull.group == group]
+        self._answer_group(group, topic, range(queue_id, queue_id + 1))
+
+    def on_subscription_changed(self, group: str, topic: TopicConfig) -> None:
+        """Answer the pulls of the group, which wait for what it wanted before.
+
+        Java looks at all held pulls every 5 s, by what their groups want then.
+        """
+        self._answer_group(group, topic.name, range(topic.read_queue_nums))
+
+    def _answer_group(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
+        waiting = [one for number in queue_ids for one in self._held.of_queue(topic, number)]
+        of_group = [one for one in waiting if one.pull.group == group]
         for held in of_group:
             self._held.taken(held)
         self._serve_again(of_group)

@@ -54,7 +54,13 @@ def make_handlers(parts: Parts) -> Handlers:
         configs=ConfigHandlers(parts.live, parts.disk.root, parts.runtime.clock),
         pulls=parts.pulls,
         clients=ClientHandlers(
-            parts.live, parts.clients, tables.groups, tables.topics, tables.filters, parts.later
+            parts.live,
+            parts.clients,
+            tables.groups,
+            tables.topics,
+            tables.filters,
+            parts.held_pulls,
+            parts.later,
         ),
         locks=LockHandlers(parts.queue_locks),
         assignments=_assignments(parts),

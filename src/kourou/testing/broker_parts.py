@@ -185,8 +185,15 @@ class BrokerParts:
     def _make_handlers(self) -> None:
         """Make what serves requests from the tables."""
         config = self.config
+        self.held_pulls = HeldPulls(self.live)
         self.client_handlers = ClientHandlers(
-            self.live, self.clients, self.groups, self.topics, self.tables.filters, self.later
+            self.live,
+            self.clients,
+            self.groups,
+            self.topics,
+            self.tables.filters,
+            self.held_pulls,
+            self.later,
         )
         self.offset_handlers = OffsetHandlers(
             groups=self.groups,
@@ -199,7 +206,6 @@ class BrokerParts:
     def _make_what_reads_the_log(self) -> None:
         config, runtime, filters = self.config, self.runtime, self.tables.filters
         self.reads = CheckedReads(self.store, self.live, runtime.offload)
-        self.held_pulls = HeldPulls(self.live)
         self.pulls = PullHandler(
             self.live,
             checks=PullChecks(self.live, self.topics, self.groups, self.clients, filters),
