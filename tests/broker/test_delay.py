@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kourou.broker.delay import (
 )
 from kourou.errors import MalformedBodyError
 from kourou.model.delay import DELAY_LEVELS_MS
+from kourou.model.sysflag import COMPRESSED
 from kourou.protocol.bodies import DataVersion
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
@@ -36,6 +38,22 @@ def test_a_message_comes_when_its_level_says(level: int) -> None:
         assert 0 <= message.store_at_ms - sent_at_ms - DELAY_LEVELS_MS[level - 1] < 50
         assert message.delay_level == level  # as Java leaves it
         assert message.properties["REAL_TOPIC"] == "T"
+
+    run(test)
+
+
+def test_a_message_is_delivered_as_it_was_sent() -> None:
+    async def test(parts: BrokerParts) -> None:
+        properties = {"KEYS": "k", "UNIQ_KEY": "u", "mine": "1"}
+        draft = parts.draft(zlib.compress(b"long"), properties=properties, delay_level=1)
+        draft.sys_flag, draft.flag, draft.reconsume_times = COMPRESSED, 7, 3
+        await parts.store_messages([draft])
+        await asyncio.sleep(1.1)
+        (message,) = messages(parts)
+        assert (message.body, message.flag, message.reconsume_times) == (b"long", 7, 3)
+        assert message.born_host == draft.born_host
+        assert message.born_at_ms == draft.born_at_ms < message.store_at_ms
+        assert properties.items() <= message.properties.items()
 
     run(test)
 

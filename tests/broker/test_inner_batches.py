@@ -93,11 +93,15 @@ def test_a_filter_takes_a_batch_as_a_whole_and_no_more_messages_than_asked_for()
     async def test(bench: SendRig) -> None:
         for unique in ("a", "b", "c"):
             await send_batch(bench, ITEMS, f"UNIQ_KEY\x01{unique}\x02")
-        expression = {"expression_type": "SQL92", "subscription": "UNIQ_KEY <> 'b'"}
         found = []
         for offset, count in ((0, 5), (3, 5), (0, 6)):
             answer = bench.parts.pull(
-                FakePeer(), topic="B", queue_offset=offset, max_msg_nums=count, **expression
+                FakePeer(),
+                topic="B",
+                queue_offset=offset,
+                max_msg_nums=count,
+                expression_type="SQL92",
+                subscription="UNIQ_KEY <> 'b'",
             )
             assert answer is not None
             found.append([message.queue_offset for message in decode_messages(answer.body)])

@@ -30,3 +30,22 @@ def test_a_level_waits_as_its_broker_says_and_the_highest_stands_for_those_above
             assert delay_s - 0.05 < loop.time() - sent_at_s < delay_s + 0.2
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize(("level", "delay_ms"), [(1, 0), (0, 1_500)])
+def test_a_compressed_message_that_waited_arrives_as_it_was_sent(level: int, delay_ms: int) -> None:
+    body = b"0123456789" * 1_000
+    message = Message(
+        TOPIC, body, tags="t", keys=["k"], flag=7, delay_level=level, delay_ms=delay_ms
+    )
+
+    async def main() -> None:
+        async with recording() as w, w.consumer(), w.cluster.producer() as producer:
+            receipt = await producer.send(message)
+            await w.until_got(body)
+            (got,) = w.deliveries
+            assert (got.msg_id, got.tags, got.keys) == (receipt.msg_id, "t", ["k"])
+            assert (got.flag, got.reconsume_times) == (7, 0)
+            assert got.store_size < 2_000
+
+    run_virtual(main())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kourou.client.config import ProducerConfig
 from kourou.model.message import Message
 from kourou.testing.loop import run_virtual
@@ -50,7 +52,8 @@ def test_a_priority_leaves_the_batch_that_others_wait_for() -> None:
     async def main() -> None:
         config = ProducerConfig(linger_ms=100)
         async with recording(queues=4) as w, w.cluster.producer(config=config) as producer:
-            receipt = await producer.send(Message(TOPIC, b"x", priority=2))
-            assert receipt.queue.queue_id == 2
+            messages = [Message(TOPIC, b"x", priority=number) for number in (2, 0, 3)]
+            receipts = await asyncio.gather(*map(producer.send, messages))
+            assert [receipt.queue.queue_id for receipt in receipts] == [2, 0, 3]
 
     run_virtual(main())
