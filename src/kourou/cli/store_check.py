@@ -21,9 +21,9 @@ CHECK_HELP: Final = """\
 Verify every file of the store in PATH, without changing any.
 
 Each record of the commit log with its checksum, each consume queue entry against the record that it
-names, the index, the checkpoint and the config files. A store that crashed is in order as soon as
-the broker has recovered it: start the broker once before. With --live the store may be in use: then
-only what was durable when the command began is verified.
+names, the index, the timer's files, the checkpoint and the config files. A store that crashed is in
+order as soon as the broker has recovered it: start the broker once before. With --live the store
+may be in use: then only what was durable when the command began is verified.
 
 \b
 Examples:
@@ -61,4 +61,5 @@ def _print(report: CheckReport, path: Path) -> None:
     output.print_line(
         f"{path}: {verdict}; {output.counted(report.records, 'message')} in "
         f"{output.counted(report.bytes, 'byte')}, {output.counted(report.queues, 'queue')}"
+        + (f", {output.counted(report.timers, 'timer')}" if report.timers else "")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,13 +16,13 @@ from kourou.cli.store_place import StorePath, instant, store_at
 from kourou.disk import OsDisk
 from kourou.errors import StoreLockedError
 from kourou.store.paths import LOCK
-from kourou.store.tools.info import QueueInfo, StoreInfo, store_info
+from kourou.store.tools.info import QueueInfo, StoreInfo, TimersInfo, store_info
 
 INFO_HELP: Final = """\
 Tell what the store in PATH holds: its sizes, its topics and who wrote it last.
 
-It reads the ends of the log and of each queue, in any store: in use, damaged, or one of RocketMQ.
-Nothing is changed or checked; `kourou store check` does that.
+It reads the ends of the log and of each queue, and the timer wheel, in any store: in use, damaged,
+or one of RocketMQ. Nothing is changed or checked; `kourou store check` does that.
 
 \b
 Examples:
@@ -56,6 +57,8 @@ def info(
         ("First message", instant(found.first_at_ms) or "-"),
         ("Last message", instant(found.last_at_ms) or "-"),
     ]
+    if found.timers is not None:
+        rows.append(("Timers", timers_text(found.timers)))
     for name, value in rows:
         output.print_line(f"{name:<13}  {value}")
     if not found.queues:
@@ -78,6 +81,16 @@ def state_text(found: StoreInfo, *, in_use: bool) -> str:
         return f"closed cleanly, by {who}" if found.log_files else "never used"
     synced = " after a sync that failed" if run.was_kourou and run.is_cache_suspect else ""
     return f"not closed cleanly, by {who}{synced}: the next start recovers it"
+
+
+def timers_text(timers: TimersInfo) -> str:
+    """Return in words how many messages wait for their time, and for when."""
+    text = f"{output.counted(timers.waiting, 'message')} in the wheel"
+    if timers.first_at_ms is not None:
+        text += f", for {instant(timers.first_at_ms)} to {instant(timers.last_at_ms)}"
+    if timers.behind:
+        text += f"; {timers.behind:,} to be taken in"
+    return text
 
 
 def _is_in_use(disk: OsDisk) -> bool:
@@ -155,4 +168,5 @@ def _json(
             }
             for queue in found.queues
         ],
+        "timers": None if found.timers is None else asdict(found.timers),
     }

@@ -168,6 +168,11 @@ def lose_timer_log(disk: SimDisk) -> None:
         disk.unlink(f"{TIMER_LOG}/{name}")
 
 
+def lose_first_files(disk: SimDisk) -> None:
+    for name in disk.list(TIMER_LOG)[:-1]:
+        disk.unlink(f"{TIMER_LOG}/{name}")
+
+
 def rebuild_all(disk: SimDisk) -> None:
     rebuild(disk, EPOCH_MS, pid=1)
 
@@ -196,7 +201,9 @@ def test_power_cuts_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
     assert_outlived(seed, is_killed=False)
 
 
-@pytest.mark.parametrize("lose", [lose_check_file, lose_timer_log, forget_timers, rebuild_all])
+@pytest.mark.parametrize(
+    "lose", [lose_check_file, lose_timer_log, lose_first_files, forget_timers, rebuild_all]
+)
 @pytest.mark.parametrize("seed", [201, 202, 203])
 def test_timer_files_that_are_gone_are_made_anew_of_the_log(
     seed: int, lose: Callable[[SimDisk], object]

@@ -111,8 +111,9 @@ def load_slot(
             _sort_in(unit, heap, deletes)
     except CorruptRecordError as error:
         log.error(  # noqa: TRY400 - the place says it all
-            "timer_slot.damaged second=%d reason=%s", second, error
-        )
+            "timer_slot.damaged second=%d reason=%s remedy=%s",
+            second, error, "`kourou store rebuild` finds what is missing",
+        )  # fmt: skip
         heap, deletes = [], []
         for position, unit in timer_log.units_of(second):
             if position <= last:

@@ -72,6 +72,8 @@ class TimerStorage:
             return self._remade(reason)
         now_ms = self._clock.now_ms()
         files.recover(now_ms, self._queue_offset_of, was_clean=run.was_clean)
+        if files.lacks_units():
+            return self._remade("files of the timer log are missing")
         if files.scan_from is not None and files.scan_from < self._store.written_position:
             segment_bytes = config.store.commitlog_segment_bytes
             self.delivered = delivered_since(self._disk, segment_bytes, files.scan_from)

@@ -84,7 +84,7 @@ class TimerFiles:
         self._disk = disk
         self.log = TimerLog(disk, log_file_bytes)
         self.wheel = TimerWheel()
-        self.check = TimerCheck()
+        self.check = read_check(disk)
         self.read_at_ms = 0
         self.queue_offset = 0
         self.scan_from: int | None = None
@@ -92,8 +92,6 @@ class TimerFiles:
         self.is_frozen = False
         self._has_wheel_file = disk.exists(TIMER_WHEEL)
         self._has_check_file = disk.exists(TIMER_CHECK)
-        if self._has_check_file:
-            self.check = decode_check(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
 
     @classmethod
     def open(
@@ -134,6 +132,11 @@ class TimerFiles:
         if check.log_position > end:
             return f"{TIMER_LOG} ends at byte {end}, not at {check.log_position}"
         return None
+
+    def lacks_units(self) -> bool:
+        """Return whether slots that are not done begin in files of the log that are gone."""
+        first = self.log.segments.first
+        return any(0 <= slot.first < first for slot in self.wheel.slots())
 
     def recover(self, now_ms: int, queue_offset_of: QueueOffsetOf, *, was_clean: bool) -> None:
         """Make wheel and log agree with the check file. Arguments and errors as of `open`."""
@@ -193,15 +196,10 @@ class TimerFiles:
 
     def _load_wheel(self) -> int:
         """Load the wheel, or make it anew of the log; return up to where it has the log."""
-        name, position = TIMER_WHEEL, self.check.log_position
-        snapshots = self._snapshots()
-        if snapshots:
-            name = snapshots[-1]
-            position = int(name.removeprefix(_SNAPSHOT))
-        first = self.read_at_ms // PRECISION_MS
+        name, position = newest_wheel(self._disk, self.check.log_position)
         if self._disk.exists(name) and self._disk.size(name) == WHEEL_BYTES:
-            self.wheel.load(_pages(self._disk, name), first)
-            if snapshots:
+            self.wheel = read_wheel(self._disk, name, self.read_at_ms // PRECISION_MS)
+            if name != TIMER_WHEEL:
                 self.wheel.all_dirty()
             return position
         if self.check.log_position > self.log.segments.first:
@@ -240,12 +238,6 @@ class TimerFiles:
         first = slot.first if last >= 0 else -1
         self.wheel.put(TimerSlot(slot.second, first, last, messages))
         self.wheel.count -= slot.messages - messages
-
-    def _snapshots(self) -> list[str]:
-        """Return Java's snapshots of the wheel, the newest last."""
-        found = [name for name in self._disk.list("") if name.startswith(_SNAPSHOT)]
-        named = [name for name in found if name.removeprefix(_SNAPSHOT).isdecimal()]
-        return sorted(named, key=lambda name: int(name.removeprefix(_SNAPSHOT)))
 
     # What changes
 
@@ -347,6 +339,44 @@ class TimerFiles:
             self._disk.write(TIMER_WHEEL, at, [page])
         self._sync([TIMER_WHEEL], [] if self._has_wheel_file else [""])
         self._has_wheel_file = True
+
+
+def read_check(disk: Disk) -> TimerCheck:
+    """Return what the check file of a store says; zeros if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not disk.exists(TIMER_CHECK):
+        return TimerCheck()
+    return decode_check(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
+
+
+def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:
+    """Return the wheel's file, and up to where it has the timer log.
+
+    Java may write snapshots instead (`timerWheelSnapshotFlush`), which have that in their names.
+
+    Args:
+        disk: the store's.
+        log_position: what the check file says.
+    """
+    found = [name for name in disk.list("") if name.startswith(_SNAPSHOT)]
+    positions = [int(end) for name in found if (end := name.removeprefix(_SNAPSHOT)).isdecimal()]
+    if not positions:
+        return TIMER_WHEEL, log_position
+    return f"{_SNAPSHOT}{max(positions)}", max(positions)
+
+
+def read_wheel(disk: Disk, name: str, first: int) -> TimerWheel:
+    """Return the slots from second `first` on of a wheel's file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    wheel = TimerWheel()
+    wheel.load(_pages(disk, name), first)
+    return wheel
 
 
 def is_wheel_file(name: str) -> bool:

@@ -39,15 +39,22 @@ class TimerLog:
         position: where the next unit goes, if it fits there.
     """
 
-    def __init__(self, disk: Disk, file_bytes: int) -> None:
+    def __init__(self, disk: Disk, file_bytes: int, *, keeps_all: bool = False) -> None:
         """Take up the files that are there, whose size counts more than the one that is asked for.
+
+        Args:
+            disk: the store's.
+            file_bytes: of a file.
+            keeps_all: remove nothing: files behind a gap are left alone.
 
         Raises:
             StoreConfigError: the files have different sizes, or names that do not fit them.
         """
         self._disk = disk
         self.segments = SegmentList(disk, TIMER_LOG, _size_there(disk) or file_bytes)
-        self.segments.remove(self.segments.load())
+        behind_gap = self.segments.load()
+        if not keeps_all:
+            self.segments.remove(behind_gap)
         self.position = self.segments.first
         self._kept: list[bytes] = []  # appended at `_kept_at` and not in the file yet
         self._kept_at = self.position

@@ -62,6 +62,10 @@ class TimerWheel:
         found, first, last, count, _ = SLOT.unpack_from(page, index * _BYTES)
         return TimerSlot(found, first, last, count) if found == second and last >= 0 else None
 
+    def place_of(self, second: int) -> int:
+        """Return the byte of the file where the slot of a second is."""
+        return second % SLOTS * _BYTES
+
     def slots(self) -> list[TimerSlot]:
         """Return all slots that are not done, in no order."""
         return [slot for second in self._seconds if (slot := self.slot(second)) is not None]

@@ -8,6 +8,7 @@
                      without a hole; nothing behind the last
     batch queues     the same, an entry a record
     index            entry by entry against the log, not of a store in use; see `check_index`
+    timers           wheel, timer log and check file against the log; see `check_timers`
     checkpoint       names a record, and no time later than the log's; our copy is whole
     config           each file, or its backup, can be read
 
@@ -49,11 +50,13 @@ from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
 from kourou.store.state.made_with import sizes_made_with
 from kourou.store.state.store_sizes import find_sizes, is_queue_id, log_files
 from kourou.store.state.store_state import StoreStateFile
+from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.tools.check_batch_queue import BatchQueueCheck
 from kourou.store.tools.check_extension import UnitCheck
 from kourou.store.tools.check_index import check_index
 from kourou.store.tools.check_log import LogBounds, LogCheck, TopicRules
 from kourou.store.tools.check_queue import QueueCheck
+from kourou.store.tools.check_timers import TimersCheck
 from kourou.store.tools.findings import CheckReport, Finding
 
 __all__ = ["CheckReport", "Finding", "check_store"]
@@ -62,6 +65,9 @@ _ROOTS: Final[dict[str, Callable[[str, int], str]]] = {
     CONSUMEQUEUE: queue_directory,
     BATCH_CONSUMEQUEUE: batch_queue_directory,
 }
+
+_JSON_NAMES: Final = ("timermetrics", "transactionMetrics")
+"""Config files of JSON that are not named so."""
 
 
 def check_store(disk: Disk, *, progress: Progress | None = None, live: bool = False) -> CheckReport:
@@ -101,6 +107,7 @@ class _Check:
         self._queues: dict[tuple[str, int], QueueCheck | BatchQueueCheck] = {}
         self._batch_topics = frozenset(batch_topics(disk))
         self._bounds = self._live_bounds() if live else LogBounds()
+        self._timers = TimersCheck(disk, self._sizes.segment_bytes, is_live=live)
 
     def run(self) -> CheckReport:
         if not self._is_live and self._disk.exists(ABORT):
@@ -109,16 +116,24 @@ class _Check:
         self._load(self._log)
         self._load_queues()
         watched = {self._checkpoint.queues_offset, self._checkpoint_file.numbers.queues_offset}
-        log = LogCheck(self._disk, self._log, rules, self._bounds, self._queue, watched)
+        log = LogCheck(
+            self._disk, self._log, rules, self._bounds, self._queue, watched, self._timers.take
+        )
         log.run(log_files(self._disk, COMMITLOG), self._progress)
         self._findings += log.findings
         for queue in self._queues.values():
             self._findings += queue.finish(log, is_live=self._is_live)
+        self._findings += self._timers.finish(self._log.first)
         self._check_checkpoint(log)
         if not self._is_live:
             self._check_index(log)
-        findings = self._still_there() if self._is_live else self._findings
-        return CheckReport(findings, log.records, len(self._queues), log.end - self._log.first)
+        return CheckReport(
+            self._still_there() if self._is_live else self._findings,
+            log.records,
+            len(self._queues),
+            log.end - self._log.first,
+            self._timers.waiting,
+        )
 
     def _find(self, file: str, offset: int, problem: str) -> None:
         self._findings.append(Finding(file, offset, problem))
@@ -146,6 +161,7 @@ class _Check:
             one
             for one in self._findings
             if not (one.file.startswith(f"{COMMITLOG}/") and one.file < first)
+            and not (one.file.startswith(f"{TIMER_LOG}/") and not self._disk.exists(one.file))
             and not (
                 one.file.startswith(tuple(f"{root}/" for root in (*_ROOTS, CONSUMEQUEUE_EXT)))
                 and (one.file.split("/")[1] in deleted or not self._has_directory(one.file))
@@ -160,7 +176,7 @@ class _Check:
     def _check_config(self) -> TopicRules:
         """Check that each config file can be loaded, and note which topics are no more."""
         for name in self._disk.list(CONFIG):
-            if name.endswith(".json"):
+            if name.endswith(".json") or name in _JSON_NAMES:
                 self._parse_config(f"{CONFIG}/{name}")
         topics = self._parse_config(TOPICS)
         table = topics.get("topicConfigTable") if isinstance(topics, dict) else None

@@ -75,6 +75,7 @@ class LogCheck:
         bounds: LogBounds,
         queue_of: Callable[[str, int], QueueCheck | BatchQueueCheck],
         watched: AbstractSet[int],
+        on_record: Callable[[RecordHeader, bytes], None] = lambda *_: None,
     ) -> None:
         self._disk = disk
         self._segments = segments
@@ -82,6 +83,7 @@ class LogCheck:
         self._bounds = bounds
         self._queue_of = queue_of
         self._watched = watched
+        self._on_record = on_record
         self._damages: list[LogPiece] = []
         self.findings: list[Finding] = []
         self.records = 0
@@ -148,12 +150,13 @@ class LogCheck:
         self.last_store_at_ms = max(self.last_store_at_ms, header.store_at_ms)
         if at in self._watched:
             self.starts_seen.add(at)
+        start = header.properties_start
+        properties = buffer[start : start + header.properties_size]
+        self._on_record(header, properties)
         if not is_visible(header.sys_flag):
             return
         if self._bounds.queues is not None and at > self._bounds.queues:
             return
-        start = header.properties_start
-        properties = buffer[start : start + header.properties_size]
         code = queue_tags_code(topic.encode(), properties, header.store_at_ms, DELAY_LEVELS_MS)
         entry = QueueEntry(at, header.total_size, code)
         targets = [(topic, header.queue_id, header.queue_offset)]

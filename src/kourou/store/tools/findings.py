@@ -29,9 +29,11 @@ class CheckReport:
         records: whole records in the commit log.
         queues: consume queues.
         bytes: of the commit log, up to the end of its last record.
+        timers: messages that wait for their time in the timer wheel.
     """
 
     findings: list[Finding] = field(default_factory=list)
     records: int = 0
     queues: int = 0
     bytes: int = 0
+    timers: int = 0

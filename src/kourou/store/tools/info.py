@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.disk import Disk
+from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.formats import BATCH_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.log_walk import LogPiece, Piece, damage_in, walk_log
@@ -29,6 +30,10 @@ from kourou.store.state.store_sizes import (
     log_files,
     queue_ids,
 )
+from kourou.store.timer.layouts import PRECISION_MS
+from kourou.store.timer.timer_files import TIMER_WHEEL, newest_wheel, read_check, read_wheel
+from kourou.store.timer.timer_log import TIMER_LOG
+from kourou.store.timer.wheel import TimerWheel
 
 _SEARCH_ENTRIES: Final = 1024
 _LAST_FILES: Final = 2
@@ -55,6 +60,27 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimersInfo:
+    """What waits for its time, by what the timer's files say.
+
+    Attributes:
+        waiting: messages in the wheel; what takes others back counts less than nothing.
+        first_at_ms: the second of the first slot that has messages; None without one.
+        last_at_ms: the same of the last; what waits for longer is rolled on from there.
+        behind: messages of the timer topic that are not in the wheel yet.
+        read_at_ms: slots before this one are done.
+        log_files: of the timer log.
+    """
+
+    waiting: int
+    first_at_ms: int | None
+    last_at_ms: int | None
+    behind: int
+    read_at_ms: int
+    log_files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
     """What a store holds.
 
@@ -68,6 +94,7 @@ class StoreInfo:
         first_at_ms: when its first record was stored; None without one.
         last_at_ms: the same of its last.
         queues: sorted by topic and queue id.
+        timers: None where no timer ever was.
     """
 
     sizes: StoreSizes
@@ -79,6 +106,7 @@ class StoreInfo:
     first_at_ms: int | None
     last_at_ms: int | None
     queues: list[QueueInfo]
+    timers: TimersInfo | None
 
 
 def store_info(disk: Disk) -> StoreInfo:
@@ -92,6 +120,7 @@ def store_info(disk: Disk) -> StoreInfo:
     first = files[0].start if files else 0
     first_record = next(_records(disk, files[:1], sizes), None)
     last, end = _end_of_log(disk, files, sizes)
+    queues = [*_queues(disk, sizes, first), *_batch_queues(disk)]
     return StoreInfo(
         sizes=sizes,
         last_run=read_last_run(disk),
@@ -101,7 +130,28 @@ def store_info(disk: Disk) -> StoreInfo:
         log_files=len(files),
         first_at_ms=first_record.store_at_ms if first_record else None,
         last_at_ms=last.store_at_ms if last else None,
-        queues=[*_queues(disk, sizes, first), *_batch_queues(disk)],
+        queues=queues,
+        timers=_timers(disk, queues),
+    )
+
+
+def _timers(disk: Disk, queues: Sequence[QueueInfo]) -> TimersInfo | None:
+    topic_end = max((one.max_offset for one in queues if one.topic == TIMER_TOPIC), default=0)
+    check = read_check(disk)
+    if not topic_end and not disk.exists(TIMER_WHEEL):
+        return None
+    name, _ = newest_wheel(disk, check.log_position)
+    wheel = TimerWheel()
+    if check.read_at_ms and disk.exists(name):
+        wheel = read_wheel(disk, name, check.read_at_ms // PRECISION_MS)
+    seconds = [slot.second * PRECISION_MS for slot in wheel.slots()]
+    return TimersInfo(
+        waiting=wheel.count,
+        first_at_ms=min(seconds, default=None),
+        last_at_ms=max(seconds, default=None),
+        behind=max(0, topic_end - check.queue_offset),
+        read_at_ms=check.read_at_ms,
+        log_files=len(log_files(disk, TIMER_LOG)),
     )
 
 

@@ -1,0 +1,193 @@
+"""Verifying the timer's files: that whatever waits is in the wheel, and whatever is there waits.
+
+    check file   says how far the timer is; is not ahead of its log, nor of the timer topic
+    timer log    names and sizes
+    wheel        each slot's chain of units, to its first, of that second, and as many as it counts
+    units        each names a record of the timer topic
+    records      those that were taken in, and were neither delivered nor rolled on, have a unit
+
+All of it can be made anew from the commit log, as the next start does where there is nothing of it;
+findings say so. A store that RocketMQ wrote last is
+verified as far as what is there agrees: it writes the wheel without an order, counts badly after a
+kill, and delivers what is due soon without a unit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.disk import Disk
+from kourou.errors import CorruptRecordError, KourouError, MalformedMessageError
+from kourou.model.topic import TIMER_TOPIC
+from kourou.protocol.message_layout import RecordHeader
+from kourou.store.log.log_walk import read_log_record
+from kourou.store.timer.layouts import (
+    CHECK_BYTES,
+    PRECISION_MS,
+    WHEEL_BYTES,
+    TimerSlot,
+)
+from kourou.store.timer.remaking import WaitingTimers
+from kourou.store.timer.timer_files import (
+    TIMER_CHECK,
+    TIMER_WHEEL,
+    newest_wheel,
+    read_check,
+    read_wheel,
+)
+from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG, TimerLog
+from kourou.store.timer.timer_record import read_timer_record
+from kourou.store.tools.findings import Finding
+
+_FINDINGS_MAX: Final = 20
+_REMEDY: Final = "`kourou store rebuild` makes the timer's files anew"
+
+
+class TimersCheck:
+    """Compares the timer's files with the records of the log, which are told one by one.
+
+    Attributes:
+        waiting: messages in slots that are not done, by what the slots say.
+    """
+
+    def __init__(self, disk: Disk, segment_bytes: int, *, is_live: bool) -> None:
+        """Read the check file and the wheel: before anything of the log, which may go on.
+
+        Args:
+            disk: the store's.
+            segment_bytes: of the commit log.
+            is_live: somebody may have the store open.
+        """
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._is_live = is_live
+        self._findings: list[Finding] = []
+        self._left_out = 0
+        self._records = WaitingTimers()
+        self._units: dict[int, int] = {}  # byte of the commit log -> of the timer log
+        self._seen: set[int] = set()
+        self.waiting = 0
+        self._check = read_check(disk)
+        self._has_check = disk.exists(TIMER_CHECK)
+        try:
+            self._log = TimerLog(disk, LOG_FILE_BYTES, keeps_all=True)
+            self._read_wheel()
+        except (KourouError, OSError) as error:
+            self._find(TIMER_LOG, 0, f"cannot be read: {error}; {_REMEDY}")
+
+    # Wheel and timer log -------------------------------------------------------------------------
+
+    def _read_wheel(self) -> None:
+        check, segments = self._check, self._log.segments
+        if self._has_check and not self._is_live and self._disk.size(TIMER_CHECK) != CHECK_BYTES:
+            size = self._disk.size(TIMER_CHECK)
+            self._find(TIMER_CHECK, size, f"{size} bytes long, must be {CHECK_BYTES}")
+        if check.log_position > segments.end:
+            text = f"{TIMER_LOG} must go to byte {check.log_position}, and ends at {segments.end}"
+            self._find(TIMER_CHECK, 8, f"{text}; the next start, or {_REMEDY}")
+            return
+        name, _ = newest_wheel(self._disk, check.log_position)
+        if not self._disk.exists(name):
+            if check.log_position > segments.first:
+                self._find(name, 0, "there is none: the next start makes it of the timer log")
+            return
+        size = self._disk.size(name)
+        if size != WHEEL_BYTES:
+            text = f"{size} bytes long, must be {WHEEL_BYTES}"
+            self._find(name, size, f"{text}: the next start makes it of the timer log")
+            return
+        wheel = read_wheel(self._disk, name, check.read_at_ms // PRECISION_MS)
+        self.waiting = wheel.count
+        for slot in wheel.slots():
+            self._check_slot(name, wheel.place_of(slot.second), slot)
+
+    def _check_slot(self, name: str, at: int, slot: TimerSlot) -> None:
+        """Walk over the chain of a slot."""
+        is_ours = self._check.scan_from is not None
+        messages, first = 0, -1
+        try:
+            for position, unit in self._log.chain(slot.last):
+                messages += unit.weight
+                first = position
+                self._units[unit.physical_offset] = position
+                if unit.second != slot.second:
+                    text = f"its unit at byte {position} of {TIMER_LOG} is of {unit.second}"
+                    self._find(name, at, f"second {slot.second}: {text}; {_REMEDY}")
+                    return
+        except (CorruptRecordError, OSError) as error:
+            self._find(name, at, f"second {slot.second}: its chain is broken: {error}; {_REMEDY}")
+            return
+        if is_ours and (first, messages) != (slot.first, slot.messages):
+            self._find(
+                name,
+                at,
+                f"second {slot.second}: it begins at byte {slot.first} and counts {slot.messages} "
+                f"messages; its chain begins at {first} and has {messages}; {_REMEDY}",
+            )
+
+    # Records of the log --------------------------------------------------------------------------
+
+    def take(self, header: RecordHeader, properties: bytes) -> None:
+        """Take the next record of the log."""
+        self._records.take(header, properties)
+        if header.topic == TIMER_TOPIC and header.physical_offset in self._units:
+            self._seen.add(header.physical_offset)
+
+    def finish(self, log_first: int) -> list[Finding]:
+        """Take the end of the log, which begins at `log_first`; return what was found."""
+        topic_end = self._records.queue_offset
+        if not self._check.read_at_ms:
+            has_files = self._disk.list(TIMER_LOG) or self._disk.exists(TIMER_WHEEL)
+            if topic_end and has_files and not self._is_live:
+                text = f"says nothing, and {TIMER_TOPIC} has messages"
+                self._find(TIMER_CHECK, 0, f"{text}: the next start, or {_REMEDY}")
+            return self._findings
+        if 0 < topic_end < self._check.queue_offset and not self._is_live:
+            text = f"{self._check.queue_offset} messages of {TIMER_TOPIC} were taken in"
+            self._find(TIMER_CHECK, 16, f"{text}, and it has {topic_end}; {_REMEDY}")
+        self._check_units(log_first)
+        if self._check.scan_from is not None:
+            self._check_records()
+        if self._left_out:
+            self._findings.append(
+                Finding(self._findings[-1].file, 0, f"and {self._left_out} more problems of timers")
+            )
+        return self._findings
+
+    def _check_units(self, log_first: int) -> None:
+        """Check that each unit names a record."""
+        for offset in sorted(self._units.keys() - self._seen):
+            if self._is_live and offset >= self._records.log_end:
+                continue  # not verified yet
+            position = self._units[offset]
+            name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
+            if offset < log_first:
+                text = f"byte {offset}, which has expired: its message is lost"
+            else:
+                text = f"byte {offset} of the log, where no message of {TIMER_TOPIC} is; {_REMEDY}"
+            self._find(name, at, f"the unit names {text}")
+
+    def _check_records(self) -> None:
+        """Check that what waits has a unit."""
+        for place in self._records.places():
+            if place in self._units:
+                continue
+            try:
+                record = read_log_record(self._disk, self._segment_bytes, place)
+                timer = read_timer_record(record or b"")
+            except (OSError, MalformedMessageError):
+                continue  # found with the log, or delivered to nowhere
+            offset = timer.header.queue_offset
+            if offset >= self._check.queue_offset or timer.out_at_ms < self._check.read_at_ms:
+                continue  # not taken in yet; or its slot is done, and somebody took it back
+            due = f"due at {timer.due_at_ms}, for topic {timer.topic}"
+            name, _ = newest_wheel(self._disk, 0)
+            self._find(
+                name, 0, f"offset {offset} of {TIMER_TOPIC}, {due}, is in no slot; {_REMEDY}"
+            )
+
+    def _find(self, file: str, offset: int, problem: str) -> None:
+        if len(self._findings) >= _FINDINGS_MAX:
+            self._left_out += 1
+        else:
+            self._findings.append(Finding(file, offset, problem))

@@ -1,0 +1,168 @@
+"""A check finds whatever of the timer's files does not agree with the log; a rebuild mends it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.store.timer.layouts import SLOT, SLOTS, UNIT_BYTES
+from kourou.store.timer.timer_files import TIMER_CHECK, TIMER_WHEEL, read_check
+from kourou.store.tools.check import check_store
+from kourou.store.tools.info import store_info
+from kourou.store.tools.rebuild import rebuild
+from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.clock import EPOCH_MS
+from kourou.testing.disk import SimDisk
+from tests.broker.delay_rig import bodies, run
+from tests.broker.timer.timer_rig import send_at
+from tests.store.timer.test_timer_golden import java_s_timer
+
+LOG = "timerlog/00000000000000000000"
+FIRST_MS = EPOCH_MS + 100_500
+SECONDS = 10
+EACH = 3
+TIMER = TimerConfig(timer_log_file_bytes=UNIT_BYTES * 20 + 16)
+
+
+def waiting_store() -> SimDisk:
+    """Return a closed store of 30 messages in 10 slots, one of them taken back."""
+
+    async def fill(parts: BrokerParts) -> None:
+        for second in range(SECONDS):
+            for number in range(EACH):
+                due_at_ms = FIRST_MS + second * 1000 + number
+                await send_at(parts, b"%d-%d" % (second, number), due_at_ms)
+        await send_at(parts, b"0", FIRST_MS, takes_back="id-0-0", unique_id="id-0-0")
+        await asyncio.sleep(1)
+
+    return run(fill, timer=TIMER)
+
+
+def slot_at(second_ms: int) -> int:
+    return (second_ms // 1000) % SLOTS * SLOT.size
+
+
+def overwrite(name: str, at: int, data: bytes) -> Callable[[SimDisk], None]:
+    return lambda disk: disk.write(name, at, [data])
+
+
+def unlink(name: str) -> Callable[[SimDisk], None]:
+    return lambda disk: disk.unlink(name)
+
+
+def truncate(name: str, size: int) -> Callable[[SimDisk], None]:
+    return lambda disk: disk.truncate(name, size)
+
+
+def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None:
+    disk = waiting_store()
+    report, told = check_store(disk), store_info(disk).timers
+
+    assert (report.findings, report.timers) == ([], SECONDS * EACH - 1)
+    assert told is not None
+    assert (told.waiting, told.behind, told.log_files) == (SECONDS * EACH - 1, 0, 2)
+    assert told.first_at_ms == (FIRST_MS - 1) // 1000 * 1000
+    assert told.last_at_ms == told.first_at_ms + (SECONDS - 1) * 1000
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "words"),
+    [
+        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS), bytes(32)), TIMER_WHEEL, "in no slot"),
+        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 27, b"\x09"), TIMER_WHEEL, "counts 9"),
+        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 15, b"\x01"), TIMER_WHEEL, "begins at byte 1"),
+        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 22, b"\x7f"), TIMER_WHEEL, "chain is broken"),
+        (unlink(TIMER_WHEEL), TIMER_WHEEL, "there is none"),
+        (truncate(TIMER_WHEEL, 5), TIMER_WHEEL, "5 bytes long"),
+        (overwrite(LOG, UNIT_BYTES, bytes(52)), TIMER_WHEEL, "no unit of a timer"),
+        (overwrite(LOG, 3, b"\x07"), TIMER_WHEEL, "no unit of a timer"),
+        (overwrite(LOG, 20, b"\x33"), TIMER_WHEEL, "is of"),
+        (overwrite(LOG, 34, b"\x33"), LOG, "where no message of rmq_sys_wheel_timer is"),
+        (unlink(LOG), TIMER_WHEEL, "chain is broken"),
+        (unlink(TIMER_CHECK), TIMER_CHECK, "says nothing"),
+        (truncate(TIMER_CHECK, 100), TIMER_CHECK, "100 bytes long"),
+        (overwrite(TIMER_CHECK, 12, b"\x7f"), TIMER_CHECK, "and ends at"),
+        (overwrite(TIMER_CHECK, 20, b"\x7f"), TIMER_CHECK, "were taken in, and it has 31"),
+        (overwrite("config/timermetrics", 0, b"?"), "config/timermetrics", "no backup"),
+    ],
+)
+def test_damage_is_found_and_a_rebuild_mends_it(
+    damage: Callable[[SimDisk], None], file: str, words: str
+) -> None:
+    disk = waiting_store()
+    damage(disk)
+    findings = check_store(disk).findings
+
+    assert [f for f in findings if f.file.startswith(file) and re.search(words, f.problem)], (
+        findings
+    )
+    if file == "config/timermetrics":
+        return
+    assert rebuild(disk, EPOCH_MS, pid=1).timers == SECONDS * EACH - 1
+    assert check_store(disk).findings == []
+    assert_all_come(disk)
+
+
+def assert_all_come(disk: SimDisk) -> None:
+    """Fail unless a broker delivers all but the one that was taken back, once and in order."""
+
+    async def deliver(parts: BrokerParts) -> None:
+        await asyncio.sleep(200)
+        assert (
+            bodies(parts)
+            == [b"%d-%d" % (second, number) for second in range(SECONDS) for number in range(EACH)][
+                1:
+            ]
+        )
+
+    run(deliver, disk, later_ms=2_000, timer=replace(TIMER, timer_log_file_bytes=1 << 20))
+
+
+def test_a_message_that_was_not_taken_in_yet_is_no_finding_and_is_told() -> None:
+    disk = waiting_store()
+    check = read_check(disk)
+    disk.write(TIMER_CHECK, 16, [(check.queue_offset - 4).to_bytes(8, "big")])
+    told = store_info(disk).timers
+
+    assert told is not None
+    assert told.behind == 4
+    assert [one for one in check_store(disk).findings if "slot" in one.problem] == []
+
+
+def test_a_store_in_use_is_verified_and_what_goes_on_is_no_finding() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for number in range(60):
+            due_at_ms = parts.clock.now_ms() + 300 + number * 110
+            await send_at(parts, b"%d" % number, due_at_ms)
+        for round_ in range(40):
+            await asyncio.sleep(0.21)
+            parts.commit.flush(parts.clock.now_ms())
+            if round_ % 3 == 0:
+                await parts.timers.storage.flush()
+            assert check_store(parts.disk, live=True).findings == []
+        assert len(bodies(parts)) == 60
+        await send_at(parts, b"later", FIRST_MS + 1_000_000)
+        await asyncio.sleep(1.3)
+        await parts.timers.storage.flush()
+        parts.disk.write(TIMER_WHEEL, slot_at(FIRST_MS + 1_000_000) + 27, [b"\x09"])
+        [finding] = check_store(parts.disk, live=True).findings
+        assert "counts 9" in finding.problem
+        await send_at(parts, b"repaired", FIRST_MS + 1_000_000)  # its slot is written again
+        await asyncio.sleep(1)
+
+    run(test, timer=TIMER)
+
+
+def test_a_timer_of_java_s_is_in_order() -> None:
+    disk, told = java_s_timer()
+    report = check_store(disk)
+    read_at_ms = told["check_point"]["lastReadTimeMs"]
+    slots = [one for one in told["wheels"][0]["slots"] if one[1] * 1000 >= read_at_ms]
+
+    assert [one for one in report.findings if "timer" in one.file] == []
+    assert report.timers == sum(one[4] for one in slots)
