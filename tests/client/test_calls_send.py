@@ -17,6 +17,7 @@ from kourou.errors import (
     TransportError,
 )
 from kourou.model.message import Message
+from kourou.model.properties import decode_properties
 from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.protocol.bodies import encode_topic_route
 from kourou.protocol.codes import RequestCode
@@ -196,6 +197,23 @@ def test_a_batch_stored_as_one_record_has_one_place_for_all() -> None:
 
     header = SendMessageResponseHeader(STORED.msg_id, 3, 17, batch_uniq_id="B")
     against([lambda request: response(request.command, header=header)], body)
+
+
+@pytest.mark.parametrize(("waits", "told"), [(True, "true"), (False, "false")])
+def test_a_batch_tells_the_broker_whether_it_waits_for_the_disk(told: str, *, waits: bool) -> None:
+    asked: list[dict[str, str]] = []
+
+    def store(request: Request) -> RemotingCommand:
+        header = request.command.header(SendMessageRequestHeaderV2)
+        asked.append(decode_properties((header.properties or "").encode()))
+        return response(request.command, header=STORED)
+
+    async def body(producer: Producer) -> None:
+        await producer.send_batch([Message("T", b"x", wait_store_ok=waits)] * 2)
+        assert asked[0]["WAIT"] == told
+        assert asked[0].keys() == {"WAIT", "UNIQ_KEY"}
+
+    against([store], body)
 
 
 def test_silence_to_the_end_is_a_transport_error() -> None:

@@ -122,6 +122,25 @@ def test_a_full_batch_leaves_before_its_time() -> None:
     lingering(body, linger_ms=3_000, batch_bytes_max=3 * size)
 
 
+def test_a_message_that_does_not_fit_any_more_begins_a_batch_of_its_own() -> None:
+    async def body(_: Cluster, producer: Producer) -> None:
+        bodies = [bytes(size) for size in (500, 400, 300, 200, 900)]
+        receipts = await asyncio.gather(*(producer.send(Message("T", one)) for one in bodies))
+        queues = [receipt.queue for receipt in receipts]
+        assert queues[0] == queues[1] != queues[2] == queues[3] != queues[4]
+
+    lingering(body, batch_bytes_max=1_200)
+
+
+def test_messages_to_a_retry_topic_leave_alone() -> None:
+    async def body(_: Cluster, producer: Producer) -> None:
+        queue = MessageQueue("%RETRY%g", "broker-0", 0)
+        sends = [producer.send(Message("%RETRY%g", b"again"), queue=queue) for _ in range(2)]
+        assert {receipt.queue for receipt in await asyncio.gather(*sends)} == {queue}
+
+    lingering(body)
+
+
 def test_queues_keys_and_timeouts_are_kept_apart() -> None:
     async def body(_: Cluster, producer: Producer) -> None:
         queue = MessageQueue("T", "broker-0", 2)
