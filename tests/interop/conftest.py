@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kourou.testing.process import Serving, run_command
 from tests.interop import clients
 from tests.interop.clients import Client
+from tests.interop.features import OPTIONS
 from tests.interop.peer import JavaServer, start_java
 
 CLIENTS = {
@@ -49,5 +51,23 @@ def kourou_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]
     config.write_text("messageDelayLevel=1s 1s 1s 1s 1s 1s\n")
     with Serving.start(home / "store", "--config", str(config)) as serving:
         yield serving
+        assert serving.stop().code == 0
+    assert run_command("store", "check", str(home / "store")).code == 0
+
+
+@pytest.fixture(scope="module", params=["java", "kourou"])
+def namesrv_addr(
+    request: pytest.FixtureRequest, jars: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Return the name server of a broker of each kind."""
+    home: Path = tmp_path_factory.mktemp("python-features")
+    if request.param == "java":
+        java = start_java(jars, home, options=OPTIONS)
+        yield java.namesrv_addr
+        java.stop()
+        return
+    (home / "broker.conf").write_text(f"messageDelayLevel=1s 1s 1s 1s 1s 1s\n{OPTIONS}")
+    with Serving.start(home / "store", "--config", str(home / "broker.conf")) as serving:
+        yield serving.namesrv
         assert serving.stop().code == 0
     assert run_command("store", "check", str(home / "store")).code == 0

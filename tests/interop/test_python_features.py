@@ -7,114 +7,36 @@ out: each against the Java broker 5.5.0 and, as a check of the test, against Kou
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from kourou import (
-    ConsumeFromWhere,
     Message,
     MessageExt,
     Producer,
     ProducerConfig,
     PushConsumer,
-    PushConsumerConfig,
     TransactionProducer,
     TransactionState,
 )
 from kourou.errors import RemoteError, ReplyTimeoutError
-from kourou.testing.process import Serving, run_command
-from tests.interop.features import OPTIONS
 from tests.interop.ledger import make_topics, read_all
-from tests.interop.peer import start_java
+from tests.interop.members import (
+    PATIENCE_S,
+    SETTLE_S,
+    Inbox,
+    config_of,
+    consumer_of,
+    name_of,
+    now_ms,
+)
 
-PATIENCE_S = 60
-SETTLE_S = 1.0
-"""For what would come once too often."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-_NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module", params=["java", "kourou"])
-def namesrv_addr(
-    request: pytest.FixtureRequest, jars: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """Return the name server of a broker of each kind."""
-    home: Path = tmp_path_factory.mktemp("python-features")
-    if request.param == "java":
-        java = start_java(jars, home, options=OPTIONS)
-        yield java.namesrv_addr
-        java.stop()
-        return
-    (home / "broker.conf").write_text(f"messageDelayLevel=1s 1s 1s 1s 1s 1s\n{OPTIONS}")
-    with Serving.start(home / "store", "--config", str(home / "broker.conf")) as serving:
-        yield serving.namesrv
-        assert serving.stop().code == 0
-    assert run_command("store", "check", str(home / "store")).code == 0
-
-
-class Inbox:
-    """What came to a listener."""
-
-    def __init__(self) -> None:
-        self.messages: list[MessageExt] = []
-        self.times_ms: list[float] = []
-        self._came = asyncio.Event()
-
-    async def take(self, message: MessageExt) -> None:
-        """Be the listener."""
-        self.messages.append(message)
-        self.times_ms.append(_now_ms())
-        self._came.set()
-
-    async def exactly(self, count: int) -> list[str]:
-        """Wait for so many messages, and a little for more; return their bodies."""
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.messages) < count:
-                self._came.clear()
-                await self._came.wait()
-        await asyncio.sleep(SETTLE_S)
-        assert len(self.messages) == count, [message.body for message in self.messages]
-        return [message.body.decode() for message in self.messages]
-
-
-def _now_ms() -> float:
-    return time.time() * 1_000  # noqa: TID251 - brokers have real time
-
-
-def _name(purpose: str) -> str:
-    return f"{purpose}-{next(_NUMBERS)}"
-
-
-def _config(**options: object) -> PushConsumerConfig:
-    given: dict[str, object] = {
-        "consume_from_where": ConsumeFromWhere.FIRST_OFFSET,
-        "route_refresh_interval_ms": 1_000,
-        "rebalance_interval_ms": 1_000,
-        "instance_name": _name("member"),  # a group has several in this process
-        **options,
-    }
-    return PushConsumerConfig(**given)  # type: ignore[arg-type]
-
-
-def _consumer(
-    namesrv_addr: str,
-    topic: str,
-    listener: Callable[[MessageExt], Awaitable[None]],
-    **options: object,
-) -> PushConsumer:
-    consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=_config(**options))
-    consumer.subscribe(topic)
-    consumer.listen(listener)
-    return consumer
 
 
 def test_transactions_end_as_they_are_told_or_as_the_check_says(namesrv_addr: str) -> None:
-    topic = _name("Transactions")
+    topic = name_of("Transactions")
     checks: Counter[str] = Counter()
 
     async def check(message: MessageExt) -> TransactionState:
@@ -128,7 +50,7 @@ def test_transactions_end_as_they_are_told_or_as_the_check_says(namesrv_addr: st
         inbox = Inbox()
         async with (
             TransactionProducer(f"{topic}-producer", namesrv_addr, check=check) as producer,
-            _consumer(namesrv_addr, topic, inbox.take),
+            consumer_of(namesrv_addr, topic, inbox.take),
         ):
             for said, checked in (
                 ("COMMIT", "ROLLBACK"),
@@ -156,7 +78,7 @@ def test_transactions_end_as_they_are_told_or_as_the_check_says(namesrv_addr: st
 def test_ordered_queues_move_between_members_in_order_and_without_repeating(
     namesrv_addr: str,
 ) -> None:
-    topic = _name("Ordered")
+    topic = name_of("Ordered")
 
     async def run() -> None:
         await make_topics(namesrv_addr, topic, queues=4)
@@ -172,7 +94,7 @@ def test_ordered_queues_move_between_members_in_order_and_without_repeating(
             by_key[key].append(int(number))
 
         def member() -> PushConsumer:
-            consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=_config())
+            consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=config_of())
             consumer.subscribe(topic)
             consumer.listen_orderly(listen)
             return consumer
@@ -200,25 +122,25 @@ def test_ordered_queues_move_between_members_in_order_and_without_repeating(
 
 
 def test_timers_come_at_their_time_and_can_be_taken_back(namesrv_addr: str) -> None:
-    topic = _name("Timers")
+    topic = name_of("Timers")
 
     async def run() -> None:
         await make_topics(namesrv_addr, topic)
         inbox, due_ms = Inbox(), {}
         async with (
             Producer("timing", namesrv_addr) as producer,
-            _consumer(namesrv_addr, topic, inbox.take),
+            consumer_of(namesrv_addr, topic, inbox.take),
         ):
             for number in range(4):
                 body, delay_ms = f"timer-{number}", 2_500 + 600 * number
-                due_ms[body] = _now_ms() + delay_ms
+                due_ms[body] = now_ms() + delay_ms
                 message = (
                     Message(topic, body.encode(), delay_ms=delay_ms)
                     if number % 2
                     else Message(topic, body.encode(), deliver_at_ms=int(due_ms[body]))
                 )
                 await producer.send(message, timeout_ms=15_000)
-            later = Message(topic, b"no", deliver_at_ms=int(_now_ms()) + 6_000)
+            later = Message(topic, b"no", deliver_at_ms=int(now_ms()) + 6_000)
             receipt = await producer.send(later, timeout_ms=15_000)
             assert receipt.recall_handle
             assert await producer.recall(topic, receipt.recall_handle) == receipt.msg_id
@@ -235,7 +157,7 @@ def test_timers_come_at_their_time_and_can_be_taken_back(namesrv_addr: str) -> N
 
 
 def test_a_question_gets_the_reply_of_whoever_took_it(namesrv_addr: str) -> None:
-    topic = _name("Questions")
+    topic = name_of("Questions")
 
     async def run() -> None:
         await make_topics(namesrv_addr, topic)
@@ -248,7 +170,7 @@ def test_a_question_gets_the_reply_of_whoever_took_it(namesrv_addr: str) -> None
                 if message.body != b"ignored":
                     await answering.reply(message, b"re:" + message.body)
 
-            async with _consumer(namesrv_addr, topic, answer):
+            async with consumer_of(namesrv_addr, topic, answer):
                 for body in (b"short", b"x" * 10_000):
                     reply = await asking.request(Message(topic, body), timeout_ms=30_000)
                     assert reply.body == b"re:" + body
@@ -259,12 +181,12 @@ def test_a_question_gets_the_reply_of_whoever_took_it(namesrv_addr: str) -> None
 
 
 def test_an_expression_lets_through_what_it_says(namesrv_addr: str) -> None:
-    topic = _name("Filtered")
+    topic = name_of("Filtered")
 
     async def run() -> None:
         await make_topics(namesrv_addr, topic)
         inbox = Inbox()
-        consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=_config())
+        consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=config_of())
         consumer.subscribe(topic, sql="(price BETWEEN 3 AND 5 OR colour = 'red') AND TAGS = 'a'")
         consumer.listen(inbox.take)
         async with Producer("filtering", namesrv_addr) as producer, consumer:
@@ -279,7 +201,7 @@ def test_an_expression_lets_through_what_it_says(namesrv_addr: str) -> None:
 
 
 def test_what_is_sent_and_consumed_is_traced(namesrv_addr: str) -> None:
-    topic = _name("Traced")
+    topic = name_of("Traced")
 
     async def run() -> None:
         await make_topics(namesrv_addr, topic)
@@ -287,7 +209,7 @@ def test_what_is_sent_and_consumed_is_traced(namesrv_addr: str) -> None:
         config = ProducerConfig(enable_trace=True)
         async with (
             Producer("tracing", namesrv_addr, config=config) as producer,
-            _consumer(namesrv_addr, topic, inbox.take, enable_trace=True),
+            consumer_of(namesrv_addr, topic, inbox.take, enable_trace=True),
         ):
             receipt = await producer.send(Message(topic, b"traced", keys=["k"]), timeout_ms=15_000)
             await inbox.exactly(1)
@@ -304,7 +226,7 @@ def test_what_is_sent_and_consumed_is_traced(namesrv_addr: str) -> None:
 
 @pytest.mark.parametrize("kind", ["namespace", "namespace_v2"])
 def test_namespaces_hide_themselves(namesrv_addr: str, kind: str) -> None:
-    topic, space = _name("Spaced"), _name("space")
+    topic, space = name_of("Spaced"), name_of("space")
     stored = f"{space}%{topic}" if kind == "namespace" else topic
 
     async def run() -> None:
@@ -313,7 +235,7 @@ def test_namespaces_hide_themselves(namesrv_addr: str, kind: str) -> None:
         config = ProducerConfig(**{kind: space})  # type: ignore[arg-type]
         async with (
             Producer("spacing", namesrv_addr, config=config) as producer,
-            _consumer(namesrv_addr, topic, inbox.take, **{kind: space}),
+            consumer_of(namesrv_addr, topic, inbox.take, **{kind: space}),
         ):
             await producer.send(Message(topic, b"inside"), timeout_ms=15_000)
             assert await inbox.exactly(1) == ["inside"]
@@ -326,13 +248,14 @@ def test_namespaces_hide_themselves(namesrv_addr: str, kind: str) -> None:
 def test_members_that_let_the_broker_share_queues_out_get_each_message_once(
     namesrv_addr: str,
 ) -> None:
-    topic = _name("Shared")
+    topic = name_of("Shared")
 
     async def run() -> None:
         await make_topics(namesrv_addr, topic, queues=6)
         inboxes = [Inbox() for _ in range(3)]
         members = [
-            _consumer(namesrv_addr, topic, inbox.take, client_rebalance=False) for inbox in inboxes
+            consumer_of(namesrv_addr, topic, inbox.take, client_rebalance=False)
+            for inbox in inboxes
         ]
         async with (
             Producer("sharing", namesrv_addr) as producer,
