@@ -22,6 +22,7 @@ from kourou.errors import (
 )
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
+from kourou.model.queue import MessageQueue
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
@@ -95,6 +96,46 @@ def test_many_requests_at_once_get_each_its_own_reply() -> None:
                 *(producer.request(Message(TOPIC, body), timeout_ms=30_000) for body in bodies)
             )
             assert [reply.body for reply in replies] == [body.upper() for body in bodies]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("broker_name", ["broker-0", "broker-1"])
+def test_a_reply_goes_by_the_broker_that_stored_its_request(broker_name: str) -> None:
+    async def main() -> None:
+        async with (
+            recording(brokers=2) as w,
+            answering(w.cluster),
+            w.cluster.producer("askers") as producer,
+        ):
+            queue = MessageQueue(TOPIC, broker_name, 0)
+            for body in (b"a", b"b", b"c"):
+                await producer.request(Message(TOPIC, body), timeout_ms=5_000, queue=queue)
+            stored = await stored_replies(w.cluster)
+            assert [reply.broker_name for reply in stored] == [broker_name] * 3
+
+    run_virtual(main())
+
+
+def test_a_reply_goes_by_another_broker_where_one_has_forgotten_the_requester() -> None:
+    async def main() -> None:
+        async with (
+            recording(brokers=2) as w,
+            w.consumer(),
+            w.cluster.producer("askers") as asker,
+            w.cluster.producer("answerers") as answerer,
+        ):
+            queue = MessageQueue(TOPIC, "broker-0", 0)
+            asking = asyncio.create_task(
+                asker.request(Message(TOPIC, b"?"), timeout_ms=20_000, queue=queue)
+            )
+            await w.until_got(b"?")
+            await w.cluster.kill_broker(0)
+            await w.cluster.restart_broker(0)
+            await answerer.reply(w.deliveries[0], b"!")
+            assert (await asking).body == b"!"
+            stored = await stored_replies(w.cluster)
+            assert [reply.broker_name for reply in stored] == ["broker-0", "broker-1"]
 
     run_virtual(main())
 
