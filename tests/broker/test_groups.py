@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kourou.broker.groups import FILE_NAME, TOOLS_GROUP, Groups
+from kourou.broker.groups import FILE_NAME, Groups
 from kourou.errors import CorruptRecordError, InvalidGroupError
 from kourou.model.group import SubscriptionGroup
+from kourou.model.topic import TOOLS_GROUP
 from kourou.protocol.bodies import decode_subscription_group_table
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.state.config_seal import unseal

@@ -19,7 +19,7 @@ from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
 from kourou.model.group import SubscriptionGroup
-from kourou.model.topic import PERM_READ, check_group, check_topic, is_system_group
+from kourou.model.topic import PERM_READ, TOOLS_GROUP, check_group, check_topic, is_system_group
 from kourou.protocol.bodies import (
     DataVersion,
     SubscriptionGroupTable,
@@ -31,9 +31,6 @@ from kourou.remoting.runtime import Offload
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/subscriptionGroup.json"
-
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group of Java's admin tools, which must read even where groups are not made on first use."""
 
 
 GROUPS_MAX: Final = 100_000

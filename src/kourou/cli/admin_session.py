@@ -6,11 +6,20 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from kourou.cli import output
-from kourou.cli.transport import client_tls
+from kourou.cli.transport import client_namespace, client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 
 T = TypeVar("T")
+
+
+def admin_config(timeout_s: float) -> AdminConfig:
+    """Return how commands ask, as the environment says."""
+    return AdminConfig(
+        admin_timeout_ms=max(1, int(timeout_s * 1000)),
+        tls=client_tls(),
+        namespace=client_namespace(),
+    )
 
 
 class AdminSession:
@@ -27,7 +36,7 @@ class AdminSession:
             TransportError: no answer came in time, or no server was reached.
             RemoteError: a server refused.
         """
-        config = AdminConfig(admin_timeout_ms=int(self._timeout_s * 1000), tls=client_tls())
+        config = admin_config(self._timeout_s)
 
         async def answer() -> T:
             async with AdminClient(self._namesrv, config=config) as admin:

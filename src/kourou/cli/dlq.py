@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import AdminSession
+from kourou.cli.admin_session import AdminSession, admin_config
 from kourou.cli.confirm import confirm
 from kourou.cli.exits import UNREACHABLE, one_line, say
 from kourou.cli.message import find_messages
@@ -19,10 +19,8 @@ from kourou.cli.message_show import details_json, show_details
 from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout, Yes
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
-from kourou.cli.transport import client_tls
 from kourou.client.administration.admin import AdminClient, DeadMessage, Redrive
 from kourou.client.administration.admin_dead_letters import DEAD_LETTERS_DEFAULT
-from kourou.client.config import AdminConfig
 from kourou.client.send_receipt import SendReceipt
 from kourou.clock import SystemClock
 from kourou.errors import UsageError
@@ -204,8 +202,7 @@ async def _redrive_all(
     on_progress: Callable[[int, int], None],
 ) -> Redrive:
     """Send all; each request has the time, not all of them together."""
-    config = AdminConfig(admin_timeout_ms=int(timeout_s * 1000), tls=client_tls())
-    async with AdminClient(namesrv, config=config) as admin:
+    async with AdminClient(namesrv, config=admin_config(timeout_s)) as admin:
         return await admin.redrive_all(group, to_topic=to_topic, on_progress=on_progress)
 
 

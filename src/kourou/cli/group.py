@@ -11,14 +11,13 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
     NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
-    TOOLS_GROUP,
     AsJson,
     Namesrv,
     Timeout,
 )
 from kourou.client.administration.admin import AdminClient, GroupDescription
 from kourou.model.group import SubscriptionGroup
-from kourou.model.topic import check_group, is_system_group
+from kourou.model.topic import TOOLS_GROUP, check_group, is_system_group
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -92,6 +92,7 @@ EPILOG: Final = """\
 Commands ask the name server at 127.0.0.1:9876; --namesrv or KOUROU_NAMESRV name another. --json
 prints for programs. Times are spans before now (-90s, -15m, -1h, -2d), ISO 8601 or epoch ms.
 KOUROU_TLS_ENABLE=true speaks TLS, with KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH and so on.
+KOUROU_NAMESPACE=shop puts topics and groups into that namespace.
 
 \b
 Exit codes:

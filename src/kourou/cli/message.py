@@ -18,7 +18,6 @@ from kourou.cli.message_trace import TRACE_HELP, trace
 from kourou.cli.options import (
     NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
-    TOOLS_GROUP,
     AsJson,
     Namesrv,
     Timeout,
@@ -26,7 +25,7 @@ from kourou.cli.options import (
 )
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
-from kourou.cli.transport import client_tls
+from kourou.cli.transport import client_namespace, client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
 from kourou.client.consuming.consumer_config import PullConsumerConfig
@@ -42,7 +41,7 @@ from kourou.errors import (
 from kourou.model.message import MessageExt
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue
-from kourou.model.topic import check_topic
+from kourou.model.topic import TOOLS_GROUP, check_topic
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -209,9 +208,8 @@ app.command(help=TRACE_HELP)(trace)
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:
     show_one = shower(as_json)
     seen = 0
-    async with PullConsumer(
-        TOOLS_GROUP, namesrv, config=PullConsumerConfig(tls=client_tls())
-    ) as consumer:
+    config = PullConsumerConfig(tls=client_tls(), namespace=client_namespace())
+    async with PullConsumer(TOOLS_GROUP, namesrv, config=config) as consumer:
         cursors = await find_cursors(consumer, asked)
         total = sum(cursor.end - cursor.offset for cursor in cursors)
         with Progress("messages", total) as progress:

@@ -12,8 +12,6 @@ from kourou.errors import KourouError, UsageError
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 TIMEOUT_DEFAULT_S: Final = 5.0
 """mqadmin's."""
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools that read without consuming, as mqadmin."""
 COMPLETION_TIMEOUT_S: Final = 1.0
 """For names that a shell completes: who types does not wait longer."""
 

@@ -17,7 +17,7 @@ from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
 from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv
-from kourou.cli.transport import client_tls
+from kourou.cli.transport import client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Durability, Producer, SendReceipt, SendStatus
 from kourou.clock import SystemClock
@@ -235,7 +235,9 @@ async def _send(
 ) -> None:
     """Send all, a bounded number at a time; stop at the first error."""
     receipts = _Receipts(tally)
-    config = ProducerConfig(send_timeout_ms=timeout_ms, tls=client_tls())
+    config = ProducerConfig(
+        send_timeout_ms=timeout_ms, tls=client_tls(), namespace=client_namespace()
+    )
     try:
         async with Producer(GROUP, namesrv, config=config) as producer:
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.cli.exits import one_line, say
-from kourou.cli.options import TOOLS_GROUP
 from kourou.cli.start_time import Start
-from kourou.cli.transport import client_tls
+from kourou.cli.transport import client_namespace, client_tls
 from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer
@@ -18,6 +17,7 @@ from kourou.errors import KourouError, NoRouteError, TransportError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.model.topic import TOOLS_GROUP
 
 GROUP: Final = TOOLS_GROUP
 """Whom brokers count the reads of `follow` for; it commits nothing."""
@@ -104,9 +104,8 @@ async def follow(tail: Tail, namesrv: str) -> int:
         RemoteError: a broker refuses to be read, or the topic was deleted.
     """
     progress = _Progress(tail)
-    async with PullConsumer(
-        GROUP, namesrv, config=PullConsumerConfig(tls=client_tls())
-    ) as consumer:
+    config = PullConsumerConfig(tls=client_tls(), namespace=client_namespace())
+    async with PullConsumer(GROUP, namesrv, config=config) as consumer:
         reader = _Reader(tail, consumer, progress)
         offsets = await reader.first_offsets()
         reading = asyncio.ensure_future(reader.run(offsets))
@@ -240,4 +239,5 @@ def _group_config(start: Start | int) -> PushConsumerConfig:
         consume_threads=1,
         shutdown_timeout_ms=0,
         tls=client_tls(),
+        namespace=client_namespace(),
     )

@@ -1,7 +1,10 @@
-"""How commands connect, beyond the address: TLS, as the environment says.
+"""How commands connect, beyond the address: TLS and a namespace, as the environment says.
 
 KOUROU_TLS_ENABLE=true makes every command speak TLS. The fields of `TlsClientConfig` are
 KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH, KOUROU_TLS_KEY_PATH and so on.
+
+KOUROU_NAMESPACE puts all names of topics and groups into a namespace of RocketMQ 4: commands take
+and print plain ones, and servers have `namespace%name`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ from kourou.errors import ConfigError
 from kourou.remoting.tls import TlsClientConfig
 
 PREFIX: Final = "KOUROU_TLS_"
+NAMESPACE_VARIABLE: Final = "KOUROU_NAMESPACE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Transport:
     enable: bool = False
     client: TlsClientConfig = field(default_factory=TlsClientConfig)
+
+
+def client_namespace(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the namespace in which commands work; empty for none."""
+    return environ.get(NAMESPACE_VARIABLE, "").strip()
 
 
 def client_tls(environ: Mapping[str, str] = os.environ) -> TlsClientConfig | None:

@@ -5,7 +5,8 @@ come: everything else in a client knows plain names only. The new form leaves na
 says the namespace in two fields of each request, `nsd` and `ns`, which servers that know namespaces
 read; brokers of RocketMQ 5.5 and ours ignore them.
 
-Answers of administration tell names as servers have them.
+Answers of administration are changed once they are decoded
+(`client/administration/plain_names.py`).
 
 Source: NamespaceUtil.java, ClientConfig.withNamespace, NamespaceRpcHook.java, apache/rocketmq
 5.5.0.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
@@ -30,13 +31,27 @@ from kourou.protocol.bodies_offsets import (
     encode_consumer_status,
     encode_reset_offsets,
 )
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.bodies_running import (
+    ConsumerRunningInfo,
+    decode_consumer_running_info,
+    encode_consumer_running_info,
+)
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.fastjson import dumps, loads
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 
-_FIELDS: Final = ("topic", "consumerGroup", "producerGroup", "group", "groupName", "originTopic")
+_FIELDS: Final = (
+    "topic",
+    "consumerGroup",
+    "producerGroup",
+    "group",
+    "groupName",
+    "originTopic",
+    "srcGroup",
+    "destGroup",
+)
 _SHORT_FIELDS: Final = ("a", "b")
 """Group and topic of a send, as it is usually written."""
 
@@ -67,6 +82,7 @@ _ANSWERED_QUEUES: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.QUER
 _NAMES: Final = frozenset({"topic", "group", "groupName", "consumerGroup"})
 
 Rename = Callable[[str], str]
+T = TypeVar("T")
 
 
 class NamespaceHook:
@@ -154,10 +170,15 @@ def _serve_within(namespace: str, handler: Handler) -> Handler:
             offsets = decode_reset_offsets(command.body)
             command.body = encode_reset_offsets(_renamed_queues(offsets, outside))
         answer = handler(request)
-        if answer is not None and command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return answer
+        if command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
             status = decode_consumer_status(answer.body)
             offsets = _renamed_queues(status.offsets, inside)
             answer.body = encode_consumer_status(ConsumerStatus(offsets))
+        elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            info = _renamed_info(decode_consumer_running_info(answer.body), inside)
+            answer.body = encode_consumer_running_info(info)
         return answer
 
     return serve
@@ -170,8 +191,17 @@ def _rename_fields(command: RemotingCommand, fields: Iterable[str], rename: Rena
             command.ext_fields[field] = rename(text)
 
 
-def _renamed_queues(offsets: Mapping[MessageQueue, int], rename: Rename) -> dict[MessageQueue, int]:
-    return {replace(queue, topic=rename(queue.topic)): at for queue, at in offsets.items()}
+def _renamed_queues(told: Mapping[MessageQueue, T], rename: Rename) -> dict[MessageQueue, T]:
+    return {replace(queue, topic=rename(queue.topic)): one for queue, one in told.items()}
+
+
+def _renamed_info(info: ConsumerRunningInfo, rename: Rename) -> ConsumerRunningInfo:
+    return replace(
+        info,
+        subscriptions=[replace(one, topic=rename(one.topic)) for one in info.subscriptions],
+        queues=_renamed_queues(info.queues, rename),
+        statuses={rename(topic): one for topic, one in info.statuses.items()},
+    )
 
 
 def _renamed_body(body: bytes, rename: Rename) -> bytes:

@@ -1,7 +1,8 @@
 """Names within a namespace: `ns%name`, which keeps the prefix of retry and dead-letter topics.
 
-Source: NamespaceUtil.java, apache/rocketmq 5.5.0. One difference: reply topics, which a cluster has
-and no namespace, keep their names; Java's replies go astray.
+Source: NamespaceUtil.java, apache/rocketmq 5.5.0. Two differences: reply topics, which a cluster
+has and no namespace, keep their names; Java's replies go astray. And so does the group of tools,
+which every broker has.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kourou.model.topic import (
     DLQ_PREFIX,
     REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,
+    TOOLS_GROUP,
     is_system_group,
     is_system_topic,
 )
@@ -38,7 +40,7 @@ def in_namespace(namespace: str, name: str) -> str:
     The system's own names are the same in each.
     """
     prefix, plain = _parts(name)
-    if not namespace or not plain or _is_common(name):
+    if not namespace or not plain or is_common(name):
         return name
     inner = f"{namespace}{SEPARATOR}"
     return name if plain.startswith(inner) else f"{prefix}{inner}{plain}"
@@ -48,7 +50,7 @@ def out_of_namespace(namespace: str, name: str) -> str:
     """Return the name without the namespace; as it is if it belongs to another or to none."""
     prefix, plain = _parts(name)
     inner = f"{namespace}{SEPARATOR}"
-    if not namespace or _is_common(name) or not plain.startswith(inner):
+    if not namespace or is_common(name) or not plain.startswith(inner):
         return name
     return f"{prefix}{plain.removeprefix(inner)}"
 
@@ -57,7 +59,7 @@ def namespace_of(name: str) -> str:
     """Return the namespace that the name is within; empty if it is within none."""
     _, plain = _parts(name)
     namespace, separator, _ = plain.partition(SEPARATOR)
-    return namespace if separator and not _is_common(name) else ""
+    return namespace if separator and not is_common(name) else ""
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -67,5 +69,7 @@ def _parts(name: str) -> tuple[str, str]:
     return "", name
 
 
-def _is_common(name: str) -> bool:
-    return is_system_topic(name) or is_system_group(name) or name.endswith(REPLY_TOPIC_SUFFIX)
+def is_common(name: str) -> bool:
+    """Return whether the topic or group is the same in each namespace."""
+    is_system = is_system_topic(name) or is_system_group(name) or name == TOOLS_GROUP
+    return is_system or name.endswith(REPLY_TOPIC_SUFFIX)

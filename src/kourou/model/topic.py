@@ -27,6 +27,9 @@ DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group that every broker has for tools that read without consuming, as mqadmin."""
+
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = f"{SYSTEM_PREFIX}wheel_timer"

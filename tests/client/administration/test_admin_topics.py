@@ -162,6 +162,8 @@ def test_a_broker_that_was_away_gets_the_topic_by_a_second_call() -> None:
 class _OldBroker:
     """Answers as brokers before 5.0: not 351, but all topics at once."""
 
+    namespace = ""
+
     async def request(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:

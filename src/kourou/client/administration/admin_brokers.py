@@ -12,6 +12,7 @@ from typing import Final
 
 from kourou.client.administration import calls_admin_brokers, calls_admin_groups
 from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
+from kourou.client.administration.plain_names import own
 from kourou.errors import RemoteError, RemoteSystemError, TopicNotFoundError, UsageError
 from kourou.model.topic import is_dlq_topic, is_retry_topic
 from kourou.protocol.bodies import (
@@ -124,7 +125,8 @@ class BrokerAdmin(AdminCalls):
         """
         if topics is None:
             code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-            names = decode_topic_list((await self._ask_name_server(code)).body)
+            told = decode_topic_list((await self._ask_name_server(code)).body)
+            names = own(self._config.namespace, told)
             topics = [one for one in names if not is_retry_topic(one) and not is_dlq_topic(one)]
         turn = asyncio.Semaphore(TOPICS_AT_A_TIME)
 

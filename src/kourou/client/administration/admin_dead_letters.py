@@ -17,9 +17,9 @@ from kourou.client import calls_consume
 from kourou.client.administration import calls_admin_messages, calls_admin_offsets
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin
-from kourou.client.administration.calls_admin_messages import TOOLS_GROUP
 from kourou.client.administration.dead_letters import DeadMessage, redriven
 from kourou.client.calls_send import Outgoing, send_command, send_message
+from kourou.client.namespacing import take_out
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.client.send_receipt import SendReceipt
 from kourou.errors import (
@@ -34,7 +34,7 @@ from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, publish_queues, subscribe_queues
-from kourou.model.topic import DLQ_PREFIX, check_group, dlq_topic
+from kourou.model.topic import DLQ_PREFIX, TOOLS_GROUP, check_group, dlq_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_decoding import decode_messages
 
@@ -156,7 +156,8 @@ class DeadLetterAdmin(MessageAdmin):
         if server is None:
             raise NoRouteError(f"{queue.broker_name} has no master with {message.topic}")
         # Once more, with its body as it is stored: compressed, it may be larger than any limit.
-        for one in _stored(await calls_admin_messages.read(server, queue, message.queue_offset, 1)):
+        result = await calls_admin_messages.read(server, queue, message.queue_offset, 1)
+        for one in _stored(result, server.pool.namespace):
             if one.queue_offset == message.queue_offset:
                 receipt, _ = await self._redrive(DeadMessage(group, one), to_topic, again=again)
                 return receipt
@@ -223,11 +224,12 @@ class DeadLetterAdmin(MessageAdmin):
     ) -> Redrive:
         """Send what one queue holds, until a broker is not reached."""
         server, queue, at = share.server, share.queue, share.begin
+        namespace = server.pool.namespace
         total = Redrive()
         try:
             while at < share.end:
                 result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
-                stored = [one for one in _stored(result) if one.queue_offset < share.end]
+                stored = [one for one in _stored(result, namespace) if one.queue_offset < share.end]
                 done = at
                 try:
                     for one in stored:
@@ -339,11 +341,12 @@ class DeadLetterAdmin(MessageAdmin):
         return committed or 0
 
 
-def _stored(result: PullResult) -> list[MessageExt]:
+def _stored(result: PullResult, namespace: str) -> list[MessageExt]:
     """Return the messages with their bodies as they are stored."""
     if result.status is not PullStatus.FOUND:
         return []
     messages = decode_messages(result.raw, decompress=False)
+    take_out(namespace, messages)
     for message in messages:
         message.broker_name = result.queue.broker_name
     return messages

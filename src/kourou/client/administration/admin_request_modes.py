@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kourou.client.administration.admin_calls import AdminCalls, ask_all
+from kourou.client.administration.plain_names import own_of
 from kourou.errors import ConfigError, NoRouteError
 from kourou.model.topic import check_group
 from kourou.protocol.bodies import (
@@ -75,6 +76,8 @@ class RequestModeAdmin(AdminCalls):
             lambda server: server.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
         )
         return {
-            name: decode_message_request_modes(body).message_request_mode_map
+            name: own_of(
+                self._config.namespace, decode_message_request_modes(body).message_request_mode_map
+            )
             for name, body in told.items()
         }

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from kourou.client.administration import calls_admin_namesrv, calls_admin_topics
 from kourou.client.administration.admin_calls import AdminCalls, ask_all
+from kourou.client.administration.plain_names import own
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     InvalidTopicError,
@@ -18,6 +19,7 @@ from kourou.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from kourou.model.namespace import in_namespace
 from kourou.model.route import TopicRoute, format_order_topic_conf, parse_order_topic_conf
 from kourou.model.topic import TopicConfig, check_topic, is_system_topic
 from kourou.protocol.bodies import TopicStatsTable, decode_topic_list
@@ -67,7 +69,7 @@ class TopicAdmin(AdminCalls):
         else:
             header = GetTopicsByClusterRequestHeader(cluster)
             answer = await self._ask_name_server(RequestCode.GET_TOPICS_BY_CLUSTER, header)
-        return sorted(decode_topic_list(answer.body))
+        return sorted(own(self._config.namespace, decode_topic_list(answer.body)))
 
     async def create_topic(
         self,
@@ -175,9 +177,10 @@ class TopicAdmin(AdminCalls):
         _check_own_topic(topic)
         for server in (await self._topic_masters(topic)).values():
             await calls_admin_topics.delete_topic(server, topic)
+        key = in_namespace(self._config.namespace, topic)
         if await self._order_conf(topic) is not None:
             await self._tell_name_servers(
-                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, topic)
+                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
             )
         for address in await self._instance.name_servers.all():
             try:
@@ -264,13 +267,14 @@ class TopicAdmin(AdminCalls):
         if after == before:
             return
         text = format_order_topic_conf(sorted(after.items()))
+        key = in_namespace(self._config.namespace, topic)
         if after:
             await self._tell_name_servers(
-                lambda server: calls_admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, topic, text)
+                lambda server: calls_admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, key, text)
             )
         else:
             await self._tell_name_servers(
-                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, topic)
+                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
             )
 
     async def _order_conf(self, topic: str) -> str | None:
@@ -278,7 +282,8 @@ class TopicAdmin(AdminCalls):
 
         Routes have it only where `orderMessageEnable` is on.
         """
-        header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, topic)
+        key = in_namespace(self._config.namespace, topic)
+        header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, key)
         try:
             answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
         except QueryNotFoundError:

@@ -6,8 +6,10 @@ All raise TransportError when no answer comes and RemoteError when the server re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kourou.client.administration.admin_calls import Server
+from kourou.client.administration.plain_names import counter_key, own_of, plain
 from kourou.protocol.bodies import (
     BrokerStatsData,
     ConsumeStatsList,
@@ -42,6 +44,7 @@ async def update_config(broker: Server, values: Mapping[str, str]) -> None:
 
 async def stats(broker: Server, name: str, key: str) -> BrokerStatsData:
     """Return one counter; one that nothing was counted in is an error of code 1."""
+    key = counter_key(broker.pool.namespace, name, key)
     header = ViewBrokerStatsDataRequestHeader(name, key)
     return decode_broker_stats(await broker.ask(RequestCode.VIEW_BROKER_STATS_DATA, header))
 
@@ -50,10 +53,12 @@ async def consume_stats(broker: Server, *, ordered_only: bool) -> ConsumeStatsLi
     """Return where all groups of the broker stand, in all topics or in ordered ones only."""
     header = GetConsumeStatsInBrokerHeader(is_order=ordered_only)
     body = await broker.ask(RequestCode.GET_BROKER_CONSUME_STATS, header)
-    return decode_consume_stats_list(body)
+    told = decode_consume_stats_list(body)
+    return replace(told, stats=own_of(broker.pool.namespace, told.stats))
 
 
 async def topic_groups(broker: Server, topic: str) -> list[str]:
     """Return the groups that consume the topic now, or did before."""
     header = QueryTopicConsumeByWhoRequestHeader(topic)
-    return decode_group_list(await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header))
+    body = await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+    return plain(broker.pool.namespace, decode_group_list(body))

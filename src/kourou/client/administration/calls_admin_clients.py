@@ -5,7 +5,10 @@ All raise TransportError when no answer comes and RemoteError when the server re
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kourou.client.administration.admin_calls import Server
+from kourou.client.administration.plain_names import own_of, plain, plain_texts
 from kourou.protocol.bodies import (
     Connection,
     ConsumeMessageDirectlyResult,
@@ -32,7 +35,8 @@ async def consumer_connection(broker: Server, group: str) -> ConsumerConnection:
     """Return the members of a group that are connected to the broker; none is an error of 206."""
     header = GetConsumerConnectionListRequestHeader(group)
     body = await broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-    return decode_consumer_connection(body)
+    told = plain(broker.pool.namespace, decode_consumer_connection(body))
+    return replace(told, differences=plain_texts(broker.pool.namespace, told.differences))
 
 
 async def running_info(
@@ -41,7 +45,7 @@ async def running_info(
     """Return what a consumer tells of itself, asked by way of a broker that it is connected to."""
     header = GetConsumerRunningInfoRequestHeader(group, client_id, jstack_enable=stack)
     body = await broker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
-    return decode_consumer_running_info(body)
+    return plain(broker.pool.namespace, decode_consumer_running_info(body))
 
 
 async def consume_directly(
@@ -63,4 +67,5 @@ async def producer_connection(broker: Server, group: str) -> list[Connection]:
 async def producers(broker: Server) -> dict[str, list[ProducerInfo]]:
     """Return all producers that are connected to the broker, by group."""
     header = GetAllProducerInfoRequestHeader()
-    return decode_producer_table(await broker.ask(RequestCode.GET_ALL_PRODUCER_INFO, header))
+    told = decode_producer_table(await broker.ask(RequestCode.GET_ALL_PRODUCER_INFO, header))
+    return own_of(broker.pool.namespace, told)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kourou.client.administration.admin_calls import Server
+from kourou.client.administration.plain_names import own_of, plain
 from kourou.model.group import SubscriptionGroup
+from kourou.model.namespace import in_namespace
 from kourou.protocol.bodies import (
     ConsumeStats,
     SubscriptionGroupTable,
@@ -30,7 +32,8 @@ async def group_table(broker: Server) -> SubscriptionGroupTable:
     """Return all consumer groups of one broker."""
     header = GetAllSubscriptionGroupRequestHeader()
     body = await broker.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header)
-    return decode_subscription_group_table(body)
+    told = decode_subscription_group_table(body)
+    return replace(told, groups=own_of(broker.pool.namespace, told.groups))
 
 
 async def create_group(broker: Server, group: SubscriptionGroup) -> None:
@@ -51,8 +54,11 @@ async def consume_stats(broker: Server, group: str, topic: str | None = None) ->
 
     A topic that is asked for in the list is told even if the live members do not subscribe to it.
     """
-    header = GetConsumeStatsRequestHeader(group, topic, None if topic is None else f"{topic};")
-    return decode_consume_stats(await broker.ask(RequestCode.GET_CONSUME_STATS, header))
+    namespace = broker.pool.namespace
+    topics = None if topic is None else f"{in_namespace(namespace, topic)};"
+    header = GetConsumeStatsRequestHeader(group, topic, topics)
+    body = await broker.ask(RequestCode.GET_CONSUME_STATS, header)
+    return plain(namespace, decode_consume_stats(body))
 
 
 async def consumer_ids(broker: Server, group: str) -> list[str]:

@@ -16,12 +16,10 @@ from kourou.filter.tags import parse_tags
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
+from kourou.model.topic import TOOLS_GROUP
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.headers_consume import QueryMessageRequestHeader, ViewMessageRequestHeader
 from kourou.protocol.message_decoding import decode_message, decode_messages
-
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools that read without consuming, as mqadmin."""
 
 _READ_BYTES_MAX: Final = 16 * 1024 * 1024
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.administration.admin_calls import Server
+from kourou.client.administration.plain_names import plain
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.codes import RequestCode
@@ -34,7 +35,7 @@ async def reset_topic(
         at_ms: epoch milliseconds, or END_OF_QUEUE.
     """
     header = ResetOffsetRequestHeader(topic, group, at_ms, is_force=True)
-    return decode_reset_offsets(await _reset(broker, header))
+    return await _reset(broker, header)
 
 
 async def reset_queue(
@@ -49,7 +50,7 @@ async def reset_queue(
     header = ResetOffsetRequestHeader(
         queue.topic, group, _FAR_FUTURE_MS, is_force=False, queue_id=queue.queue_id, offset=offset
     )
-    return decode_reset_offsets(await _reset(broker, header))
+    return await _reset(broker, header)
 
 
 async def clone_offsets(broker: Server, source: str, destination: str, topic: str | None) -> None:
@@ -76,5 +77,6 @@ async def offset_at(broker: Server, queue: MessageQueue, at_ms: int) -> int:
     )
 
 
-async def _reset(broker: Server, header: ResetOffsetRequestHeader) -> bytes:
-    return await broker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+async def _reset(broker: Server, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+    body = await broker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    return plain(broker.pool.namespace, decode_reset_offsets(body))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kourou.client.administration.admin_calls import Server
+from kourou.client.administration.plain_names import own_of, plain
 from kourou.errors import RequestNotSupportedError, TopicNotFoundError
 from kourou.model.topic import AUTO_CREATE_TOPIC, TopicConfig
 from kourou.protocol.bodies import (
@@ -73,11 +74,13 @@ async def topic_config(broker: Server, topic: str) -> TopicConfig:
     """
     header = GetTopicConfigRequestHeader(topic)
     try:
-        return decode_topic_config(await broker.ask(RequestCode.GET_TOPIC_CONFIG, header))
+        told = decode_topic_config(await broker.ask(RequestCode.GET_TOPIC_CONFIG, header))
+        return plain(broker.pool.namespace, told)
     except RequestNotSupportedError:
         pass  # a broker before 5.0, which only tells all of them
     table = await broker.ask(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader())
-    found = decode_topic_config_table(table).topics.get(topic)
+    topics = decode_topic_config_table(table).topics
+    found = own_of(broker.pool.namespace, topics).get(topic)
     if found is None:
         raise TopicNotFoundError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} is not on {broker.address}"
@@ -88,10 +91,12 @@ async def topic_config(broker: Server, topic: str) -> TopicConfig:
 async def topic_stats(broker: Server, topic: str) -> TopicStatsTable:
     """Return what the topic's queues on one broker hold."""
     header = GetTopicStatsInfoRequestHeader(topic)
-    return decode_topic_stats(await broker.ask(RequestCode.GET_TOPIC_STATS_INFO, header))
+    body = await broker.ask(RequestCode.GET_TOPIC_STATS_INFO, header)
+    return plain(broker.pool.namespace, decode_topic_stats(body))
 
 
 async def topic_groups(broker: Server, topic: str) -> list[str]:
     """Return the groups that consume the topic from one broker, or have committed there."""
     header = QueryTopicConsumeByWhoRequestHeader(topic)
-    return decode_group_list(await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header))
+    body = await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+    return plain(broker.pool.namespace, decode_group_list(body))

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from kourou.client.background import BackgroundTasks
+from kourou.client.namespacing import take_out
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -83,13 +84,15 @@ class ClientRequests:
 
     Args:
         group: the consumer group; requests for another are refused.
+        namespace: of the consumer, or empty.
 
     Attributes:
         asked: the consumer; set before any request can come.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, namespace: str = "") -> None:
         self._group = group
+        self._namespace = namespace
         self.asked: Asked
 
     def handlers(self) -> dict[int, Handler]:
@@ -140,6 +143,7 @@ class ClientRequests:
             return self._unknown(request, header.consumer_group)
         message = decode_message(request.command.body)
         message.broker_name = header.message_broker_name or ""
+        take_out(self._namespace, (message,))
 
         async def consume() -> None:
             try:

@@ -77,7 +77,7 @@ class PullConsumer(Polling):
     ) -> None:
         check_client_group(group)
         config = config or PullConsumerConfig()
-        requests = ClientRequests(group)
+        requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
             config,

@@ -120,7 +120,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | OrderlyConsumption | None = None
         self._closed = asyncio.Event()
-        self._requests = ClientRequests(group)
+        self._requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
             self._config,
