@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from kourou.broker.held_pulls import SUSPEND_MAX_MS
 from kourou.filter.tags import parse_tags
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
-from kourou.model.topic import TopicConfig
+from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig
 from kourou.protocol.bodies_client import ConsumerData, HeartbeatData, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -202,6 +204,30 @@ def test_a_pull_whose_topic_is_deleted_while_it_waits_is_refused_in_the_end() ->
         await asyncio.sleep(15.2)
 
         assert outcome(peer.sent[0])[0] == 17
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize("is_news", [True, False], ids=["by news", "in the end"])
+def test_a_pull_whose_topic_may_no_longer_be_read_gets_nothing(*, is_news: bool) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        parts.topics.put(TopicConfig("T", 4, 4, PERM_WRITE))
+        if is_news:
+            await parts.store_messages([parts.draft(b"news")])
+        else:
+            await asyncio.sleep(15.2)
+
+        assert peer.sent[0].code == 16
+        assert peer.sent[0].ext_fields == {"forbiddenType": "3"}
+        assert not peer.sent[0].body
+        parts.topics.put(TopicConfig("T", 4, 4, PERM_READ))
+        again = parts.pull(peer, flags=HOLD)
+        assert (again is not None) is is_news
+        assert not is_news or bodies(again) == [b"news"]
 
     run_with_parts(test)
 

@@ -100,6 +100,34 @@ def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_follow
     run_with_parts(test)
 
 
+def test_an_index_that_is_made_again_finds_all_by_key_id_and_time() -> None:
+    ids = UniqueIds("10.0.0.7", 4711, 99)
+    sent: list[str] = []
+    at_ms: list[int] = []
+
+    async def fill(parts: BrokerParts) -> None:
+        for number in range(40):
+            await asyncio.sleep(1)
+            at_ms.append(parts.clock.now_ms())
+            sent.append(ids.next(at_ms[-1]))
+            await send(parts, b"%d" % number, UNIQ_KEY=sent[-1], KEYS=f"k-{number} all")
+        await follow(parts)
+
+    async def check(parts: BrokerParts) -> None:
+        await follow(parts)
+        for number in (0, 7, 39):
+            body = [b"%d" % number]
+            assert await found(parts, f"k-{number}") == body
+            assert await found(parts, sent[number], is_unique_key=True) == body
+            span = {"begin_timestamp": at_ms[number], "end_timestamp": at_ms[number] + 900}
+            assert await found(parts, "all", **span) == body
+
+    disk = run_with_parts(fill)
+    for name in disk.list("index"):
+        disk.unlink(f"index/{name}")
+    run_with_parts(check, disk, later_ms=3_600_000)
+
+
 def test_of_many_the_newest_come_in_the_order_of_the_log() -> None:
     async def test(parts: BrokerParts) -> None:
         for number in range(100):

@@ -95,6 +95,9 @@ def start_java(
         f"storePathRootDir={store or home / 'store'}\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
         "maxHashSlotNum=250000\nmaxIndexNum=1000000\n"
+        # Where other work holds it up, it would refuse what waited for 200 ms.
+        "waitTimeMillsInSendQueue=30000\nwaitTimeMillsInTransactionQueue=30000\n"
+        "osPageCacheBusyTimeOutMills=30000\n"
         f"{options}"
     )
     server = JavaServer(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", [])
