@@ -13,6 +13,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import decode_properties
 from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_decoding import decode_message, decode_messages
@@ -207,6 +208,32 @@ def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> Non
         assert [a.ext_fields["queueId"] for a in (low, high, ordered)] == ["1", "3", "0"]
         (stored,) = bench.stored(queue_id=0)
         assert "_SYS_MSG_PRIORITY_" not in stored.properties
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
+    "declared", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"]
+)
+def test_a_broker_takes_every_kind_of_message_whatever_its_topic_declares(declared: str) -> None:
+    """As Java's: only its proxy holds producers to it."""
+
+    async def test(bench: SendRig) -> None:
+        attributes = {"message.type": declared}
+        bench.parts.topics.put(TopicConfig("T", 4, 4, attributes=attributes))
+        kinds = {
+            ("T", 0): ("", "__SHARDINGKEY\x01k\x02"),
+            ("T", 2): ("_SYS_MSG_PRIORITY_\x012\x02",),
+            ("SCHEDULE_TOPIC_XXXX", 1): ("DELAY\x012\x02",),
+            ("rmq_sys_wheel_timer", 0): ("TIMER_DELAY_SEC\x019\x02",),
+            ("RMQ_SYS_TRANS_HALF_TOPIC", 0): ("TRAN_MSG\x01true\x02PGROUP\x01p\x02",),
+        }
+        for where, properties in kinds.items():
+            for one in properties:
+                is_half = one.startswith("TRAN")
+                answer = await bench.send(b"x", one, sys_flag=4 if is_half else 0)
+                assert answer.code == 0, answer.remark
+            assert len(bench.stored(*where)) == len(properties)
 
     run_sends(test)
 
