@@ -31,13 +31,16 @@ def document(outcome: Outcome) -> Any:
 
 
 @contextmanager
-def subscribed(serving: Serving, group: str, topic: str) -> Iterator[tuple[str, Got]]:
+def subscribed(
+    serving: Serving, group: str, topic: str, *, in_order: bool = False
+) -> Iterator[tuple[str, Got]]:
     """Consume a topic in the background; yield the member's id, and the bodies that it gets."""
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     got: Got = queue.SimpleQueue()
     consumer = blocking.PushConsumer(group, serving.namesrv, config=config)
     consumer.subscribe(topic)
-    consumer.listen(lambda message: got.put(message.body.decode()))
+    listen = consumer.listen_orderly if in_order else consumer.listen
+    listen(lambda message: got.put(message.body.decode()))
     with consumer:
         yield consumer.client_id, got
 
@@ -75,6 +78,19 @@ def test_a_group_is_deleted_only_when_that_is_said(kourou: Kourou) -> None:
     assert document(deleted) == {"group": "g-gone", "deleted": True, "live_members": []}
     assert (unknown.code, not_there.code) == (1, 1)
     assert "kourou group list" in unknown.err
+
+
+def test_who_has_a_queue_in_order_is_shown(kourou: Kourou, serving: Serving) -> None:
+    kourou("topic", "create", "g-ordered-topic", "--queues", "1")
+    kourou("send", "g-ordered-topic", "x")
+    with subscribed(serving, "g-ordered", "g-ordered-topic", in_order=True) as (member, got):
+        assert got.get(timeout=30) == "x"
+        text = kourou("group", "describe", "g-ordered").out
+        told = document(kourou("group", "describe", "g-ordered", "--json"))["queues"]
+
+    assert "LOCKED BY" in text
+    assert {queue["locked_by"] for queue in told} == {member}
+    assert "LOCKED BY" not in kourou("group", "describe", "g-ordered").out
 
 
 def test_a_reset_is_shown_first_and_then_made(kourou: Kourou) -> None:

@@ -42,8 +42,9 @@ DESCRIBE_HELP: Final = """\
 Show the members of GROUP, and where it stands in each queue.
 
 COMMITTED is the queue offset of the group's next message, NEXT that of the next one to be stored;
-LAG is the difference. Messages being handled right now count as lag. Where members subscribe to
-different things, it says who to what: make them the same.
+LAG is the difference. Messages being handled right now count as lag. LOCKED BY is the member that
+has a queue for itself, as it consumes in order; a minute after that died, another can have it.
+Where members subscribe to different things, it says who to what: make them the same.
 
 \b
 Examples:
@@ -164,21 +165,23 @@ def _print_description(found: GroupDescription) -> None:
         for text in found.differences:
             output.print_line(f"  {text}")
     output.print_line("")
-    output.print_table(
-        ("TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"),
-        [
-            (
-                queue.topic,
-                queue.broker_name,
-                queue.queue_id,
-                at.consumer_offset,
-                at.broker_offset,
-                at.broker_offset - at.consumer_offset,
-                output.time_text(at.last_timestamp),
-            )
-            for queue, at in found.offsets.items()
-        ],
-    )
+    heads = ["TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED", "LOCKED BY"]
+    if not any(at.lock_holder for at in found.offsets.values()):
+        heads.pop()
+    rows = [
+        (
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            at.consumer_offset,
+            at.broker_offset,
+            at.broker_offset - at.consumer_offset,
+            output.time_text(at.last_timestamp),
+            at.lock_holder or "",
+        )
+        for queue, at in found.offsets.items()
+    ]
+    output.print_table(heads, [row[: len(heads)] for row in rows])
     output.print_line("")
     output.print_line(f"{output.counted(found.lag, 'message')} behind")
 
@@ -201,6 +204,7 @@ def _description_json(
                 "max_offset": at.broker_offset,
                 "lag": at.broker_offset - at.consumer_offset,
                 "last_consumed_store_at_ms": at.last_timestamp or None,
+                "locked_by": at.lock_holder,
             }
             for queue, at in found.offsets.items()
         ],

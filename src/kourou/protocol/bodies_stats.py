@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies_queues import items_by_queue
@@ -20,7 +21,10 @@ from kourou.protocol.json_values import (
     get_integer,
     get_number,
     get_object,
+    get_optional_text,
 )
+
+_LOCK_HOLDER: Final = "kourouLockHolder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,15 @@ class ConsumeOffset:
         consumer_offset: the next message to be consumed, as committed.
         pull_offset: the next message to be read.
         last_timestamp: epoch milliseconds when the last consumed message was stored; 0 if none.
+        lock_holder: the id of the client that has it for itself, as it consumes in order; None if
+            none has. Kourou's brokers tell it; RocketMQ's clients ignore it.
     """
 
     broker_offset: int = 0
     consumer_offset: int = 0
     pull_offset: int = 0
     last_timestamp: int = 0
+    lock_holder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,7 @@ def consume_stats_to_json(stats: ConsumeStats) -> dict[str, object]:
                 "lastTimestamp": offset.last_timestamp,
                 "pullOffset": offset.pull_offset,
             }
+            | ({} if offset.lock_holder is None else {_LOCK_HOLDER: offset.lock_holder})
             for queue, offset in stats.offsets.items()
         },
     }
@@ -135,6 +143,7 @@ def consume_stats_from_json(data: Json) -> ConsumeStats:
                 get_integer(offset, "consumerOffset"),
                 get_integer(offset, "pullOffset"),
                 get_integer(offset, "lastTimestamp"),
+                get_optional_text(offset, _LOCK_HOLDER),
             )
             for queue, offset in _by_queue(data)
         },

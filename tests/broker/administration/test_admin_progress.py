@@ -22,6 +22,7 @@ from kourou.protocol.headers_admin_offsets import (
     QueryConsumeTimeSpanRequestHeader,
     QueryCorrectionOffsetHeader,
 )
+from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 
 
@@ -47,6 +48,21 @@ def test_where_a_group_stands_is_told_by_queue() -> None:
             MessageQueue("T", "broker-a", 1): ConsumeOffset(0, 0, 0, 0),
         }
         assert await stats(parts, topic="Gone") == {}
+
+    run_with_parts(test)
+
+
+def test_who_has_a_queue_for_itself_is_told_while_its_lock_holds() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 2, 2))
+        queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(2)]
+        parts.queue_locks.lock("g", "member-1", queues[1:], steady_ms())
+
+        found = await stats(parts, topic="T")
+        assert [found[queue].lock_holder for queue in queues] == [None, "member-1"]
+
+        await asyncio.sleep(61)
+        assert (await stats(parts, topic="T"))[queues[1]].lock_holder is None
 
     run_with_parts(test)
 

@@ -20,6 +20,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.steady_time import steady_ms
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def _progress(parts: Parts) -> ProgressHandlers:
         offsets=parts.tables.offsets,
         store=parts.store,
         consume_tps=parts.stats.get_tps,
+        lock_holder=lambda group, queue: parts.queue_locks.holder(group, queue, steady_ms()),
         clock=parts.runtime.clock,
         offload=parts.runtime.offload,
         later=parts.later,

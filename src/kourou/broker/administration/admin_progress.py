@@ -55,6 +55,10 @@ ConsumeTps = Callable[[str, str], float]
 """Messages a second that a group gets of a topic, over the last minute."""
 
 
+LockHolder = Callable[[str, MessageQueue], str | None]
+"""The id of the client that a group's queue is locked by."""
+
+
 class QueueTimes(Protocol):
     """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
 
@@ -87,6 +91,7 @@ class ProgressHandlers:
         offsets: ConsumerOffsets,
         store: QueueTimes,
         consume_tps: ConsumeTps,
+        lock_holder: LockHolder,
         clock: Clock,
         offload: Offload,
         later: LaterReplies,
@@ -101,6 +106,7 @@ class ProgressHandlers:
             offsets: as committed and as pulled.
             store: ends of the queues, and times of messages.
             consume_tps: as it is measured.
+            lock_holder: of queues that are consumed in order.
             clock: how long messages have waited.
             offload: takes reads of the log off the loop.
             later: answers when they are done.
@@ -112,6 +118,7 @@ class ProgressHandlers:
         self._offsets = offsets
         self._store = store
         self._consume_tps = consume_tps
+        self._lock_holder = lock_holder
         self._clock = clock
         self._offload = offload
         self._later = later
@@ -258,6 +265,7 @@ class ProgressHandlers:
                     place.consumed or 0,
                     self._offsets.pulled(group, name, place.queue.queue_id) or 0,
                 ),
+                lock_holder=self._lock_holder(group, place.queue),
             )
             for place in places
         }
