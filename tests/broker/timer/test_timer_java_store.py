@@ -8,7 +8,7 @@ from collections import Counter
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model import properties as names
 from kourou.model.topic import TIMER_TOPIC
-from kourou.store.timer.layouts import TimerUnit
+from kourou.store.timer.layouts import KIND_DELETE, TimerUnit
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.loop import run_virtual
@@ -32,6 +32,9 @@ def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
         before = {one: len(_ids(parts, one)) for one in topics}
         await parts.timers.start()
         assert parts.timers.waiting == sum(one.weight for one in waiting)
+        counts = parts.timers.counts.metrics().timing_count.values()
+        waiting_count = sum(not one.kind & KIND_DELETE for one in waiting)
+        assert sum(one.count for one in counts) == waiting_count
         await asyncio.sleep(4 * 3600)
         came = Counter[str]()
         for topic in topics:

@@ -88,7 +88,6 @@ def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None
         (truncate(TIMER_CHECK, 100), TIMER_CHECK, "100 bytes long"),
         (overwrite(TIMER_CHECK, 12, b"\x7f"), TIMER_CHECK, "and ends at"),
         (overwrite(TIMER_CHECK, 20, b"\x7f"), TIMER_CHECK, "were taken in, and it has 31"),
-        (overwrite("config/timermetrics", 0, b"?"), "config/timermetrics", "no backup"),
     ],
 )
 def test_damage_is_found_and_a_rebuild_mends_it(
@@ -101,11 +100,17 @@ def test_damage_is_found_and_a_rebuild_mends_it(
     assert [f for f in findings if f.file.startswith(file) and re.search(words, f.problem)], (
         findings
     )
-    if file == "config/timermetrics":
-        return
     assert rebuild(disk, EPOCH_MS, pid=1).timers == SECONDS * EACH - 1
     assert check_store(disk).findings == []
     assert_all_come(disk)
+
+
+def test_counts_that_cannot_be_read_are_found() -> None:
+    disk = waiting_store()
+    for name in ("config/timermetrics", "config/timermetrics.bak"):
+        disk.write(name, 0, [b"?"])
+
+    assert [one.file for one in check_store(disk).findings] == ["config/timermetrics"]
 
 
 def assert_all_come(disk: SimDisk) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.timer.timer_counts import TimerCounts
+from kourou.broker.timer.timer_counts import FILE_NAME, TimerCounts, parse_timer_metrics
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.timer.timers import Timers
 from kourou.disk import Disk
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import MessageStore
+from kourou.store.state.config_file import ConfigFile
 
 
 def make_timers(
@@ -23,11 +24,14 @@ def make_timers(
     stats: BrokerStats,
 ) -> Timers:
     """Return the timers of a store, and what they are made of; nothing is opened yet."""
+    file = ConfigFile(disk, FILE_NAME, parse_timer_metrics)
+    counts = TimerCounts(stats, runtime.clock, file, runtime.offload)
     storage = TimerStorage(
         disk,
         store=store,
         commit=commit,
         config=config,
+        counts=counts,
         offload=runtime.offload,
         clock=runtime.clock,
     )
@@ -36,7 +40,7 @@ def make_timers(
         commit=commit,
         config=config,
         storage=storage,
-        counts=TimerCounts(stats, runtime.clock),
+        counts=counts,
         offload=runtime.offload,
         clock=runtime.clock,
     )

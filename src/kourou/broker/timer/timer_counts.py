@@ -1,20 +1,32 @@
 """How many messages wait for a time, by topic, and how many came and went.
 
+What waits is kept in `config/timermetrics`, as Java does. After a kill, and after Java, whose
+counts drift, it is counted anew where that is quick (`kourou.store.timer.counting`).
+
 Source: TimerMetrics.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Final
 
+from kourou.broker.config_saver import ConfigSaver, SavedFile
 from kourou.broker.message_type import DELAY
 from kourou.broker.put import PutResult
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.clock import Clock
+from kourou.errors import CorruptRecordError
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerMetric, TimerMetrics
+from kourou.protocol.json_records import decode_record, encode_record
+from kourou.remoting.runtime import Offload
 from kourou.store.timer.timer_record import TimerRecord
 
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/timermetrics"
 _SAMPLE_MS: Final = 1_000
 
 
@@ -25,9 +37,11 @@ class TimerCounts:
         came_count: messages put into the wheel since the start; `left_count`, taken out of it.
     """
 
-    def __init__(self, stats: BrokerStats, clock: Clock) -> None:
+    def __init__(self, stats: BrokerStats, clock: Clock, file: SavedFile, offload: Offload) -> None:
         self._stats = stats
         self._clock = clock
+        self._file = file
+        self._saver = ConfigSaver(file, lambda: (encode_record(self.metrics()),), offload)
         self._version = DataVersion()
         self._waiting: dict[str, TimerMetric] = {}
         self.came_count = 0
@@ -35,19 +49,58 @@ class TimerCounts:
         self._sampled = clock.now_ms(), 0, 0
         self._rates = 0.0, 0.0
 
+    def load(self) -> None:
+        """Go on with what the file says; one that is bad is named, and does no harm.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            text = self._file.load()
+        except CorruptRecordError as error:
+            log.warning("timer_counts.lost reason=%s", error)
+            text = None
+        if text is not None:
+            found = parse_timer_metrics(text)
+            self._version = found.data_version or self._version
+            self._waiting = {
+                topic: one for topic, one in found.timing_count.items() if one.count > 0
+            }
+
+    def set_all(self, counts: Mapping[str, int]) -> None:
+        """Take what was counted in the timer's files."""
+        if {topic: one.count for topic, one in self._waiting.items()} == counts:
+            return
+        now_ms = self._clock.now_ms()
+        self._waiting = {topic: TimerMetric(count, now_ms) for topic, count in counts.items()}
+        self._saver.changed()
+
+    async def persist(self) -> None:
+        """Write the file if something changed.
+
+        Raises:
+            OSError: it could not be written; it is as it was.
+        """
+        await self._saver.save()
+
     def came(self, timer: TimerRecord) -> None:
         """Count a message that was put into the wheel."""
         self.came_count += 1
-        if not timer.is_delete:
-            self._add(timer.topic, 1)
+        if timer.counted_topic is not None:
+            self._add(timer.counted_topic, 1)
 
-    def left(self, topic: str) -> None:
-        """Count one that is not delivered: it was taken back, or had been delivered."""
+    def left(self, topic: str | None) -> None:
+        """Count one that is not delivered: it was taken back, or had been delivered.
+
+        Args:
+            topic: that it was for; None if it takes another message back.
+        """
         self.left_count += 1
-        self._add(topic, -1)
+        if topic is not None:
+            self._add(topic, -1)
 
-    def delivered(self, topic: str, result: PutResult) -> None:
-        """Count one that was stored for its consumers, or again in the timer topic."""
+    def delivered(self, topic: str | None, result: PutResult) -> None:
+        """Count one that was stored for its consumers, or again in the timer topic; see `left`."""
         self.left(topic)
         if result.appended:
             first = result.appended[0]
@@ -59,6 +112,7 @@ class TimerCounts:
         old = self._waiting.get(topic)
         waiting = max(0, count if old is None else old.count + count)
         self._waiting[topic] = TimerMetric(waiting, now_ms)
+        self._saver.changed()
 
     def rates(self) -> tuple[float, float]:
         """Return how many came and left a second, since this was asked a second ago or earlier."""
@@ -73,3 +127,12 @@ class TimerCounts:
     def metrics(self) -> TimerMetrics:
         """Return the counts in the form of an answer."""
         return TimerMetrics(self._version, dict(self._waiting))
+
+
+def parse_timer_metrics(text: bytes) -> TimerMetrics:
+    """Return what such a file says.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    return decode_record(TimerMetrics, text)

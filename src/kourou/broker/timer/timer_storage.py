@@ -9,6 +9,7 @@ from typing import Final
 
 from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
@@ -18,13 +19,17 @@ from kourou.protocol.bodies_timer import TimerCheckPoint
 from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
+from kourou.store.timer.counting import count_by_topic
 from kourou.store.timer.delivered import DeliveryKey, delivered_since
 from kourou.store.timer.placing import roll_window_ms
 from kourou.store.timer.remaking import find_waiting, forget_timers, remake_timers
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
+from kourou.store.timer.timer_record import read_timer_record
 
 log = logging.getLogger(__name__)
 
+SAVE_COUNTS_EVERY: Final = 10
+"""Flushes between two saves of how many messages wait."""
 CLEAN_EVERY: Final = 30
 """Flushes between two looks for files of the timer log whose messages are gone."""
 
@@ -44,6 +49,7 @@ class TimerStorage:
         store: MessageStore,
         commit: GroupCommit,
         config: LiveConfig,
+        counts: TimerCounts,
         offload: Offload,
         clock: Clock,
     ) -> None:
@@ -51,22 +57,30 @@ class TimerStorage:
         self._store = store
         self._commit = commit
         self._config = config
+        self._counts = counts
         self._offload = offload
         self._clock = clock
         self._files: TimerFiles | None = None
         self._plan: FlushPlan | None = None
         self._flushes = 0
+        self._is_recount_due = False
         self.scan_from: Callable[[], int] = lambda: 0
         self.delivered: Counter[DeliveryKey] = Counter()
 
     async def open(self) -> TimerFiles:
         """Return the recovered files. Raises as `TimerFiles.open`."""
         self._files = files = await self._offload(self._open)
+        self._counts.load()
+        if self._is_recount_due:
+            counted = await self._offload(count_by_topic, files, self._topic_of)
+            if counted is not None:
+                self._counts.set_all(counted)
         return files
 
     def _open(self) -> TimerFiles:
         config, run = self._config.now, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
+        self._is_recount_due = not run.was_clean or files.check.scan_from is None
         reason = files.lost(self._store.max_offset(TIMER_TOPIC, 0))
         if reason is not None:
             return self._remade(reason)
@@ -116,6 +130,12 @@ class TimerStorage:
         else:
             files.flushed(plan)
 
+    def _topic_of(self, physical_offset: int) -> str | None:
+        try:
+            return read_timer_record(self._store.read_record(physical_offset) or b"").topic
+        except MalformedMessageError:
+            return None
+
     def _queue_offset_of(self, physical_offset: int) -> int | None:
         record = self._store.read_record(physical_offset)
         if record is None:
@@ -155,6 +175,8 @@ class TimerStorage:
             raise
         files.flushed(plan)
         self._flushes += 1
+        if self._flushes % SAVE_COUNTS_EVERY == 0:
+            await self._counts.persist()
         if self._flushes % CLEAN_EVERY == 0:
             files.log.remove_before(lambda at: at < store.min_position)
 
@@ -172,6 +194,7 @@ class TimerStorage:
         if self._files.check.counter:
             self._files.is_changed = True  # idle time counts, too
         await self.flush()
+        await self._counts.persist()
 
     def check_point(self) -> TimerCheckPoint:
         """Return what the check file says."""

@@ -329,13 +329,13 @@ class Timers:
             return
         is_final = not entry.is_roll and not timer.is_delete
         if (is_final and self._slots.is_recalled(timer.key)) or self._was_delivered(key):
-            self.counts.left(timer.topic)
+            self.counts.left(timer.counted_topic)
             self._settle(near)
             return
         if near.first_put is None:
             near.first_put = self._store.written_position
         self._in_flight += 1
-        done = partial(self._put_done, near, number, timer.topic)
+        done = partial(self._put_done, near, number, timer.counted_topic)
         self._commit.put([draft], now_ms, done)
 
     def _was_delivered(self, key: DeliveryKey) -> bool:
@@ -345,7 +345,7 @@ class Timers:
         self._delivered[key] -= 1
         return True
 
-    def _put_done(self, near: NearSlot, number: int, topic: str, result: PutResult) -> None:
+    def _put_done(self, near: NearSlot, number: int, topic: str | None, result: PutResult) -> None:
         self._in_flight -= 1
         if result.status not in _STORED and result.status is not PutStatus.MESSAGE_ILLEGAL:
             is_busy = result.status is PutStatus.BUSY

@@ -56,6 +56,11 @@ class TimerRecord(NamedTuple):
             return self.topic, self.properties.get(names.UNIQ_KEY, "")
         return self.topic, text.removeprefix(f"{self.topic}+")
 
+    @property
+    def counted_topic(self) -> str | None:
+        """The topic for which it counts; None if it takes another message back."""
+        return None if self.is_delete else self.topic
+
     def unit(self, slot_at_ms: int, now_ms: int) -> TimerUnit:
         """Return its unit for the timer log, for the slot of a second; nothing is before it yet."""
         kind = KIND_DEFAULT | KIND_DELETE if self.is_delete else KIND_DEFAULT
