@@ -194,6 +194,47 @@ def test_a_poller_does_not_begin_where_filters_are_off() -> None:
     run_virtual(main())
 
 
+def test_a_poller_that_runs_is_told_by_its_poll_that_filters_are_off() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.pull_consumer("p") as poller:
+            polling = None
+            for tags in (None, "*"):
+                if tags is not None:
+                    poller.subscribe(TOPIC, tags)
+                    await w.until(lambda: poller.queues == [QUEUE])
+                    polling = asyncio.create_task(poller.poll(30_000))
+                    await asyncio.sleep(1)
+                poller.subscribe(TOPIC, sql="amount > 5")
+                with pytest.raises(RequestNotSupportedError, match="does not support"):
+                    await (poller.poll(30_000) if polling is None else polling)
+                assert asyncio.get_running_loop().time() < 20, "it is told at once"
+            await send(w, 1)
+            assert [one.body for one in await poller.poll(30_000)] == [b"1"], "as before"
+
+    run_virtual(main())
+
+
+def test_a_poller_that_runs_is_filtered_once_brokers_said_that_they_can() -> None:
+    async def main() -> None:
+        async with filtering() as w, w.cluster.pull_consumer("p") as poller:
+            poller.subscribe(TOPIC, sql="amount > 5")
+            await w.until(lambda: poller.queues == [QUEUE])
+            await send(w, 1, 9)
+            assert [one.body for one in await poller.poll(30_000)] == [b"9"]
+            poller.subscribe(TOPIC, sql="amount > 50")
+            poller.subscribe(TOPIC, "*")  # the last word
+            await asyncio.sleep(1)
+            await send(w, 2)
+            assert [one.body for one in await poller.poll(30_000)] == [b"2"]
+            poller.subscribe(TOPIC, sql="amount > 50")
+            poller.unsubscribe(TOPIC)
+            await w.until(lambda: poller.queues == [])
+            await asyncio.sleep(60)
+            assert poller.queues == []
+
+    run_virtual(main())
+
+
 def test_a_broker_that_restarted_is_told_the_filter_again() -> None:
     async def main() -> None:
         async with filtering() as w:

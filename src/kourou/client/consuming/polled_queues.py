@@ -16,7 +16,7 @@ from kourou.client.consuming.queue_puller import PulledSome
 from kourou.client.consuming.queue_reader import QueueReader
 from kourou.client.consuming.rebalance import QueueChanges
 from kourou.client.instance import ClientInstance
-from kourou.errors import UsageError
+from kourou.errors import RemoteError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
@@ -71,6 +71,7 @@ class PolledQueues:
         self._arrived = asyncio.Event()
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self._is_closed = False
+        self._failure: RemoteError | None = None
         self.on_lost: Callable[[], None] | None = None
 
     @property
@@ -203,10 +204,19 @@ class PolledQueues:
         Returns:
             At most `max_messages`, those of one queue in offset order; none after `timeout_s`, or
             when the consumer closes.
+
+        Raises:
+            RemoteError: what `fail` was told, once.
         """
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_s
-        while not (taken := self._take(max_messages)) and not self._is_closed:
+        while True:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            taken = self._take(max_messages)
+            if taken or self._is_closed:
+                break
             self._arrived.clear()
             try:
                 async with asyncio.timeout_at(ends_at_s):
@@ -214,6 +224,11 @@ class PolledQueues:
             except TimeoutError:
                 break
         return taken
+
+    def fail(self, error: RemoteError) -> None:
+        """Have the next `take`, or the one that waits, raise `error` before it gives anything."""
+        self._failure = error
+        self._arrived.set()
 
     def acknowledge(self) -> None:
         """Note that all that was given is done."""

@@ -77,6 +77,7 @@ class Polling(QueueAccess, Consumer):
             UsageError: no queue was assigned and no topic subscribed; another task polls; an
                 argument is out of its range.
             ClosedError: the consumer is not open.
+            RemoteError: a broker cannot filter as `subscribe` asked for since the last poll.
         """
         self._instance.check_open()
         limit = self._config.poll_batch_size if max_messages is None else max_messages

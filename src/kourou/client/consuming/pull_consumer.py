@@ -8,14 +8,14 @@ from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
-from kourou.client.consuming.filter_check import find_and_check
+from kourou.client.consuming.filter_check import by_properties, find_and_check
 from kourou.client.consuming.polling import Mode, Polling
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.subscriptions import subscription_of
 from kourou.client.consuming.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.errors import UsageError
+from kourou.errors import RemoteError, UsageError
 from kourou.model.group import ConsumeType
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL, SubscriptionData
@@ -94,6 +94,7 @@ class PullConsumer(Polling):
         )
         self._rebalance.on_queues_changed = self._tell_queues_changed
         self._is_rebalancing = False
+        self._unchecked: dict[str, SubscriptionData] = {}  # brokers are being asked about them
         self._watch = TopicWatch(instance)
         self._answers = requests.asked = ConsumerAnswers(
             instance,
@@ -201,6 +202,10 @@ class PullConsumer(Polling):
         A second time replaces the expression; what was pulled by then is given by the old one. All
         members of a group must subscribe the same, or messages are lost to some of them.
 
+        After the start, brokers are asked first whether they can filter by `sql`, and the topic is
+        polled when they said so. If one cannot, the next poll raises RemoteError, and what was
+        subscribed before stays.
+
         Args:
             topic: it need not exist yet.
             tags: `*`, or tags joined by `||`.
@@ -222,13 +227,19 @@ class PullConsumer(Polling):
             if self._mode is Mode.NONE:
                 self._acquire_group()
         self._enter(Mode.SUBSCRIBED)
-        self._subscriptions[topic] = subscription
-        if not self._instance.is_new:
-            self._polled.reread(topic)
-            self._join()
+        self._unchecked.pop(topic, None)
+        if self._instance.is_new:
+            self._subscriptions[topic] = subscription
+        elif by_properties((subscription,)):
+            self._unchecked[topic] = subscription
+            tasks = self._instance.tasks
+            tasks.start(lambda: self._join_if_served(subscription), f"check of {topic}'s filter")
+        else:
+            self._join_by(subscription)
 
     def unsubscribe(self, topic: str) -> None:
         """Poll the topic no more: its queues are committed and given up soon."""
+        self._unchecked.pop(topic, None)
         if self._mode is Mode.SUBSCRIBED and self._subscriptions.pop(topic, None) is not None:
             self._rebalance.wake()
             if self._instance.is_open:
@@ -257,6 +268,26 @@ class PullConsumer(Polling):
         if self._mode not in (Mode.NONE, mode):
             raise UsageError("a consumer is assigned queues or subscribes topics, not both")
         self._mode = mode
+
+    def _join_by(self, subscription: SubscriptionData) -> None:
+        self._subscriptions[subscription.topic] = subscription
+        self._polled.reread(subscription.topic)
+        self._join()
+
+    async def _join_if_served(self, subscription: SubscriptionData) -> None:
+        """Join if brokers can filter so, unless the program has thought better of it meanwhile."""
+        topic, refusal = subscription.topic, None
+        try:
+            await self._check_filters((subscription,))
+        except RemoteError as error:
+            refusal = error
+        if self._unchecked.get(topic) is not subscription:
+            return
+        del self._unchecked[topic]
+        if refusal is None:
+            self._join_by(subscription)
+        else:
+            self._polled.fail(refusal)
 
     def _join(self) -> None:
         """Take part in the sharing out of queues, or look at it again."""
