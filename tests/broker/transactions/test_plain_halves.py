@@ -14,7 +14,6 @@ from kourou.broker.transactions.half_messages import committed_draft, place_half
 from kourou.broker.transactions.plain_halves import (
     PlainHalf,
     committed_record,
-    committed_size,
     half_target,
     plain_group,
 )
@@ -75,7 +74,7 @@ def test_the_record_of_a_plain_commit_is_that_of_the_ordinary_one(
     made = committed_record(record[:-SEAL_BYTES], half, half_place, (place, 7, store_at_ms))
     ordinary = committed_draft(read_half(record), half_place)
     assert b"".join(made) == encode_sealed(ordinary, 7, place, store_at_ms)
-    assert committed_size(len(record), half) == len(b"".join(made))
+    assert len(record) + target.more_bytes == len(b"".join(made))
 
 
 def test_what_counts_at_an_end_is_not_plain() -> None:

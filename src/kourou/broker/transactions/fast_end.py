@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -26,7 +27,7 @@ from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.halves import Halves, KeptHalf
 from kourou.broker.transactions.ledger import Ledger, State
 from kourou.broker.transactions.op_log import OpLog
-from kourou.broker.transactions.plain_halves import PlainHalf, committed_record, committed_size
+from kourou.broker.transactions.plain_halves import PlainHalf, committed_record
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.clock import Clock
 from kourou.remoting.connection import Connection
@@ -35,6 +36,7 @@ from kourou.store.message_store import Appended, MessageStore, SealedRun
 log = logging.getLogger(__name__)
 
 _PREFIX_BYTES: Final = 8
+_SIZES: Final = struct.Struct(">II").unpack_from
 _START: Final = b'{"code":37,'
 _START_END: Final = _PREFIX_BYTES + len(_START)
 
@@ -110,7 +112,7 @@ class _Commits:
         half, plain = one.half, one.plain
         target, position = plain.target, run.position
         queue = run.queues.get(target.queue_key)
-        size = committed_size(half.appended.size, plain)
+        size = half.appended.size + target.more_bytes
         if queue is None or position + size > run.limit:
             return False
         offset, end = queue.next_offset, position + size
@@ -205,8 +207,7 @@ class FastEnd:
         if not self._caught_up.is_set():
             return start
         while end - at > _START_END and buffer[at + _PREFIX_BYTES : at + _START_END] == _START:
-            frame_bytes = int.from_bytes(buffer[at : at + 4], "big")
-            header_bytes = int.from_bytes(buffer[at + 4 : at + _PREFIX_BYTES], "big")
+            frame_bytes, header_bytes = _SIZES(buffer, at)
             frame_end = at + 4 + frame_bytes
             if header_bytes != frame_bytes - 4 or frame_end > end:
                 break  # it has a body, another serialization, or is not whole
@@ -226,15 +227,13 @@ class FastEnd:
         half = self._halves.peek(place)
         if half is None or half.plain is None:
             return False
-        ledger = self._ledger
         if (
             half.appended.queue_offset != offset
             or half.plain.group != fields.producerGroup
-            or not ledger.is_untouched(offset)
+            or not self._ledger.begin_untouched(offset)
         ):
             return False
         self._halves.take_kept(place)
-        ledger.begin(offset)
         self.in_flight.add(offset)
         if not self._kept:
             self._commit.before_write(self.append_kept)

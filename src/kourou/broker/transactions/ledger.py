@@ -124,19 +124,20 @@ class Ledger:
             return [current]
         return [chain.first, *(offset for offset, _ in chain.records)]
 
-    def is_untouched(self, offset: int) -> bool:
-        """Return whether a record is open and the only one of its transaction."""
-        at = offset - self._base
-        if at < 0 or offset in self._chains:
-            return False
-        return at >= len(self._states) or not self._states[at]
-
     # What happens
 
     def begin(self, current: int) -> None:
         """Note that the end of an open transaction, or its next record, is being stored."""
         assert self.state(current) in (State.OPEN, State.GIVEN_UP), "another one is under way"
         self._set(current, State.BUSY)
+
+    def begin_untouched(self, offset: int) -> bool:
+        """As `begin`, of a record that is open and the only one of its transaction; else False."""
+        at = offset - self._base
+        if at < 0 or offset in self._chains or (at < len(self._states) and self._states[at]):
+            return False
+        self._set(offset, State.BUSY)
+        return True
 
     def settle(self, current: int, state: State) -> None:
         """Note how what was begun has ended: OPEN if nothing was stored."""

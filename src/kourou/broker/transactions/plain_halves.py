@@ -52,6 +52,7 @@ class HalfTarget(NamedTuple):
         part: topic size and topic, as records have them.
         queue_key: the queue in `SealedRun.queues`.
         properties: the end of the half messages' properties, which say where they go.
+        more_bytes: bytes that a message's record has more than its half message's: less than 0.
     """
 
     topic: str
@@ -59,6 +60,7 @@ class HalfTarget(NamedTuple):
     queue_id: int
     queue_key: tuple[bytes, int]
     properties: bytes
+    more_bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -83,13 +85,10 @@ class PlainHalf:
 def half_target(topic: str, queue_id: int) -> HalfTarget:
     """Return the target of half messages for a topic, whose name a record of version 1 can hold."""
     encoded = topic.encode()
-    return HalfTarget(
-        topic,
-        bytes((len(encoded),)) + encoded,
-        queue_id,
-        (encoded, queue_id),
-        encode_properties({names.REAL_TOPIC: topic, names.REAL_QID: str(queue_id)}),
-    )
+    part = bytes((len(encoded),)) + encoded
+    properties = encode_properties({names.REAL_TOPIC: topic, names.REAL_QID: str(queue_id)})
+    more_bytes = len(part) - len(HALF_PART) - len(properties)
+    return HalfTarget(topic, part, queue_id, (encoded, queue_id), properties, more_bytes)
 
 
 def plain_group(properties: Mapping[str, str]) -> str:
@@ -104,12 +103,6 @@ def plain_group(properties: Mapping[str, str]) -> str:
         and properties.keys().isdisjoint(LOOKED_AT)
     )
     return properties.get(names.PGROUP, "") if is_plain else ""
-
-
-def committed_size(size: int, half: PlainHalf) -> int:
-    """Return the size of the record of a plain half message's message; `size` is its own."""
-    target = half.target
-    return size + len(target.part) - len(HALF_PART) - len(target.properties)
 
 
 def committed_record(
@@ -133,7 +126,7 @@ def committed_record(
     properties_at = body_end + len(HALF_PART) + 2
     sealed = b"".join((
         _PACK_HEAD(
-            committed_size(size, half), magic, body_crc, target.queue_id, flag, queue_offset,
+            size + target.more_bytes, magic, body_crc, target.queue_id, flag, queue_offset,
             position, sys_flag | TRANSACTION_COMMIT, born_at_ms, born_address, born_port,
             store_at_ms, store_address, store_port, reconsume_times, prepared_at, body_size,
         ),
