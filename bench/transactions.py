@@ -4,7 +4,7 @@
 
 The client sends half messages of 1 KB on some connections, with some in flight on each, and commits
 each when it is stored, one-way as Java's client does. A transaction counts when its half message
-was acknowledged. CPU is that of the server. Each server is loaded for `--warm` seconds before, which
+was acknowledged. CPU is that of the server. Each is loaded for `--warm` seconds before, which
 a Java broker needs until its code is compiled.
 """
 
