@@ -17,6 +17,7 @@ from kourou.errors import ConfigError, ReplyTimeoutError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.properties import decode_properties
+from kourou.protocol.bodies_running import ConsumeResult
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.testing.cluster import Cluster
@@ -222,6 +223,36 @@ def test_an_offset_reset_from_outside_reaches_the_member() -> None:
                 await w.until(lambda: got == [b"1", b"1"], timeout_s=60)
 
     run_virtual(main())
+
+
+def test_a_message_handed_over_by_an_administrator_has_its_plain_topic() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            await make_topic(w.cluster)
+            got: list[tuple[str, str | None]] = []
+            consumer = w.cluster.push_consumer("billing", push_config())
+            consumer.subscribe(TOPIC)
+            consumer.listen(lambda one: got.append((one.topic, one.properties.get("RETRY_TOPIC"))))
+            async with consumer, w.cluster.producer("orders", PRODUCER) as producer:
+                sent = await producer.send(Message(TOPIC, b"1"))
+                await w.until(lambda: len(got) == 1)
+                async with w.cluster.admin() as admin:
+                    result = await admin.consume_directly(
+                        f"{NS}%billing", consumer.client_id, sent.offset_msg_id
+                    )
+            assert result.consume_result is ConsumeResult.SUCCESS
+            assert got == [(TOPIC, None), (TOPIC, None)]
+
+    run_virtual(main())
+
+
+def test_a_property_that_ends_like_the_namespaces_own_takes_nothing_from_it() -> None:
+    hook = NamespaceHook(NS)
+    text = "MY_INSTANCE_ID\1x\2PGROUP\1g\2"
+    command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {"a": "g", "b": "T", "i": text})
+    hook.before_request("b:1", command)
+    properties = decode_properties(command.ext_fields["i"].encode())
+    assert properties == {"MY_INSTANCE_ID": "x", "PGROUP": "ns%g", "INSTANCE_ID": NS}
 
 
 def test_the_new_form_says_the_namespace_in_each_request() -> None:

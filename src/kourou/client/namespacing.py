@@ -115,7 +115,7 @@ class NamespaceHook:
     def _change_properties(self, command: RemotingCommand) -> None:
         """Say the namespace in the message, and in the names that its properties have."""
         text = command.ext_fields.get("i", "")
-        if f"{names.INSTANCE_ID}\x01" in text:
+        if f"\x02{names.INSTANCE_ID}\x01" in f"\x02{text}":
             return
         if any(f"{name}\x01" in text for name in _NAMING):
             properties = decode_properties(text.encode())

@@ -20,6 +20,8 @@ from kourou.errors import (
     UsageError,
 )
 from kourou.model.message import Message, MessageExt
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
@@ -221,6 +223,33 @@ def test_ends_are_told_to_hooks() -> None:
             (ROLLBACK, False), (UNKNOWN, False), (COMMIT, True),
         ]  # fmt: skip
         assert {(end.group, end.topic) for end in ends} == {("payers", "T")}
+
+    run(test)
+
+
+def test_request_hooks_see_each_end_once_also_where_it_answers_a_check() -> None:
+    seen_ends: list[str] = []
+
+    class Watching:
+        def before_request(self, address: str, command: RemotingCommand) -> None:
+            if command.code == RequestCode.END_TRANSACTION:
+                assert address == "127.0.0.1:10911"
+                seen_ends.append(command.ext_fields.get("fromTransactionCheck", "false"))
+
+        def after_response(
+            self, address: str, command: RemotingCommand, answer: RemotingCommand
+        ) -> None: ...
+
+    async def test(cluster: Cluster, seen: Seen) -> None:
+        config = ProducerConfig(request_hooks=[Watching()])
+        async with cluster.transaction_producer(lambda _: COMMIT, config=config) as producer:
+            async with producer.transaction(Message("T", b"told")):
+                pass
+            left = await producer.begin_transaction(Message("T", b"asked for"))
+            await producer.end_transaction(left, UNKNOWN)
+            await asyncio.sleep(100)
+        assert seen.bodies == [b"asked for", b"told"]
+        assert seen_ends == ["false", "false", "true"]
 
     run(test)
 

@@ -31,7 +31,6 @@ from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.connection import Request
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.request_hooks import RequestHooks
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +46,11 @@ class TransactionChecks:
         check: the user's function.
         hooks: told of each answer.
         waiting_max: checks at once; more are left to the broker's next try.
-        namespace: of the producer, if any.
 
     Attributes:
         tasks: what ends with the producer; set before any request can come.
         calls: runs the user's functions; set with it.
-        request_hooks: called for each answer, which leaves on the connection of the request.
+        pool: the producer's, whose hooks see each answer, and whose namespace names are in.
     """
 
     def __init__(
@@ -61,9 +59,7 @@ class TransactionChecks:
         check: TransactionCheck,
         hooks: EndTransactionHooks,
         waiting_max: int,
-        namespace: str,
     ) -> None:
-        self._namespace = namespace
         self._group = group
         self._check = check
         self._hooks = hooks
@@ -72,13 +68,11 @@ class TransactionChecks:
         self.tasks: BackgroundTasks
         self.pool: ConnectionPool
         self.calls: UserCalls
-        self.request_hooks: RequestHooks
 
     def on_check_transaction_state(self, asked: Request) -> None:
         """Serve 39, which is never answered itself."""
         header = asked.command.header(CheckTransactionStateRequestHeader)
         message = decode_message(asked.command.body)
-        take_out(self._namespace, [message])
         take_out(self.pool.namespace, (message,))
         if self._waiting >= self._waiting_max:
             log.warning(
@@ -112,7 +106,6 @@ class TransactionChecks:
             )
         )
         command = checked_command(header, message, self._group, state, remark)
-        self.request_hooks.before(format_address(asked.remote_address), command)
         try:
             self.pool.hooks.before(format_address(asked.remote_address), command)
             await asked.connection.oneway(command, ANSWER_TIMEOUT_S)

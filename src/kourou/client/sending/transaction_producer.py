@@ -99,7 +99,7 @@ class TransactionProducer(Producer):
         config = config or ProducerConfig()
         self._end_hooks = EndTransactionHooks(end_hooks)
         self._checks = TransactionChecks(
-            group, check, self._end_hooks, config.transaction_checks_max, config.namespace
+            group, check, self._end_hooks, config.transaction_checks_max
         )
         self._topics = (*topics, AUTO_CREATE_TOPIC)
         super().__init__(group, namesrv_addr, config=config, hooks=hooks, runtime=runtime)
@@ -117,7 +117,6 @@ class TransactionProducer(Producer):
         self._checks.calls = self._calls
         await super().start()
         self._checks.tasks = self._instance.tasks
-        self._checks.request_hooks = self._instance.pool.hooks
         self._checks.pool = self._instance.pool
         self._instance.tasks.start_periodic(
             self._find_brokers, REGISTER_INTERVAL_MS, "look-up of brokers that may ask", first_ms=0
