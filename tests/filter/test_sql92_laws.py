@@ -283,6 +283,17 @@ def test_what_java_does_not_read_as_an_integer_is_none(text: str) -> None:
         read_int(text)
 
 
+@pytest.mark.parametrize(
+    ("constant", "is_read"), [("2147483647", False), ("2147483648", True), ("2147483648L", True)]
+)
+def test_a_property_is_read_with_the_bits_of_the_number_that_it_is_compared_with(
+    constant: str, *, is_read: bool
+) -> None:
+    compiled = SqlFilter(f"a <> {constant}")
+    assert compiled.matches({"a": "2147483646"})
+    assert compiled.matches({"a": "2147483649"}) is is_read
+
+
 def test_doubles_are_ordered_as_java_orders_them() -> None:
     ordered = [-math.inf, -1.0, -0.0, 0.0, 1.0, math.inf, math.nan]
     for at, one in enumerate(ordered):
