@@ -15,7 +15,9 @@ from kourou.protocol.codes import ResponseCode
 from kourou.store.tools.check import check_store
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
+from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
+from tests.broker.transactions.test_fast_end import frame
 from tests.broker.transactions.transaction_rig import (
     COMMIT,
     ROLLBACK,
@@ -61,6 +63,54 @@ def test_a_rollback_that_was_answered_outlives_a_power_cut() -> None:
         assert not rig.bodies()
 
     run(after, run_killed(rolled_back, is_power_cut=True), later_ms=10_000)
+
+
+def test_what_was_given_up_before_a_crash_is_kept_once() -> None:
+    halves: list[Half] = []
+
+    async def given_up(rig: TransactionRig) -> None:
+        halves.extend([await rig.half(b"%d" % n) for n in range(3)])
+        await rig.round(after_s=30)
+        await rig.round(after_s=30)
+        assert len(rig.given_up()) == 3
+        assert rig.ops() == [[0, 1, 2]], "they were asked about; they are 3 to 5 since"
+
+    async def after(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        assert (await rig.resume(rig.given_up()[2].offset_msg_id)).code == ResponseCode.SUCCESS
+        await rig.round(after_s=20)
+        assert len(rig.given_up()) == 3
+        assert len(producer.sent) == 1, "about the one that was resumed"
+        assert rig.transactions.counts.open_by_topic()["T"] == 1
+        assert (await rig.end(halves[0], COMMIT)).code == ResponseCode.SUCCESS
+        assert rig.bodies() == [b"0"]
+
+    disk = run_killed(given_up, check_max=1)
+    run(after, disk, later_ms=100_000, check_max=1)
+
+
+def test_what_was_given_up_before_a_start_is_resumed_after_it() -> None:
+    halves: list[Half] = []
+
+    async def given_up(rig: TransactionRig) -> None:
+        halves.append(await rig.half(b"open", CHECK_IMMUNITY_TIME_IN_SECONDS="3600"))
+        halves.append(await rig.half(b"given up"))
+        await rig.round(after_s=30)
+        await rig.round(after_s=30)
+        assert [message.body for message in rig.given_up()] == [b"given up"]
+
+    async def after(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        [kept] = rig.given_up()
+        assert (await rig.resume(kept.offset_msg_id)).code == ResponseCode.SUCCESS
+        await rig.round(after_s=20)
+        [check] = producer.sent
+        asked = checked_half(check)
+        assert (await rig.end(asked, COMMIT, is_checked=True)).code == ResponseCode.SUCCESS
+        assert rig.bodies() == [b"given up"]
+        assert (await rig.end(halves[0], COMMIT)).code == ResponseCode.SUCCESS
+
+    run(after, run(given_up, check_max=1), later_ms=100_000, check_max=1)
 
 
 def test_a_check_of_before_the_crash_and_the_first_end_still_make_one_message() -> None:
@@ -122,8 +172,8 @@ class PowerLostError(Exception):
 
 Step = tuple[str, int]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["commit", "roll back", "end", "end", "twice", "check", "wait"]),
-              st.integers(0, 20)),
+    st.tuples(st.sampled_from(["commit", "roll back", "end", "end", "twice", "tell", "check",
+                               "wait"]), st.integers(0, 20)),
     min_size=3, max_size=15,
 )  # fmt: skip
 LIVES = st.lists(st.tuples(STEPS, st.integers(1, 120), st.booleans()), min_size=1, max_size=4)
@@ -136,6 +186,8 @@ class Producers:
         self.rig = rig
         self.story = story
         self.peer = rig.connect()
+        self.lone = LoneConnection(rig.handlers, rig.sends.fast_path)
+        self.sender = rig.sends.connect(is_fast=True)
         self._asked = 0
 
     async def step(self, kind: str, number: int) -> None:
@@ -144,7 +196,9 @@ class Producers:
         if kind in ("commit", "roll back"):
             body = b"%d" % len(story.truth)
             story.truth[body] = COMMIT if kind == "commit" else ROLLBACK
-            half = await self.rig.half(body, queue_id=number % 4)
+            lone = self.sender if number % 2 else None
+            unique_id = f"{len(story.truth):032X}"
+            half = await self.rig.half(body, queue_id=number % 4, UNIQ_KEY=unique_id, lone=lone)
             story.stored.add(body)
             story.halves[body] = [half]
         elif kind in ("end", "twice") and story.halves:
@@ -155,6 +209,9 @@ class Producers:
                 answer = await self.rig.end(half, story.truth[body], is_checked=True)
                 if answer.code == ResponseCode.SUCCESS:
                     story.ended.add(body)
+        elif kind == "tell" and story.halves:
+            for body, records in sorted(story.halves.items())[number % 3 :]:
+                self.lone.receive_bytes(frame(records[0], story.truth[body]))
         elif kind == "check":
             await self.rig.round(after_s=31)
         else:

@@ -2,13 +2,14 @@
 
     op entries from the op queue's progress on        these have ended
     half records from the half queue's progress on    the others may be open,
-    the queues that those are for                     unless their message is there already
+    the queues that those are for                     unless their message is there already,
+    the queue of those given up                       or a later copy of the half record is
 
-The last is needed because an op entry follows the commit that it closes after some seconds; a kill
-in between leaves a message that is committed, and a transaction that looks open. RocketMQ asks the
-producer again then, and its consumers get the message twice; here its record is found by the place
-of its half record, which it holds. What is read of a queue begins where its oldest open half
-message lies in the log.
+The last two are needed because an op entry follows the commit that it closes, or the copy, after
+some seconds; a kill in between leaves a message that is committed, and a transaction that looks
+open. RocketMQ asks the producer again then, and its consumers get the message twice; here its
+record is found by the place of its half record, which it holds. A copy names the transaction's
+first record. What is read of a queue begins where its oldest open half message lies in the log.
 
 All this goes on in the background, off the loop. Until it is done nobody is asked, and ends wait.
 """
@@ -25,8 +26,13 @@ from kourou.broker.transactions.half_messages import HALF_QUEUE, HalfMessage, re
 from kourou.broker.transactions.ledger import Ledger, OpEntries
 from kourou.broker.transactions.op_entries import read_op
 from kourou.errors import MalformedBodyError, MalformedMessageError
+from kourou.model import properties as names
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from kourou.model.topic import (
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
 from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import Asked, MessageStore
@@ -46,11 +52,13 @@ class Found:
     Attributes:
         committed: records that stand for transactions whose message is stored, and that no op entry
             names.
+        given_up: records of transactions that were given up, and that no op entry names.
         replaced: records for which another one stands, and that no op entry names.
         open_by_topic: how many transactions are open for each topic.
     """
 
     committed: list[int] = field(default_factory=list)
+    given_up: list[int] = field(default_factory=list)
     replaced: list[int] = field(default_factory=list)
     open_by_topic: Counter[str] = field(default_factory=Counter)
 
@@ -91,11 +99,15 @@ class CatchingUp:
         found = Found()
         half_end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
         await self._read_ops(op_offset)
-        queues = await self._read_halves(half_end, found)
-        for (topic, queue_id), opened in queues.items():
+        halves = await self._read_halves(half_end, found)
+        given_up = await self._find_given_up(halves)
+        for (topic, queue_id), opened in self._by_queue(halves).items():
             committed = await self._find_committed(topic, queue_id, opened)
             found.committed += committed
-            found.open_by_topic[topic] += len(set(opened.current.values())) - len(committed)
+            current = set(opened.current.values())
+            kept = (current & given_up).difference(committed)
+            found.given_up += sorted(kept)
+            found.open_by_topic[topic] += len(current) - len(committed) - len(kept)
         return found
 
     async def _read_ops(self, offset: int) -> None:
@@ -113,8 +125,8 @@ class CatchingUp:
                     if half_offset < self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE):
                         self._ledger.ended_before(half_offset)
 
-    async def _read_halves(self, end: int, found: Found) -> dict[tuple[str, int], _Open]:
-        """Return the open half messages by the queue that they are for."""
+    async def _read_halves(self, end: int, found: Found) -> dict[int, HalfMessage]:
+        """Return the records of transactions that may be open, by their queue offsets."""
         halves: dict[int, HalfMessage] = {}
         ledger = self._ledger
         offset = ledger.next_open(ledger.head, end)
@@ -132,9 +144,10 @@ class CatchingUp:
                     found.replaced.append(replaced)
                 halves[half_offset] = half
             offset = ledger.next_open(following, end)
-        return self._by_queue(halves)
+        return halves
 
     def _by_queue(self, halves: dict[int, HalfMessage]) -> dict[tuple[str, int], _Open]:
+        """Return the transactions that may be open by the queue that they are for."""
         queues: dict[tuple[str, int], _Open] = {}
         for offset, half in halves.items():
             current, _ = self._ledger.current(offset, half.first_offset)
@@ -164,6 +177,34 @@ class CatchingUp:
                     committed.append(current)
             at = until
         return committed
+
+    async def _find_given_up(self, halves: dict[int, HalfMessage]) -> set[int]:
+        """Return the current records of those transactions of which a later copy was kept."""
+        current = {
+            half.first_offset: half
+            for offset, half in halves.items()
+            if self._ledger.current(offset, half.first_offset)[0] == offset
+        }
+        given_up: set[int] = set()
+        if not current:
+            return given_up
+        topic = TRANS_CHECK_MAX_TIME_TOPIC
+        place = min(half.physical_offset for half in current.values())
+        end = self._store.max_offset(topic, HALF_QUEUE)
+        at = await self._offload(self._first_behind, topic, HALF_QUEUE, place, end)
+        while at < end:
+            records, at = await self._read(topic, at)
+            for _, record in records:
+                try:
+                    copy = read_half(record)
+                except MalformedMessageError:
+                    continue  # somebody else's
+                if names.TRAN_PREPARED_QUEUE_OFFSET not in copy.properties:
+                    continue  # Java gave it up
+                found = current.get(copy.first_offset)
+                if found is not None and found.physical_offset < copy.physical_offset:
+                    given_up.add(found.queue_offset)
+        return given_up
 
     def _first_behind(self, topic: str, queue_id: int, place: int, end: int) -> int:
         """Return the first queue offset whose record lies behind a place of the log."""

@@ -43,6 +43,8 @@ REMEMBERED: Final = 1 << 17
 _TRIMMED: Final = 1 << 16
 """Bytes that are forgotten at once."""
 _UNSETTLED: Final = (State.OPEN, State.BUSY)
+_REPLACED: Final = (State.MOVED, State.ENDED)
+"""What the records of a transaction are before its last one; ENDED after a start."""
 
 
 @dataclass(slots=True)
@@ -202,7 +204,7 @@ class Ledger:
         state = self.state(current)
         for offset in (chain.first, *(offset for offset, _ in chain.records)):
             self._chains.pop(offset, None)
-            if state is not None and self.state(offset) is State.MOVED:
+            if state is not None and self.state(offset) in _REPLACED:
                 self._set(offset, state)
         if self._chains.get(chain.first) is chain:
             del self._chains[chain.first]

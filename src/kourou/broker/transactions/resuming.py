@@ -109,6 +109,8 @@ class Resuming:
         """
         ledger = self._ledger
         state = None if current is None else ledger.state(current)
+        if state is State.ENDED and half.draft.topic != _HALF:
+            current = state = None  # as Java does with any copy; nobody knows how it has ended
         is_gone = state is None and half.draft.topic == _HALF
         if is_gone or state not in (None, State.OPEN, State.GIVEN_UP):
             raise RemoteSystemError(

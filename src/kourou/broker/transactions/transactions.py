@@ -258,11 +258,14 @@ class Transactions:
             self._store, self._reads, self._runtime.offload, self._ledger, self._ops
         )
         found = await catching_up.run(self._op_offset)
-        for current in found.committed:
-            ended = self._ledger.records_of(current)
-            self._ledger.begin(current)
-            self._ledger.settle(current, State.COMMITTED)
-            self._op_log.add(ended)
+        for state, offsets in (
+            (State.COMMITTED, found.committed), (State.GIVEN_UP, found.given_up),
+        ):  # fmt: skip
+            for current in offsets:
+                ended = self._ledger.records_of(current)
+                self._ledger.begin(current)
+                self._ledger.settle(current, state)
+                self._op_log.add(ended)
         if found.replaced:
             self._op_log.add(found.replaced)
         self.counts.set_all(found.open_by_topic)
