@@ -322,6 +322,14 @@ class InvalidParameterError(RemoteError, code=29):
     """A name, a queue id or a limit is out of range (INVALID_PARAMETER)."""
 
 
+class IllegalOperationError(RemoteError, code=604):
+    """It comes too late, or names another topic or broker (ILLEGAL_OPERATION).
+
+    Of a recall: the message is delivered, or about to be. Of the end of a transaction: the broker
+    asks about it.
+    """
+
+
 class ConsumerNotOnlineError(RemoteError, code=206):
     """No consumer of the group is connected (CONSUMER_NOT_ONLINE)."""
 

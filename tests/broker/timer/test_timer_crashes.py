@@ -15,8 +15,8 @@ from kourou.broker.timer.timer_config import TimerConfig
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.timer.remaking import forget_timers
-from kourou.store.timer.timer_files import TIMER_CHECK
 from kourou.store.timer.timer_log import TIMER_LOG
+from kourou.store.timer.wheel_files import TIMER_CHECK
 from kourou.store.tools.check import check_store
 from kourou.store.tools.rebuild import rebuild
 from kourou.testing.broker_parts import BrokerParts, small_config

@@ -8,11 +8,21 @@ from collections import Counter
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model import properties as names
 from kourou.model.topic import TIMER_TOPIC
-from kourou.store.timer.layouts import KIND_DELETE, TimerUnit
+from kourou.store.timer.layouts import (
+    KIND_DELETE,
+    SLOT,
+    SLOTS,
+    WHEEL_BYTES,
+    TimerUnit,
+    encode_check,
+)
+from kourou.store.timer.wheel_files import TIMER_CHECK, TIMER_WHEEL, read_check
+from kourou.store.tools.check import check_store
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.loop import run_virtual
-from tests.broker.delay_rig import messages
+from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.timer.timer_rig import send_at
 from tests.store.golden import load
 from tests.store.timer.test_timer_golden import java_s_timer
 
@@ -47,6 +57,27 @@ def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
         await parts.stop()
 
     run_virtual(main())
+
+
+def test_a_wheel_of_tenths_of_seconds_is_made_anew_of_the_log() -> None:
+    async def fill(parts: BrokerParts) -> None:
+        for number in range(20):
+            due_at_ms = parts.clock.now_ms() + 60_000 + number * 90
+            await send_at(parts, b"%02d" % number, due_at_ms)
+
+    async def deliver(parts: BrokerParts) -> None:
+        await asyncio.sleep(100)
+        assert bodies(parts) == [b"%02d" % number for number in range(20)]
+
+    disk = run(fill)
+    check = read_check(disk)
+    disk.write(TIMER_CHECK, 0, [encode_check(check._replace(scan_from=None)), bytes(100)])
+    tenths = EPOCH_MS // 100 + 600
+    disk.write(TIMER_WHEEL, 0, [bytes(WHEEL_BYTES)])
+    disk.write(TIMER_WHEEL, tenths % SLOTS * 32, [SLOT.pack(tenths, 0, 0, 1, 0)])
+    [finding] = check_store(disk).findings
+    assert "timerPrecisionMs" in finding.problem
+    run(deliver, disk, later_ms=5_000)
 
 
 def _ids(parts: BrokerParts, topic: str) -> list[str]:

@@ -99,22 +99,37 @@ def test_a_rolled_message_can_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("said", "words"),
     [
-        ({"TIMER_DELAY_SEC": "abc"}, 13),
-        ({"TIMER_DELAY_MS": "1.5"}, 13),
-        ({"TIMER_DELIVER_MS": "99999999999999999"}, 13),
-        ({"TIMER_DELAY_SEC": "400000000"}, 13),
-        ({"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "a"}, 13),
+        ({"TIMER_DELAY_SEC": "abc"}, "TIMER_DELAY_SEC is 'abc', and must be a whole number"),
+        ({"TIMER_DELAY_MS": "1.5"}, "TIMER_DELAY_MS is '1.5'"),
+        ({"TIMER_DELAY_MS": ""}, "TIMER_DELAY_MS is ''"),
+        ({"TIMER_DELIVER_MS": "9" * 19}, "TIMER_DELIVER_MS is '9999"),
+        ({"TIMER_DELIVER_MS": "99999999999999999"}, "max delay 316224000000ms .timerMaxDelaySec"),
+        ({"TIMER_DELAY_SEC": "400000000"}, "it is due in 400000000000 ms; the delay time should"),
+        ({"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "a"}, "that was due at 1, now it is 17000"),
+        ({"TIMER_DELAY_SEC": "-5", "TIMER_DEL_UNIQKEY": "a"}, "bigger than the current time"),
     ],
 )
-def test_a_time_that_is_none_or_too_far_is_refused(said: dict[str, str], code: int) -> None:
+def test_a_time_that_is_none_or_too_far_is_refused(said: dict[str, str], words: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
         sends = parts.timers.sends(parts.runtime.random)
-        with pytest.raises(MessageIllegalError) as caught:
+        with pytest.raises(MessageIllegalError, match=words) as caught:
             sends.place("T", 0, dict(said), parts.clock.now_ms())
-        assert caught.value.code == code
+        assert caught.value.code == 13
+
+    run(test)
+
+
+@pytest.mark.parametrize("delay", ["0", "-1", "-99999999999", "+0"])
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+def test_no_delay_and_less_is_now(name: str, delay: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await asyncio.sleep(0)
+        sends = parts.timers.sends(parts.runtime.random)
+        placed = sends.place("T", 3, {name: delay}, parts.clock.now_ms())
+        assert placed == Placement("T", 3)
 
     run(test)
 

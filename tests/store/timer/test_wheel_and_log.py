@@ -21,8 +21,9 @@ from kourou.store.timer.layouts import (
     encode_unit,
 )
 from kourou.store.timer.placing import SlotChoice, choose_slot, exact_due_ms, out_ms
-from kourou.store.timer.timer_files import TIMER_WHEEL, TimerFiles
+from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_log import TimerLog
+from kourou.store.timer.wheel_files import TIMER_WHEEL
 from kourou.testing.disk import SimDisk
 
 NOW_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ import pytest
 
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.store.timer.layouts import SLOT, SLOTS, UNIT_BYTES
-from kourou.store.timer.timer_files import TIMER_CHECK, TIMER_WHEEL, read_check
+from kourou.store.timer.wheel_files import TIMER_CHECK, TIMER_WHEEL, read_check
 from kourou.store.tools.check import check_store
 from kourou.store.tools.info import store_info
 from kourou.store.tools.rebuild import rebuild

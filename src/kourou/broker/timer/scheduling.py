@@ -107,14 +107,16 @@ def schedule(
             is due already.
     """
     due_at_ms = _due_at_ms(properties, now_ms)
-    is_due = due_at_ms is not None and due_at_ms <= now_ms
-    takes_back = names.TIMER_DEL_UNIQKEY in properties
-    if due_at_ms is None or due_at_ms - now_ms > max_delay_ms or (is_due and takes_back):
-        raise MessageIllegalError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "timer message illegal, the delay time should not be bigger than the max delay "
-            f"{max_delay_ms}ms; or if set del msg, the delay time should be bigger than the "
-            "current time",
+    is_due = due_at_ms <= now_ms
+    if due_at_ms - now_ms > max_delay_ms:
+        raise _illegal(
+            f"it is due in {due_at_ms - now_ms} ms; the delay time should not be bigger than the "
+            f"max delay {max_delay_ms}ms (timerMaxDelaySec)"
+        )
+    if is_due and names.TIMER_DEL_UNIQKEY in properties:
+        raise _illegal(
+            f"it takes back a message that was due at {due_at_ms}, now it is {now_ms}; if set del "
+            "msg, the delay time should be bigger than the current time"
         )
     if is_due:
         return Placement(topic, queue_id)
@@ -125,8 +127,8 @@ def schedule(
     return Placement(TIMER_TOPIC, 0)
 
 
-def _due_at_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """Return the time, None if it is no number."""
+def _due_at_ms(properties: Mapping[str, str], now_ms: int) -> int:
+    """Return the time. Raises MessageIllegalError if it is no number."""
     for name, start, unit in (
         (names.TIMER_DELAY_SEC, now_ms, 1000),
         (names.TIMER_DELAY_MS, now_ms, 1),
@@ -134,8 +136,14 @@ def _due_at_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
     ):
         text = properties.get(name)
         if text is not None:
-            return start + int(text) * unit if _NUMBER.fullmatch(text) else None
-    return None
+            if not _NUMBER.fullmatch(text):
+                raise _illegal(f"{name} is {text[:40]!r}, and must be a whole number")
+            return start + int(text) * unit
+    raise _illegal("it has no time")
+
+
+def _illegal(reason: str) -> MessageIllegalError:
+    return MessageIllegalError(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, {reason}")
 
 
 def recall_handle(properties: Mapping[str, str], broker: str) -> str | None:

@@ -134,15 +134,25 @@ class TimerHandlers:
     ) -> tuple[int, str] | None:
         config = self._config.now
         if handle.topic != topic:
-            return ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match"
+            return ResponseCode.ILLEGAL_OPERATION, (
+                f"recall failed, topic not match: the handle is of topic {handle.topic}, "
+                f"not {topic}"
+            )
         if handle.broker_name != config.broker_name:
-            return ResponseCode.ILLEGAL_OPERATION, _UNAVAILABLE
+            return ResponseCode.ILLEGAL_OPERATION, (
+                f"{_UNAVAILABLE}: the handle is of broker {handle.broker_name}, "
+                f"this is {config.broker_name}"
+            )
         time = handle.time
         at_ms = (
             int(time) if time.isascii() and time.isdigit() and len(time) <= _TIME_DIGITS_MAX else -1
         )
-        if not 0 < at_ms - now_ms < config.timer.timer_max_delay_sec * 1000:
-            return ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"
+        limit_ms = config.timer.timer_max_delay_sec * 1000
+        if not 0 < at_ms - now_ms < limit_ms:
+            return ResponseCode.ILLEGAL_OPERATION, (
+                f"recall failed, timestamp invalid: the message is due at {time}, now it is "
+                f"{now_ms}; it must be later, by less than {limit_ms} ms (timerMaxDelaySec)"
+            )
         return None
 
     def _store(self, request: Request, handle: RecallHandle, group: str, now_ms: int) -> None:

@@ -20,7 +20,8 @@ from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.counting import count_by_topic
-from kourou.store.timer.delivered import DeliveryKey, delivered_since
+from kourou.store.timer.delivered import DeliveryKey, delivered_since, stored_before
+from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.placing import roll_window_ms
 from kourou.store.timer.remaking import find_waiting, forget_timers, remake_timers
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
@@ -88,10 +89,15 @@ class TimerStorage:
         files.recover(now_ms, self._queue_offset_of, was_clean=run.was_clean)
         if files.lacks_units():
             return self._remade("files of the timer log are missing")
-        if files.scan_from is not None and files.scan_from < self._store.written_position:
-            segment_bytes = config.store.commitlog_segment_bytes
-            self.delivered = delivered_since(self._disk, segment_bytes, files.scan_from)
-        elif files.scan_from is None:
+        segment_bytes = config.store.commitlog_segment_bytes
+        scan_from = files.scan_from
+        if scan_from is None and not run.was_clean:
+            since_ms = files.read_at_ms - PRECISION_MS
+            scan_from = stored_before(self._disk, segment_bytes, since_ms)
+        if scan_from is not None and scan_from < self._store.written_position:
+            self.delivered = delivered_since(self._disk, segment_bytes, scan_from)
+        if files.scan_from is None:
+            files.scan_from = scan_from
             self._begin(files)
         log.info(
             "timers.opened read_at_ms=%d queue_offset=%d waiting=%d delivered=%d",
@@ -119,7 +125,8 @@ class TimerStorage:
         """Note, before anything is delivered, where deliveries begin: nobody did so yet."""
         end = self._store.written_position
         files.is_changed = True
-        plan = files.plan_flush(self._clock.now_ms(), end, end)
+        scan_from = end if files.scan_from is None else files.scan_from
+        plan = files.plan_flush(self._clock.now_ms(), scan_from, end)
         if plan is None:
             return
         try:

@@ -10,7 +10,7 @@
 
 A kill loses what came after the last flush: it is read again from topic and log, and what had been
 delivered meanwhile is known by its records in the commit log (`delivered.py`) and not delivered
-again. After Java, which leaves no note of where to look, it may be.
+again. Java leaves no note of where to look: its log is read from a time on.
 
 Source: TimerMessageStore.java, apache/rocketmq 5.5.0. Java delivers when a second is over.
 """

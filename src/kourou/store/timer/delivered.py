@@ -31,6 +31,22 @@ def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
     return topic, unique_id, properties.get(names.TIMER_OUT_MS, ""), rolled
 
 
+def stored_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
+    """Return a byte of the commit log where a file begins; what lies before is older than a time.
+
+    For a store that nobody noted the place in: Java's. Store times follow a clock that may be set.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    files = log_files(disk, COMMITLOG)
+    for file in reversed(files):
+        first = next(iter(walk_log(disk, [file], segment_bytes)), None)
+        if first is not None and first.header is not None and first.header.store_at_ms < at_ms:
+            return file.start
+    return files[0].start if files else 0
+
+
 def delivered_since(disk: Disk, segment_bytes: int, start: int) -> Counter[DeliveryKey]:
     """Return what the commit log holds of deliveries from byte `start` on; on any thread.
 

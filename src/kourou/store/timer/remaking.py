@@ -28,9 +28,10 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.placing import choose_slot
-from kourou.store.timer.timer_files import TIMER_CHECK, TimerFiles, is_wheel_file
+from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.timer.timer_record import TimerRecord, read_timer_record
+from kourou.store.timer.wheel_files import TIMER_CHECK, is_wheel_file
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ def remake_timers(
         OSError: a file cannot be read or written; the next start makes them anew.
     """
     files = TimerFiles(disk, log_file_bytes)
-    files.read_at_ms = now_ms // PRECISION_MS * PRECISION_MS
+    files.read_at_ms = max(PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS)  # 0: no file
     files.queue_offset = waiting.queue_offset
     for count, timer in enumerate(_kept(waiting.places(), read_record), 1):
         choice = choose_slot(timer.out_at_ms, now_ms, files.read_at_ms, window_ms)

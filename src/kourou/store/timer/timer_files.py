@@ -17,9 +17,8 @@ Source: TimerMessageStore.recover and TimerFlushService, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
@@ -33,19 +32,22 @@ from kourou.store.timer.layouts import (
     TimerCheck,
     TimerSlot,
     TimerUnit,
-    decode_check,
     encode_check,
 )
 from kourou.store.timer.placing import BLANK_SLOTS, SlotChoice
 from kourou.store.timer.timer_log import TIMER_LOG, TimerLog
-from kourou.store.timer.wheel import PAGE_BYTES, TimerWheel
+from kourou.store.timer.wheel import TimerWheel
+from kourou.store.timer.wheel_files import (
+    TIMER_CHECK,
+    TIMER_WHEEL,
+    has_finer_slots,
+    is_wheel_file,
+    newest_wheel,
+    read_check,
+    read_wheel,
+)
 
 log = logging.getLogger(__name__)
-
-TIMER_WHEEL: Final = "timerwheel"
-TIMER_CHECK: Final = "config/timercheck"
-_READ_BYTES: Final = 256 * PAGE_BYTES
-_SNAPSHOT: Final = f"{TIMER_WHEEL}."
 
 QueueOffsetOf = Callable[[int], int | None]
 """Tells the queue offset of the record at a byte of the commit log; None if there is none."""
@@ -131,6 +133,8 @@ class TimerFiles:
             return f"{TIMER_CHECK} says nothing" if topic_end else None
         if check.log_position > end:
             return f"{TIMER_LOG} ends at byte {end}, not at {check.log_position}"
+        if check.scan_from is None and has_finer_slots(self._disk):
+            return f"{TIMER_WHEEL} has slots of less than a second (timerPrecisionMs)"
         return None
 
     def lacks_units(self) -> bool:
@@ -339,60 +343,3 @@ class TimerFiles:
             self._disk.write(TIMER_WHEEL, at, [page])
         self._sync([TIMER_WHEEL], [] if self._has_wheel_file else [""])
         self._has_wheel_file = True
-
-
-def read_check(disk: Disk) -> TimerCheck:
-    """Return what the check file of a store says; zeros if there is none.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if not disk.exists(TIMER_CHECK):
-        return TimerCheck()
-    return decode_check(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
-
-
-def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:
-    """Return the wheel's file, and up to where it has the timer log.
-
-    Java may write snapshots instead (`timerWheelSnapshotFlush`), which have that in their names.
-
-    Args:
-        disk: the store's.
-        log_position: what the check file says.
-    """
-    found = [name for name in disk.list("") if name.startswith(_SNAPSHOT)]
-    positions = [int(end) for name in found if (end := name.removeprefix(_SNAPSHOT)).isdecimal()]
-    if not positions:
-        return TIMER_WHEEL, log_position
-    return f"{_SNAPSHOT}{max(positions)}", max(positions)
-
-
-def read_wheel(disk: Disk, name: str, first: int) -> TimerWheel:
-    """Return the slots from second `first` on of a wheel's file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    wheel = TimerWheel()
-    wheel.load(_pages(disk, name), first)
-    return wheel
-
-
-def is_wheel_file(name: str) -> bool:
-    """Return whether a file is the wheel, one of Java's snapshots of it, or half a snapshot."""
-    rest = name.removeprefix(_SNAPSHOT).removesuffix(".tmp")
-    return name == TIMER_WHEEL or (name.startswith(_SNAPSHOT) and rest.isdecimal())
-
-
-def _pages(disk: Disk, name: str) -> Iterator[tuple[int, bytes]]:
-    """Return the pages of a wheel's file that are in no hole."""
-    at, size = 0, disk.size(name)
-    while at < size:
-        at = disk.next_data(name, at) & -PAGE_BYTES
-        data = disk.read(name, at, _READ_BYTES) if at < size else b""
-        for index in range(0, len(data), PAGE_BYTES):
-            page = data[index : index + PAGE_BYTES]
-            if any(page):
-                yield at + index, page
-        at += _READ_BYTES

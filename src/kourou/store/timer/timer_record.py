@@ -12,7 +12,7 @@ from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import java_string_hash
-from kourou.protocol.message_layout import RecordDraft, RecordHeader
+from kourou.protocol.message_layout import RecordDraft, RecordHeader, redraft
 from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, TimerUnit
@@ -128,18 +128,5 @@ def due_timer_draft(
         times = properties.get(names.TIMER_ROLL_TIMES, "0")
         properties[names.TIMER_ROLL_TIMES] = str(int(times) + 1 if _is_time(times) else 1)
         topic, queue_id = TIMER_TOPIC, 0
-    body = timer.record[header.body_start : header.body_start + header.body_size]
-    draft = RecordDraft(
-        topic=topic.encode(),
-        queue_id=queue_id,
-        flag=header.flag,
-        sys_flag=header.sys_flag,
-        born_at_ms=header.born_at_ms,
-        born_host=header.born_host,
-        store_host=header.store_host,
-        reconsume_times=header.reconsume_times,
-        prepared_transaction_offset=0,
-        body=body,
-        properties=encode_properties(properties),
-    )
+    draft = redraft(timer.record, header, topic, queue_id, encode_properties(properties))
     return draft, delivery_key(topic, properties)

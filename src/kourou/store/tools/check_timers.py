@@ -28,15 +28,16 @@ from kourou.store.timer.layouts import (
     TimerSlot,
 )
 from kourou.store.timer.remaking import WaitingTimers
-from kourou.store.timer.timer_files import (
+from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG, TimerLog
+from kourou.store.timer.timer_record import read_timer_record
+from kourou.store.timer.wheel_files import (
     TIMER_CHECK,
     TIMER_WHEEL,
+    has_finer_slots,
     newest_wheel,
     read_check,
     read_wheel,
 )
-from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG, TimerLog
-from kourou.store.timer.timer_record import read_timer_record
 from kourou.store.tools.findings import Finding
 
 _FINDINGS_MAX: Final = 20
@@ -95,6 +96,10 @@ class TimersCheck:
         if size != WHEEL_BYTES:
             text = f"{size} bytes long, must be {WHEEL_BYTES}"
             self._find(name, size, f"{text}: the next start makes it of the timer log")
+            return
+        if check.scan_from is None and has_finer_slots(self._disk):
+            text = "its slots are of less than a second (timerPrecisionMs)"
+            self._find(name, 0, f"{text}; the next start of Kourou, or {_REMEDY}")
             return
         wheel = read_wheel(self._disk, name, check.read_at_ms // PRECISION_MS)
         self.waiting = wheel.count

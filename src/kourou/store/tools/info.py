@@ -31,9 +31,9 @@ from kourou.store.state.store_sizes import (
     queue_ids,
 )
 from kourou.store.timer.layouts import PRECISION_MS
-from kourou.store.timer.timer_files import TIMER_WHEEL, newest_wheel, read_check, read_wheel
 from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.timer.wheel import TimerWheel
+from kourou.store.timer.wheel_files import TIMER_WHEEL, newest_wheel, read_check, read_wheel
 
 _SEARCH_ENTRIES: Final = 1024
 _LAST_FILES: Final = 2
