@@ -123,17 +123,22 @@ def test_dead_letters_of_a_broker_that_does_not_answer_are_left_to_the_next_call
         other.process.send_signal(signal.SIGSTOP)
         try:
             outcome = command(*redrive)
+            silent = command("group", "list", *at)
         finally:
             other.process.send_signal(signal.SIGCONT)
+        assert silent.code == 3
+        assert f"{other.broker} did not answer " in silent.err
         assert outcome.code == 3
         assert outcome.out.endswith("sent again\n")
         assert "Error: dead letters on broker-b are left: " in outcome.err
         assert "the same command goes on with them" in outcome.err
         rest = command(*redrive)
+        assert "no member of d-two is connected: they wait for one" in rest.err
         sent = [int(text.split()[0]) for text in (outcome.out, rest.out)]
         assert (rest.code, sum(sent), 0 < sent[0] < 4) == (0, 4, True)
 
 
 def test_a_group_without_dead_letters_has_none(kourou: Kourou) -> None:
     assert document(kourou("dlq", "list", "d-nobody", "--json")) == []
+    assert kourou("dlq", "list", "d-nobody").err == "d-nobody has no dead letters\n"
     assert kourou("dlq", "show", "d-nobody", "broker-a/0@17").code == 1

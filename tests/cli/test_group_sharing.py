@@ -32,7 +32,9 @@ def test_members_that_subscribe_to_different_things_are_named(
         with consumers[1]:
             text = kourou("group", "describe", "g-differ").out
             told = json.loads(kourou("group", "describe", "g-differ", "--json").out)
+            connected = kourou("group", "connections", "g-differ").out
     assert "SUBSCRIPTIONS DIFFER" in text
+    assert "SUBSCRIPTIONS DIFFER" in connected
     (line,) = told["subscriptions_differ"]
     assert line.startswith("Different: 'a' by ")
     assert consumers[1].client_id in line.partition("'b' by ")[2]

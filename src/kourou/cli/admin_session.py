@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kourou.cli import output
 from kourou.cli.transport import client_namespace, client_tls
@@ -11,6 +11,10 @@ from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 
 T = TypeVar("T")
+
+GRACE_S: Final = 1.0
+"""So much longer than one request all of them together may take: a server that does not answer is
+named by the request that it left open."""
 
 
 def admin_config(timeout_s: float) -> AdminConfig:
@@ -23,7 +27,7 @@ def admin_config(timeout_s: float) -> AdminConfig:
 
 
 class AdminSession:
-    """Where to ask, and how long to wait."""
+    """Where to ask, and how long to wait for each answer."""
 
     def __init__(self, namesrv: str, timeout_s: float) -> None:
         self._namesrv = namesrv
@@ -42,4 +46,4 @@ class AdminSession:
             async with AdminClient(self._namesrv, config=config) as admin:
                 return await question(admin)
 
-        return output.ask(answer(), self._timeout_s, f"the cluster at {self._namesrv}")
+        return output.ask(answer(), self._timeout_s + GRACE_S, f"the cluster at {self._namesrv}")

@@ -13,6 +13,7 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, admin_config
 from kourou.cli.confirm import confirm
 from kourou.cli.exits import UNREACHABLE, one_line, say
+from kourou.cli.group_offsets import members_of
 from kourou.cli.message import find_messages
 from kourou.cli.message_lines import instant_text, place_text
 from kourou.cli.message_show import details_json, show_details
@@ -120,7 +121,9 @@ def list_dead_letters(
             for dead in found
         ],
     )
-    if len(found) == count:
+    if not found:
+        say(f"{group} has no dead letters" + (f" since {start}" if begin_ms else ""))
+    elif len(found) == count:
         say(f"there may be more: --count {10 * count}, or --from a later time")
 
 
@@ -192,6 +195,9 @@ def redrive(
     _print_all(done, as_json=as_json)
     if done.left:
         raise typer.Exit(UNREACHABLE)
+    is_waiting = done.sent and not to_topic and not as_json
+    if is_waiting and not session.ask(lambda admin: members_of(admin, group)):
+        say(f"no member of {group} is connected: they wait for one")
 
 
 async def _redrive_all(

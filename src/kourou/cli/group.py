@@ -157,13 +157,7 @@ def _print_description(found: GroupDescription) -> None:
         output.print_table(("MEMBER",), [(member,) for member in found.members])
     else:
         output.print_line("no live member")
-    if found.differences:
-        output.print_line("")
-        output.print_line(
-            "SUBSCRIPTIONS DIFFER: members of a group must subscribe to the same, or lose messages"
-        )
-        for text in found.differences:
-            output.print_line(f"  {text}")
+    group_members.print_differences(found.differences)
     output.print_line("")
     heads = ["TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED", "LOCKED BY"]
     if not any(at.lock_holder for at in found.offsets.values()):

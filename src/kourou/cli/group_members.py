@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -66,6 +67,7 @@ def connections(
             for one in found.connections
         ],
     )
+    print_differences(found.differences)
     output.print_line("")
     output.print_table(
         ("TOPIC", "EXPRESSION"),
@@ -75,6 +77,18 @@ def connections(
     output.print_line(
         f"{found.consume_type.value}, {found.message_model.value}, {found.consume_from_where.value}"
     )
+
+
+def print_differences(differences: Sequence[str]) -> None:
+    """Print where members of a group subscribe to different things, if they do."""
+    if not differences:
+        return
+    output.print_line("")
+    output.print_line(
+        "SUBSCRIPTIONS DIFFER: members of a group must subscribe to the same, or lose messages"
+    )
+    for text in differences:
+        output.print_line(f"  {text}")
 
 
 def running_info(
@@ -187,6 +201,7 @@ def _connection_json(group: str, found: ConsumerConnection) -> dict[str, object]
         "subscriptions": {
             topic: wanted.sub_string for topic, wanted in sorted(found.subscriptions.items())
         },
+        "subscriptions_differ": list(found.differences),
         "consume_type": found.consume_type.value,
         "message_model": found.message_model.value,
         "consume_from_where": found.consume_from_where.value,

@@ -142,7 +142,7 @@ def clone_offsets(
         check_group(name)
     check_topic(topic)
     session = AdminSession(namesrv, timeout)
-    members = session.ask(lambda admin: _members(admin, destination))
+    members = session.ask(lambda admin: members_of(admin, destination))
     if members:
         raise UsageError(
             f"{destination} has {output.counted(len(members), 'live member')}, which would go on "
@@ -272,7 +272,7 @@ def _print_moves(
     output.print_line(f"{group}: {_summary(moves)} of {topic}{note}")
 
 
-async def _members(admin: AdminClient, group: str) -> Sequence[str]:
+async def members_of(admin: AdminClient, group: str) -> Sequence[str]:
     """Return the group's live members; none if it does not exist."""
     try:
         return (await admin.describe_group(group)).members

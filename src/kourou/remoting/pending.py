@@ -215,5 +215,5 @@ class PendingRequests:
         for opaque, waiter in waiters:
             if self.waiting.pop(opaque, None) is not None:  # none before ended it as well
                 name = request_name(waiter.code)
-                text = f"{peer} did not answer {name} within {waiter.timeout_s:g} s"
+                text = f"{peer} did not answer {name} within {waiter.timeout_s:.3g} s"
                 waiter.on_failure(RequestTimeoutError(text))

@@ -59,9 +59,19 @@ class TraceAdmin(MessageAdmin):
             QueryNotFoundError: nothing tells of the message.
             MalformedBodyError: a trace message does not parse.
         """
-        found = await self.messages_by_key(
-            trace_topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
+        unknown = QueryNotFoundError(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"no trace in {trace_topic} tells of {msg_id}: clients write traces if enable_trace is "
+            "on, some seconds later",
         )
+        try:
+            found = await self.messages_by_key(
+                trace_topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
+            )
+        except QueryNotFoundError as error:
+            if "index" in error.remark:  # it is off, or being made
+                raise
+            raise unknown from error
         told = [
             (record, message.born_host[0])
             for message in found
@@ -69,9 +79,7 @@ class TraceAdmin(MessageAdmin):
             if record.msg_id == msg_id
         ]
         if not told:
-            raise QueryNotFoundError(
-                ResponseCode.QUERY_NOT_FOUND, f"no trace in {trace_topic} tells of {msg_id}"
-            )
+            raise unknown
         return _steps(told)
 
 
