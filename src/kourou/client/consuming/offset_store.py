@@ -13,7 +13,7 @@ from typing import Protocol
 from kourou.client import calls_consume
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline
-from kourou.errors import KourouError
+from kourou.errors import KourouError, RemoteError
 from kourou.model.queue import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,12 @@ class RemoteOffsets(OffsetsInMemory):
         self._instance = instance
         self._group = group
         self._timeout_ms = timeout_ms
-        self._failing: set[str] = set()  # brokers that the last commit did not reach
+        # Brokers that the last commit did not reach, and queues whose last commit was refused.
+        self._failing: set[str | MessageQueue] = set()
+
+    def forget(self, queue: MessageQueue) -> None:
+        super().forget(queue)
+        self._failing.discard(queue)
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
         """Return the queue offset that the broker has; None if the group is new to the queue.
@@ -134,7 +139,7 @@ class RemoteOffsets(OffsetsInMemory):
         """Tell the brokers the offsets of these queues.
 
         Offsets that did not change are told again: a broker that crashed may have lost them. A
-        failure is not raised, but logged once until the broker takes one again: the next time heals
+        failure is not raised, but logged once until the broker takes it again: the next time heals
         it, or deliveries are repeated.
         """
         await commit_each(queues, self._persist)
@@ -158,13 +163,14 @@ class RemoteOffsets(OffsetsInMemory):
         except KourouError as error:
             if error.refresh_route:
                 self._instance.routes.refresh_soon(queue.topic)
-            level = logging.DEBUG if queue.broker_name in self._failing else logging.WARNING
-            self._failing.add(queue.broker_name)
+            failing = queue if isinstance(error, RemoteError) else queue.broker_name
+            level = logging.DEBUG if failing in self._failing else logging.WARNING
+            self._failing.add(failing)
             log.log(
                 level, "offset.not_persisted queue=%s offset=%d reason=%s", queue, offset, error
             )
         else:
-            self._failing.discard(queue.broker_name)
+            self._failing -= {queue, queue.broker_name}
 
 
 async def commit_each(
