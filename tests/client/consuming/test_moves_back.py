@@ -1,0 +1,40 @@
+"""A queue that comes back to a member which still has a call of it waits until that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.message import MessageExt
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+from tests.client.consuming.ordered_rig import Ordered
+
+
+def _ids(consumer: PushConsumer) -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
+
+
+def test_a_queue_in_order_is_not_begun_again_beside_its_own_call() -> None:
+    async def main() -> None:
+        async def slow(message: MessageExt) -> None:
+            await asyncio.sleep(30 if message.body in (b"0", b"1") else 0)
+
+        async with recording(queues=2) as w:
+            rig = Ordered(w)
+            await w.send(b"0", b"1", b"2", b"3", b"4", b"5")
+            stays = rig.consumer(slow, instance_name="a")
+            passes_by = rig.consumer(instance_name="b")
+            async with stays:
+                await w.until(lambda: bool(rig.got[0] and rig.got[1]))
+                await passes_by.start()
+                await w.until(lambda: len(_ids(stays)) == 1, timeout_s=5)
+                await passes_by.close()
+                await asyncio.sleep(10)
+                assert len(_ids(stays)) == 1, "the other is leaving for as long as its call runs"
+                await w.until(lambda: _ids(stays) == [0, 1], timeout_s=40)
+                await w.until(lambda: len(rig.got[0]) + len(rig.got[1]) == 6, timeout_s=5)
+            for bodies in rig.got.values():
+                assert bodies == sorted(bodies, key=int)
+
+    run_virtual(main())
