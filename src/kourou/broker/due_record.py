@@ -11,7 +11,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.message_layout import RecordDraft, read_record, redraft
 
 
 def due_draft(record: bytes) -> RecordDraft:
@@ -34,16 +34,4 @@ def due_draft(record: bytes) -> RecordDraft:
             f"delayed record at byte {header.physical_offset} goes to queue {queue_id!r} of "
             f"topic {topic!r}"
         )
-    return RecordDraft(
-        topic=topic.encode(),
-        queue_id=int(queue_id),
-        flag=header.flag,
-        sys_flag=header.sys_flag,
-        born_at_ms=header.born_at_ms,
-        born_host=header.born_host,
-        store_host=header.store_host,
-        reconsume_times=header.reconsume_times,
-        prepared_transaction_offset=0,
-        body=record[header.body_start : header.body_start + header.body_size],
-        properties=text,
-    )
+    return redraft(record, header, topic, int(queue_id), text)

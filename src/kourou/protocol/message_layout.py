@@ -140,6 +140,35 @@ class RecordHeader(NamedTuple):
         return unpack_address(self.store_address), self.store_port
 
 
+def redraft(
+    record: bytes, header: RecordHeader, topic: str, queue_id: int, properties: bytes
+) -> RecordDraft:
+    """Return the draft of a record that is to be stored once more, for a queue of its own.
+
+    All else stays as it is, but that it stands for no other record.
+
+    Args:
+        record: begins with the record.
+        header: its fields.
+        topic: where it is to go.
+        queue_id: the queue there.
+        properties: the property text that it is to have.
+    """
+    return RecordDraft(
+        topic=topic.encode(),
+        queue_id=queue_id,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_at_ms,
+        born_host=header.born_host,
+        store_host=header.store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=record[header.body_start : header.body_start + header.body_size],
+        properties=properties,
+    )
+
+
 def record_size(draft: RecordDraft) -> int:
     """Return the bytes of the draft's record.
 

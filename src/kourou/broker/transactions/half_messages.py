@@ -22,7 +22,7 @@ again loses its flag; here it keeps it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.broker.placement import Placement, delay_level_of, has_timer
@@ -32,7 +32,7 @@ from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.message_layout import RecordDraft, read_record, redraft
 
 HALF_QUEUE: Final = 0
 """The queue of half messages, of their ends, and of those given up; RocketMQ uses no other."""
@@ -110,38 +110,15 @@ def read_half(record: bytes) -> HalfMessage:
     """
     header = read_record(record, check_crc=True)
     text = record[header.properties_start : header.properties_start + header.properties_size]
-    draft = RecordDraft(
-        topic=header.topic.encode(),
-        queue_id=header.queue_id,
-        flag=header.flag,
-        sys_flag=header.sys_flag,
-        born_at_ms=header.born_at_ms,
-        born_host=header.born_host,
-        store_host=header.store_host,
-        reconsume_times=header.reconsume_times,
-        prepared_transaction_offset=0,
-        body=record[header.body_start : header.body_start + header.body_size],
-        properties=text,
-    )
-    return half_of(draft, header.queue_offset, header.physical_offset, header.store_at_ms)
-
-
-def half_of(
-    draft: RecordDraft, queue_offset: int, physical_offset: int, store_at_ms: int
-) -> HalfMessage:
-    """Return the half message that was stored as `draft` says.
-
-    Raises:
-        MalformedMessageError: as `read_half`.
-    """
-    properties = decode_properties(draft.properties)
+    draft = redraft(record, header, header.topic, header.queue_id, text)
+    properties = decode_properties(text)
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = properties.get(names.REAL_QID, "")
     group = properties.get(names.PGROUP, "")
-    known = draft.topic in (_HALF, _GIVEN_UP)
+    known = header.topic in (TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
     if not (known and topic and group and _is_number(queue_id)) or topic == TRANS_HALF_TOPIC:
         raise MalformedMessageError(
-            f"record at byte {physical_offset}, of topic {draft.topic.decode()}, is no half "
+            f"record at byte {header.physical_offset}, of topic {header.topic}, is no half "
             f"message: it goes to queue {queue_id!r} of topic {topic!r}, of group {group!r}"
         )
     first = properties.get(names.TRAN_PREPARED_QUEUE_OFFSET, "")
@@ -151,10 +128,10 @@ def half_of(
         topic,
         int(queue_id),
         group,
-        queue_offset,
-        physical_offset,
-        store_at_ms,
-        int(first) if _is_number(first) else queue_offset,
+        header.queue_offset,
+        header.physical_offset,
+        header.store_at_ms,
+        int(first) if _is_number(first) else header.queue_offset,
     )
 
 
@@ -168,18 +145,12 @@ def committed_draft(half: HalfMessage, prepared_offset: int) -> RecordDraft:
     properties = dict(half.properties)
     for name in (names.REAL_TOPIC, names.REAL_QID, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32):
         properties.pop(name, None)
-    draft = half.draft
-    return RecordDraft(
+    return replace(
+        half.draft,
         topic=half.topic.encode(),
         queue_id=half.queue_id,
-        flag=draft.flag,
-        sys_flag=draft.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-        born_at_ms=draft.born_at_ms,
-        born_host=draft.born_host,
-        store_host=draft.store_host,
-        reconsume_times=draft.reconsume_times,
+        sys_flag=half.draft.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         prepared_transaction_offset=prepared_offset,
-        body=draft.body,
         properties=encode_properties(properties),
     )
 
@@ -212,19 +183,8 @@ def given_up_draft(half: HalfMessage) -> RecordDraft:
 
 
 def _half_draft(half: HalfMessage, topic: bytes, properties: Mapping[str, str]) -> RecordDraft:
-    draft = half.draft
-    return RecordDraft(
-        topic=topic,
-        queue_id=HALF_QUEUE,
-        flag=draft.flag,
-        sys_flag=draft.sys_flag,
-        born_at_ms=draft.born_at_ms,
-        born_host=draft.born_host,
-        store_host=draft.store_host,
-        reconsume_times=draft.reconsume_times,
-        prepared_transaction_offset=0,
-        body=draft.body,
-        properties=encode_properties(properties),
+    return replace(
+        half.draft, topic=topic, queue_id=HALF_QUEUE, properties=encode_properties(properties)
     )
 
 
