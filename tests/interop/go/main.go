@@ -160,6 +160,7 @@ func consume(namesrv, group, topic, tags string, model consumer.MessageModel, ex
 		}
 	}
 	fmt.Println("done true")
+	time.Sleep(500 * time.Millisecond) // what listeners just said is noted
 	check(client.Shutdown())
 }
 

@@ -148,6 +148,7 @@ public final class InteropClient {
         });
         consumer.start();
         System.out.println("done " + done.await(seconds, TimeUnit.SECONDS));
+        Thread.sleep(500); // what listeners just said is noted
         consumer.shutdown();
     }
 

@@ -57,6 +57,7 @@ async function consume(nameSrv, group, topic, tags, isBroadcast, expected, failu
   });
   await consumer.ready();
   console.log('done', await done);
+  await new Promise(resolve => setTimeout(resolve, 500)); // what listeners just said is noted
   await consumer.close();
 }
 
