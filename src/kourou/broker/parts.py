@@ -25,7 +25,6 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.queue_deletion import QueueDeletion
-from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.retention import Retention
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
@@ -95,7 +94,7 @@ class Parts:
         self.tables: Final = Tables(config, disk, runtime, store)
         self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, self.live)
         self.clients: Final = self._make_clients()
-        self.queue_locks: Final = QueueLocks()
+        self.queue_locks: Final = self.tables.locks.locks
         self.stats: Final = BrokerStats(config.cluster_name, steady_ms())
         self.commit: Final = GroupCommit(
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals

@@ -2,11 +2,11 @@
 
 An ordered consumer locks a queue before it pulls it and asks again every 20 s. A lock that was not
 asked for again for a minute is free: its holder died, or cannot reach the broker and has stopped by
-itself, as a client believes in its lock for half a minute. Locks are in memory only, and no client
-that leaves loses them by that: who closes properly unlocks, and of a broken connection nobody can
-tell whether the client behind it still runs.
+itself, as a client believes in its lock for half a minute. No client that leaves loses its locks by
+that: who closes properly unlocks, and of a broken connection nobody can tell whether the client
+behind it still runs. Nor does a broker that starts again forget them (`saved_locks`).
 
-Source: RebalanceLockManager.java, apache/rocketmq 5.5.0. One difference: what expired is forgotten.
+Source: RebalanceLockManager.java, apache/rocketmq 5.5.0. What expired is forgotten here.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class QueueLocks:
     Args:
         expiry_ms: how long a lock lasts after it was asked for.
         locks_max: how many there may be.
+
+    Attributes:
+        moves: counts the queues that got another holder, or none.
     """
 
     def __init__(self, expiry_ms: int = EXPIRY_MS, locks_max: int = LOCKS_MAX) -> None:
@@ -40,6 +43,7 @@ class QueueLocks:
         self._locks_max = locks_max
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
+        self.moves = 0
 
     def __len__(self) -> int:
         """Return how many are remembered, the expired ones that nobody looked at included."""
@@ -63,6 +67,8 @@ class QueueLocks:
                 self._count += 1
             elif held.client_id != client_id and not self._is_expired(held, now_ms):
                 continue
+            if held is None or held.client_id != client_id:
+                self.moves += 1
             locks[queue] = _Lock(client_id, now_ms)
             granted.append(queue)
         if not locks:
@@ -88,6 +94,14 @@ class QueueLocks:
         held = self._groups.get(group, {}).get(queue)
         return held.client_id if held is not None and not self._is_expired(held, now_ms) else None
 
+    def groups(self) -> list[str]:
+        """Return the groups that have locks, expired ones included."""
+        return list(self._groups)
+
+    def holders(self, group: str) -> list[tuple[MessageQueue, str]]:
+        """Return the group's locked queues and who holds them, those that expired included."""
+        return [(queue, held.client_id) for queue, held in self._groups.get(group, {}).items()]
+
     def is_any_held(self, group: str, now_ms: int) -> bool:
         """Return whether a client holds a queue of any topic: the group consumes in order."""
         locks = self._groups.get(group)
@@ -111,5 +125,6 @@ class QueueLocks:
     def _forget(self, group: str, count: int) -> None:
         """Note that so many locks of the group were removed."""
         self._count -= count
+        self.moves += count
         if not self._groups.get(group, True):
             del self._groups[group]

@@ -11,6 +11,8 @@ from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.broker.groups import Groups
+from kourou.broker.saved_locks import FILE_NAME as LOCKS_FILE
+from kourou.broker.saved_locks import SavedLocks, parse_locks
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics
@@ -23,6 +25,7 @@ from kourou.protocol.bodies import (
 )
 from kourou.protocol.consumer_filter_text import decode_consumer_filters
 from kourou.remoting.runtime import Runtime
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import MessageStore
 from kourou.store.state.config_file import ConfigFile
 
@@ -36,6 +39,7 @@ class Tables:
         modes: how groups read topics, where it was set.
         offsets: how far each group has come; none beyond what the log holds.
         filters: what groups want by properties; saved by itself, each 10 s.
+        locks: which client has which queue for itself.
     """
 
     def __init__(
@@ -83,6 +87,10 @@ class Tables:
             keep_dead_ms=config.filter_data_clean_time_span_ms,
         )
 
+        self.locks = SavedLocks(
+            ConfigFile(disk, LOCKS_FILE, parse_locks, restores=True), runtime.offload, steady_ms()
+        )
+
     async def persist(self) -> None:
         """Write the tables that changed; one that cannot be written does not keep the others.
 
@@ -90,7 +98,7 @@ class Tables:
             OSError: one or several could not be written, and are as they were; the first error.
         """
         errors = []
-        for table in (self.topics, self.groups, self.modes, self.offsets):
+        for table in (self.topics, self.groups, self.modes, self.offsets, self.locks):
             try:
                 await table.persist()
             except OSError as error:

@@ -28,7 +28,6 @@ from kourou.broker.pull import PullHandler
 from kourou.broker.pull_checks import PullChecks
 from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.queue_deletion import QueueDeletion
-from kourou.broker.queue_locks import QueueLocks
 from kourou.broker.retention import Retention
 from kourou.broker.retry import SendBackHandler
 from kourou.broker.statistics.stats import BrokerStats
@@ -176,7 +175,7 @@ class BrokerParts:
         self.groups = self.tables.groups
         self.offsets = self.tables.offsets
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
-        self.queue_locks = QueueLocks()
+        self.queue_locks = self.tables.locks.locks
         self.clients.on_emptied = self.tables.filters.unregister
         self.store.ask_bit_maps(FilterBitMaps(self.live, self.tables.filters, self.store))
         self._make_handlers()

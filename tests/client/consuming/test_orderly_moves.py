@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.message import MessageExt
 from kourou.testing.loop import run_virtual
@@ -165,21 +167,55 @@ def test_a_member_that_does_not_reach_the_broker_stops_before_another_begins() -
     run_virtual(main())
 
 
-def test_a_broker_that_restarts_forgets_locks_and_order_is_kept() -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_broker_that_starts_again_gives_no_queue_of_one_that_is_late_to_another(
+    is_killed: bool,
+) -> None:
+    async def main() -> None:
+        async def slow(_: MessageExt) -> None:
+            await asyncio.sleep(3)
+
+        async with recording(queues=2) as w:
+            rig = Ordered(w)
+            # It comes back long after the other, which then is the only member for the broker.
+            late = rig.consumer(slow, instance_name="a", pull_error_delay_ms=15_000)
+            other = rig.consumer(slow, instance_name="b")
+            async with late, other:
+                await w.send(*BODIES[:20])
+                await asyncio.sleep(10)
+                await (w.cluster.kill_broker() if is_killed else w.cluster.stop_broker())
+                await asyncio.sleep(3)
+                await w.cluster.restart_broker()
+                await asyncio.sleep(5)
+                assert topic_queues(other) == [1]
+                await w.send(*BODIES[20:])
+                await w.until(lambda: set(delivered(rig)) == set(BODIES), timeout_s=120)
+            assert [rig.owners[0], rig.owners[1]] == [[late.client_id], [other.client_id]]
+            assert Counter(delivered(rig)) == Counter(BODIES)
+            for bodies in rig.got.values():
+                assert bodies == sorted(bodies, key=int)
+
+    run_virtual(main())
+
+
+def test_a_member_that_died_with_its_broker_is_followed_a_minute_after_the_start() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             rig = Ordered(w)
-            first = rig.consumer(work, instance_name="a")
-            second = rig.consumer(work, instance_name="b")
-            async with first, second:
-                await w.send(*BODIES[:20])
+            doomed = rig.consumer(work, instance_name="a")
+            heir = rig.consumer(work, instance_name="b")
+            await doomed.start()
+            async with heir:
+                await w.until(lambda: topic_queues(heir) == [1], timeout_s=10)
+                await asyncio.sleep(6)  # who has what is saved every five seconds
+                doomed.abort()
                 await w.cluster.kill_broker()
-                await asyncio.sleep(3)
                 await w.cluster.restart_broker()
-                await w.send(*BODIES[20:])
+                await asyncio.sleep(50)
+                assert topic_queues(heir) == [1]
+                await w.until(lambda: topic_queues(heir) == [0, 1], timeout_s=35)
+                await w.send(*BODIES)
                 await w.until(lambda: set(delivered(rig)) == set(BODIES))
-            for bodies in rig.got.values():
-                assert sorted(set(bodies), key=int) == list(dict.fromkeys(bodies))
 
     run_virtual(main())
 
