@@ -12,13 +12,16 @@ from collections import Counter, defaultdict
 import pytest
 
 from kourou import (
+    AdminClient,
     Message,
     MessageExt,
+    MessageQueue,
     Producer,
     ProducerConfig,
     PushConsumer,
     TransactionProducer,
     TransactionState,
+    split_batch,
 )
 from kourou.errors import RemoteError, ReplyTimeoutError
 from tests.interop.ledger import make_topics, read_all
@@ -277,5 +280,60 @@ def test_members_that_let_the_broker_share_queues_out_get_each_message_once(
             range(24)
         )
         assert [len(inbox.messages) for inbox in inboxes] == [8, 8, 8]
+
+    asyncio.run(run())
+
+
+def test_many_messages_leave_in_parts_and_a_part_that_is_too_large_is_refused(
+    namesrv_addr: str,
+) -> None:
+    topic = name_of("Parts")
+
+    async def run() -> None:
+        await make_topics(namesrv_addr, topic, queues=1)
+        messages = [Message(topic, bytes(400 + n), keys=[f"key-{n}"]) for n in range(1_500)]
+        parts = split_batch(messages, 256 * 1024)
+        assert len(parts) > 5
+        config = ProducerConfig(max_message_size_bytes=12 << 20)
+        async with Producer("splitting", namesrv_addr, config=config) as producer:
+            offsets = []
+            for part in parts:
+                receipts = await producer.send_batch(part, timeout_ms=15_000)
+                offsets += [receipt.queue_offset for receipt in receipts]
+            assert offsets == list(range(1_500))
+            with pytest.raises(RemoteError):
+                await producer.send_batch([Message(topic, bytes(3 << 20))] * 2, timeout_ms=15_000)
+        stored = await read_all(namesrv_addr, topic)
+        assert [(message.keys, len(message.body)) for message in stored] == [
+            ([f"key-{n}"], 400 + n) for n in range(1_500)
+        ]
+
+    asyncio.run(run())
+
+
+def test_a_producer_keeps_to_the_queues_that_the_order_config_names(namesrv_addr: str) -> None:
+    topic = name_of("Strict")
+
+    async def run() -> None:
+        async with (
+            AdminClient(namesrv_addr) as admin,
+            Producer("strict", namesrv_addr) as producer,
+        ):
+            await admin.update_namesrv_config({"orderMessageEnable": "true"})
+            await admin.create_topic(topic, queues=4, order=True)
+            (broker,) = (await admin.cluster_info()).brokers
+            assert await admin.kv_get("ORDER_TOPIC_CONFIG", topic) == f"{broker}:4"
+            await admin.kv_put("ORDER_TOPIC_CONFIG", topic, f"{broker}:3")
+            assert (await admin.topic_route(topic)).order_topic_conf == f"{broker}:3"
+            queues = await producer.fetch_publish_message_queues(topic)
+            assert queues == [MessageQueue(topic, broker, number) for number in range(3)]
+            used = set()
+            for number in range(24):
+                message = Message(topic, b"x")
+                receipt = await producer.send(message, sharding_key=f"k-{number}")
+                used.add(receipt.queue.queue_id)
+            assert used == {0, 1, 2}
+            await admin.update_topic(topic, order=False)
+            assert (await admin.topic_route(topic)).order_topic_conf is None
 
     asyncio.run(run())
