@@ -29,21 +29,25 @@ from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import message_type
 from kourou.broker.send_answers import SendAnswers, region_properties
-from kourou.broker.send_checks import SendChecks
+from kourou.broker.send_checks import (
+    SendChecks,
+    check_has_body,
+    check_size,
+    send_header,
+    stored_properties,
+)
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.clock import Clock
 from kourou.errors import (
-    MessageIllegalError,
     ProtocolError,
     RemoteError,
-    RemoteSystemError,
     TransportError,
 )
 from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import encode_offset_msg_id
-from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -52,8 +56,6 @@ from kourou.protocol.command import request as command_of
 from kourou.protocol.headers_send import (
     ReplyMessageRequestHeader,
     SendHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
 from kourou.protocol.message_layout import RecordDraft
@@ -126,7 +128,7 @@ class ReplyHandler:
         """
         command = request.command
         try:
-            header = _header_of(command)
+            header = send_header(command)
             topic, properties = self._accept(command, header)
         except RemoteError as error:
             return self._answers.plain(command, error.code, error.remark)
@@ -137,17 +139,12 @@ class ReplyHandler:
         self, command: RemotingCommand, header: SendHeader
     ) -> tuple[TopicConfig, dict[str, str]]:
         """Return the topic of a reply that may be served, which may have to be made."""
-        if not command.body:
-            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        check_has_body(command.body)
         topic = self._checks.topic_of(header)
-        size_max = self._config.now.max_message_size_bytes
-        if len(command.body) > size_max:
-            raise _too_long("body", len(command.body), size_max)
+        check_size(command.body, self._config.now)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         properties |= self._region
-        size = len(encode_properties(properties))
-        if size > PROPERTIES_SIZE_MAX:
-            raise _too_long("properties", size, PROPERTIES_SIZE_MAX)
+        stored_properties(properties)  # or refuse them
         return topic, properties
 
     async def _serve(
@@ -277,16 +274,3 @@ class ReplyHandler:
 
     def _host(self, request: Request) -> Host:
         return self._store_host or request.connection.local_address
-
-
-def _header_of(command: RemotingCommand) -> SendHeader:
-    if command.code == RequestCode.SEND_REPLY_MESSAGE:
-        return command.header(SendMessageRequestHeader)
-    return command.header(SendMessageRequestHeaderV2)
-
-
-def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:
-    return MessageIllegalError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        f"the message is illegal: {what} of {size} bytes, limit {limit}",
-    )

@@ -42,10 +42,14 @@ from kourou.broker.send_checks import (
     check_batch,
     check_batch_topic,
     check_half,
+    check_has_body,
     check_inner_batch,
     check_served,
+    check_size,
     is_half,
     is_redriven,
+    send_header,
+    stored_properties,
 )
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.scheduling import TimerSends
@@ -54,22 +58,18 @@ from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_messages import place_half
 from kourou.clock import Clock
 from kourou.errors import (
-    MessageIllegalError,
     RemoteError,
-    RemoteSystemError,
 )
 from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds, encode_offset_msg_id
-from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.properties import decode_properties
 from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import (
     SendHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
 from kourou.protocol.message_batch import BatchItem, decode_batch
@@ -188,9 +188,8 @@ class SendHandlers:
 
     def _accept(self, command: RemotingCommand) -> _Send:
         """Return what the request asks for; nothing is made or stored here."""
-        header = _header_of(command)
-        if not command.body:
-            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        header = send_header(command)
+        check_has_body(command.body)
         topic = self._checks.topic_of(header)
         queue_id = header.queue_id
         if queue_id < 0:
@@ -198,7 +197,7 @@ class SendHandlers:
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
             check_batch_topic(topic)
-            self._check_size(command.body)
+            check_size(command.body, self._config.now)
             items = decode_batch(command.body)
             check_batch(header, items)
             if has_batch_queues(topic) and names.UNIQ_KEY in properties:
@@ -217,7 +216,7 @@ class SendHandlers:
         is_part = is_half(header, properties)
         if is_part:
             check_half(self._config.now)
-        self._check_size(command.body)
+        check_size(command.body, self._config.now)
         queue_id = queue_by_priority(properties, topic, queue_id)
         properties.pop(names.POP_CK, None)
         self._add_unique_key(properties)
@@ -325,9 +324,7 @@ class SendHandlers:
             if has_timer(properties):
                 now_ms = self._clock.now_ms()
                 placement = self._timers.place(name, send.queue_id, properties, now_ms)
-        text = encode_properties(send.properties)
-        if len(text) > PROPERTIES_SIZE_MAX:
-            raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
+        text = stored_properties(send.properties)
         single = draft(placement, flag=send.header.flag, body=request.command.body, properties=text)
         if send.is_inner:
             single.sys_flag |= INNER_BATCH | NEED_UNWRAP
@@ -347,17 +344,6 @@ class SendHandlers:
     def _add_unique_key(self, properties: dict[str, str]) -> None:
         if names.UNIQ_KEY not in properties:
             properties[names.UNIQ_KEY] = self._unique_ids.next(self._clock.now_ms())
-
-    def _check_size(self, body: bytes) -> None:
-        size_max = self._config.now.max_message_size_bytes
-        if len(body) > size_max:
-            raise _too_long("body", len(body), size_max)
-
-
-def _header_of(command: RemotingCommand) -> SendHeader:
-    if command.code == RequestCode.SEND_MESSAGE:
-        return command.header(SendMessageRequestHeader)
-    return command.header(SendMessageRequestHeaderV2)
 
 
 def _draft(
@@ -382,11 +368,4 @@ def _draft(
         prepared_transaction_offset=0,
         body=body,
         properties=properties,
-    )
-
-
-def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:
-    return MessageIllegalError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        f"the message is illegal: {what} of {size} bytes, limit {limit}",
     )

@@ -38,11 +38,12 @@ from kourou.errors import (
     InvalidTopicError,
     MessageIllegalError,
     NoPermissionError,
+    RemoteSystemError,
     TopicNotFoundError,
 )
 from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
-from kourou.model.properties import decode_properties
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_MASK
 from kourou.model.topic import (
     NOT_ALLOWED_SEND_TOPICS,
@@ -51,13 +52,62 @@ from kourou.model.topic import (
     check_topic,
     is_retry_topic,
 )
-from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
-from kourou.protocol.headers_send import SendHeader
+from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_send import (
+    SendHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from kourou.protocol.message_batch import BatchItem
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
+_LONG_HEADERS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
+
+
+def send_header(command: RemotingCommand) -> SendHeader:
+    """Return the header of a send or a reply, in whichever of the two forms it came.
+
+    Raises:
+        MalformedHeaderError: a field is missing or has a bad value.
+    """
+    if command.code in _LONG_HEADERS:
+        return command.header(SendMessageRequestHeader)
+    return command.header(SendMessageRequestHeaderV2)
+
+
+def check_has_body(body: bytes) -> None:
+    """Refuse a message without a body.
+
+    Raises:
+        RemoteSystemError: it has none.
+    """
+    if not body:
+        raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+
+
+def check_size(body: bytes, config: BrokerConfig) -> None:
+    """Refuse a body that is too long.
+
+    Raises:
+        MessageIllegalError: it is longer than `max_message_size_bytes`.
+    """
+    if len(body) > config.max_message_size_bytes:
+        raise _too_long("body", len(body), config.max_message_size_bytes)
+
+
+def stored_properties(properties: Mapping[str, str]) -> bytes:
+    """Return the properties as they are stored.
+
+    Raises:
+        MessageIllegalError: they are too long for a record.
+    """
+    text = encode_properties(properties)
+    if len(text) > PROPERTIES_SIZE_MAX:
+        raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
+    return text
 
 
 class SendChecks:
@@ -281,3 +331,10 @@ def _check_name(name: str) -> None:
 
 def _illegal(reason: str) -> MessageIllegalError:
     return MessageIllegalError(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:
+    return MessageIllegalError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message is illegal: {what} of {size} bytes, limit {limit}",
+    )
