@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 MODULE_LINES_MAX = 400
 HAND_INLINED = "fast_send.py"  # one loop, for its speed; nothing else may be so long
+ONE_TREE = "errors.py"  # answers become errors by their codes: all classes must be known at once
 FUNCTION_LINES_MAX = 50
 HOMELESS = {"base", "common", "helpers", "impl", "manager", "misc", "service", "util", "utils"}
 LEFTOVERS = ("FIXME", "TO" + "DO", "XX" + "X ")
@@ -34,10 +35,11 @@ def test_module_is_tidy(path: Path) -> None:
 
     assert ast.get_docstring(tree), "the first line says what the module is for"
     assert not HOMELESS & set(path.stem.split("_")), "name the concept, not the drawer"
-    assert path.name == "errors.py" or text.count("\n") <= MODULE_LINES_MAX, "split by concept"
+    is_long = text.count("\n") > MODULE_LINES_MAX
+    assert not is_long or path.name in (HAND_INLINED, ONE_TREE), "split by concept"
     too_long = [f.name for f in functions if body_lines(f) > FUNCTION_LINES_MAX]
     assert not too_long or path.name == HAND_INLINED, "too long"
-    assert not errors or path.name == "errors.py" or "testing" in path.parts, errors
+    assert not errors or path.name == ONE_TREE or "testing" in path.parts, errors
     assert not [word for word in LEFTOVERS if word in text], "leftover marker"
 
 
