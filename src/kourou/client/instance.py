@@ -340,7 +340,8 @@ class ClientInstance:
                 self.pool, address, data, timeout_s=self.request_timeout_s
             )
         except KourouError as error:
-            level = logging.DEBUG if address in self._deaf else logging.WARNING
+            is_told = address in self._deaf or self.is_closed
+            level = logging.DEBUG if is_told else logging.WARNING
             self._deaf.add(address)
             log.log(level, "heartbeat.failed broker=%s reason=%s", address, error)
             return False

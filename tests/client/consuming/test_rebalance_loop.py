@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -99,3 +100,20 @@ def test_strategies_share_out_what_a_topic_gains_and_loses(allocation: str) -> N
                     await w.until(lambda wanted=wanted: owned() == wanted, timeout_s=75)  # type: ignore[misc]
 
     run_virtual(main())
+
+
+def test_a_consumer_that_is_closed_while_it_joins_its_group_warns_of_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        for delay_ms in range(24):
+            async with recording() as w:
+                consumer = w.consumer()
+                start = asyncio.create_task(consumer.start())
+                await asyncio.sleep(delay_ms / 1000)
+                await consumer.close()
+                await asyncio.gather(start, return_exceptions=True)
+
+    with caplog.at_level(logging.WARNING, logger="kourou.client"):
+        run_virtual(main())
+    assert caplog.messages == []

@@ -182,7 +182,8 @@ class RebalanceLoop:
                 self._failures.pop(topic, None)
             except KourouError as error:
                 is_settled = False
-                self._log_failure(topic, error)
+                if not self._is_stopped:
+                    self._log_failure(topic, error)
             except Exception:
                 # The loop must outlive its worst pass: without it nothing would be consumed.
                 is_settled = False
