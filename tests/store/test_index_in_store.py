@@ -15,6 +15,7 @@ from kourou.store.message_store import MessageStore
 from kourou.store.paths import ABORT, INDEX
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.tools.check_index import check_index
+from kourou.store.tools.rebuild import rebuild
 from tests.store.rig import CONFIG, Rig, delete_topic, draft
 
 LONG_MAX = 2**63 - 1
@@ -171,3 +172,35 @@ def test_a_read_only_store_leaves_its_index_alone() -> None:
     rig.store.set_read_only("a test says so")
     assert rig.store.index_step() is IndexStep.IDLE
     assert found(rig, "a") == 1
+
+
+@pytest.mark.parametrize("damage", ["none", "lost", "zeroed"])
+def test_queries_find_the_same_after_the_index_was_made_again(damage: str) -> None:
+    rig = Rig()
+    for number in range(40):
+        properties = {"KEYS": f"k-{number % 7} all", "UNIQ_KEY": f"u-{number}", "TAGS": "a"}
+        rig.store.append(draft(b"%d" % number, properties=properties), rig.now_ms)
+        rig.now_ms += 500
+    rig.commit()
+    follow(rig.store)
+    queries = [
+        KeyQuery("T", key, kind, 64, begin_ms, end_ms)
+        for key, kind in (
+            ("k-3", KeyKind.KEY), ("all", KeyKind.KEY), ("u-17", KeyKind.UNIQUE_ID),
+            ("a", KeyKind.TAG), ("k-9", KeyKind.KEY),
+        )
+        for begin_ms, end_ms in ((0, LONG_MAX), (rig.now_ms - 9_000, rig.now_ms - 4_000))
+    ]  # fmt: skip
+    before = [rig.store.find_messages(query).records for query in queries]
+    assert [len(records) for records in before] == [6, 2, 40, 11, 1, 0, 40, 11, 0, 0]
+    rig.store.close(rig.now_ms)
+    for name in rig.disk.list(INDEX) if damage != "none" else []:
+        if damage == "lost":
+            rig.disk.unlink(f"{INDEX}/{name}")
+        else:
+            rig.disk.write(f"{INDEX}/{name}", 40, [bytes(800)])
+
+    rebuild(rig.disk, rig.now_ms, pid=1)
+
+    rig.open()
+    assert [rig.store.find_messages(query).records for query in queries] == before
