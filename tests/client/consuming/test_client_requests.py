@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kourou.client.consuming.consumer import Consumer
+from kourou.client.consuming.ordered_calls import OrderlyContext
 from kourou.client.consuming.redelivery import DeadLetter, RetryLater
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -30,6 +31,7 @@ from kourou.protocol.headers_admin_offsets import (
 from kourou.remoting.connection import Connection
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
+from tests.client.consuming.ordered_rig import Ordered
 
 QUEUE = MessageQueue(TOPIC, "broker-0", 0)
 GROUP = "consumers"
@@ -171,6 +173,80 @@ def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
             assert w.deliveries[-1].broker_name == "broker-0"
             await asyncio.sleep(30)
             assert w.got == [b"0"] * 5, "what failed was not given back"
+
+    run_virtual(main())
+
+
+def test_an_ordered_listener_consumes_directly_beside_its_queue() -> None:
+    async def main() -> None:
+        errors: list[Exception | None] = []
+        got: list[bytes] = []
+
+        async def listen(message: MessageExt) -> None:
+            got.append(message.body)
+            if errors and (error := errors.pop(0)) is not None:
+                raise error
+
+        async with recording(queues=1) as w:
+            await w.send(b"0", b"1", b"2")
+            consumer = Ordered(w).bare()
+            consumer.listen_orderly(listen)
+            async with consumer, w.cluster.admin() as admin:
+                await w.until(lambda: len(got) == 3)
+                async with w.cluster.pull_consumer() as reader:
+                    [_, message, _] = (await reader.pull(QUEUE, 0)).messages
+
+                async def consume(error: Exception | None) -> ConsumeResult:
+                    errors.append(error)
+                    told = await admin.consume_directly(
+                        GROUP, consumer.client_id, message.offset_msg_id
+                    )
+                    assert (told.order, told.auto_commit) == (True, True)
+                    assert told.remark == (None if error is None else repr(error))
+                    return told.consume_result
+
+                assert await consume(None) is ConsumeResult.SUCCESS
+                assert await consume(ValueError("not now")) is ConsumeResult.THROW_EXCEPTION
+                assert await consume(RetryLater("busy")) is ConsumeResult.LATER
+                assert await consume(DeadLetter("never")) is ConsumeResult.LATER
+                await asyncio.sleep(30)
+                assert got[3:] == [b"1"] * 4, "what failed comes no more"
+            assert await w.committed() == 3
+
+    run_virtual(main())
+
+
+def test_one_that_commits_by_itself_says_what_it_would_have_done() -> None:
+    async def main() -> None:
+        got: list[bytes] = []
+
+        async with recording(queues=1) as w:
+            await w.send(b"0", b"1")
+            consumer = Ordered(w).bare()
+
+            @consumer.listen_orderly_and_commit
+            async def listen(messages: list[MessageExt], context: OrderlyContext) -> None:
+                assert context.queue == QUEUE
+                got.extend(message.body for message in messages)
+                if len(got) == 3:
+                    context.commit()
+                elif len(got) == 4:
+                    context.rollback()
+
+            async with consumer, w.cluster.admin() as admin:
+                await w.until(lambda: len(got) == 2)
+                async with w.cluster.pull_consumer() as reader:
+                    [message, _] = (await reader.pull(QUEUE, 0)).messages
+                results = []
+                for _ in range(3):
+                    told = await admin.consume_directly(
+                        GROUP, consumer.client_id, message.offset_msg_id
+                    )
+                    assert (told.order, told.auto_commit) == (True, False)
+                    results.append(told.consume_result)
+            assert results == [ConsumeResult.COMMIT, ConsumeResult.ROLLBACK, ConsumeResult.SUCCESS]
+            assert got == [b"0", b"1", b"0", b"0", b"0"], "its queue was neither rolled back"
+            assert await w.committed() == 0, "nor committed"
 
     run_virtual(main())
 
