@@ -59,6 +59,7 @@ def test_what_clients_do_shows_in_the_metrics_of_the_broker() -> None:
         assert numbers(read, "broker_permission", node_type="broker") == [6]
         assert numbers(read, "topic_number")[0] > 10
         assert numbers(read, "storage_flush_behind_bytes") == [0]
+        assert numbers(read, "half_messages") == []
         (sizes,) = [family for family in read if family.name == "rocketmq_message_size"]
         (distribution,) = sizes.samples
         assert isinstance(distribution, Distribution)

@@ -4,7 +4,7 @@ Read on the event loop, now and then, a part in each turn: 5,000 topics of 8 que
 second in all. What is read is frozen and may cross threads. Which series there are is bounded by
 what `BrokerStats` keeps: topics, groups and their queues.
 
-Left out because what they measure is not built: transactions, pop; and
+Left out because what they measure is not built: pop; and
 rocketmq_rpc_latency, which would cost each request more than it tells. Java lacks
 rocketmq_storage_index_behind_bytes: there the index is part of the dispatch.
 
@@ -25,6 +25,7 @@ from kourou.broker.message_type import NORMAL
 from kourou.broker.parts import Parts
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.timer_readings import timer_families
+from kourou.broker.transactions.transaction_readings import transaction_families
 from kourou.metrics import Distribution, Family, Kind, Sample
 from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_group, is_system_topic
 from kourou.protocol.codes import LanguageCode
@@ -63,6 +64,7 @@ async def read_metrics(parts: Parts) -> list[Family]:
         *await _lags(parts, base),
         *_storage(parts, base),
         *timer_families(parts.timers, base),
+        *transaction_families(parts.transactions.counts, base),
     ]  # fmt: skip
 
 

@@ -23,9 +23,11 @@ from typing import Final
 
 from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.clients import Clients, Peer
-from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.message_type import TRANSACTION
+from kourou.broker.put import PutResult
 from kourou.broker.retry_topics import SavedTopics
+from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.check_rules import CheckLimits, Verdict, verdict_on
 from kourou.broker.transactions.half_messages import (
     HALF_QUEUE,
@@ -34,10 +36,7 @@ from kourou.broker.transactions.half_messages import (
     read_half,
     renewed_draft,
 )
-from kourou.broker.transactions.ledger import Ledger, State
-from kourou.broker.transactions.op_log import OpLog
-from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.clock import Clock
+from kourou.broker.transactions.ledger import State
 from kourou.errors import CorruptRecordError, KourouError, MalformedMessageError
 from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TopicConfig
@@ -68,42 +67,35 @@ class Checking:
 
     def __init__(
         self,
+        books: Books,
         *,
         config: LiveConfig,
         topics: SavedTopics,
         store: MessageStore,
         reads: CheckedReads,
-        commit: GroupCommit,
         clients: Clients,
-        ledger: Ledger,
-        op_log: OpLog,
-        counts: TransactionCounts,
-        clock: Clock,
     ) -> None:
-        """Ask about what `ledger` knows as open.
+        """Ask about what is open.
 
         Args:
+            books: say what that is, and are told what was stored again, and what was given up.
             config: the times of the rules.
             topics: get the topic of what is given up.
             store: says how far the half queue goes.
             reads: read the half messages.
-            commit: stores them again.
             clients: who is asked.
-            ledger: told what was stored again, and what was given up.
-            op_log: told the same.
-            counts: told the same.
-            clock: the store time.
         """
         self._config = config
         self._topics = topics
         self._store = store
         self._reads = reads
-        self._commit = commit
         self._clients = clients
-        self._ledger = ledger
-        self._op_log = op_log
-        self._counts = counts
-        self._clock = clock
+        self._ledger = books.ledger
+        self._op_log = books.op_log
+        self._counts = books.counts
+        self._commit = books.commit
+        self._stats = books.stats
+        self._clock = books.clock
         self._turn = 0
         self._is_stuck = False
 
@@ -221,14 +213,20 @@ class Checking:
 
         def done(result: PutResult) -> None:
             if result.appended:
-                then(result.appended[0])
+                stored = result.appended[0]
+                took_ms = self._clock.now_ms() - now_ms
+                self._stats.on_put(
+                    stored.topic, stored.queue_id, TRANSACTION, 1, stored.size, took_ms
+                )
+                then(stored)
             else:
                 log.warning("transaction_check.put_refused reason=%s", result.reason)
                 self._ledger.settle(half.queue_offset, State.OPEN)
             if not future.done():
                 future.set_result(bool(result.appended))
 
-        self._commit.put([draft], self._clock.now_ms(), done)
+        now_ms = self._clock.now_ms()
+        self._commit.put([draft], now_ms, done)
         return future
 
     async def _ensure_topic(self) -> None:
@@ -256,7 +254,7 @@ class Checking:
                 half.unique_key,
             )  # fmt: skip
             return
-        self._counts.checks += 1
+        self._counts.checks[half.topic] += 1
         try:
             peer.send(check_request(half, draft, stored, self._config.now.broker_name))
         except KourouError as error:

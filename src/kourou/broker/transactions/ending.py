@@ -25,17 +25,13 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
-from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.group_commit import PutResult, PutStatus
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import TRANSACTION
 from kourou.broker.put import Done
-from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
-from kourou.broker.transactions.halves import Halves
-from kourou.broker.transactions.ledger import Ledger, State
-from kourou.broker.transactions.op_log import OpLog
-from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.clock import Clock
+from kourou.broker.transactions.ledger import State
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
@@ -62,44 +58,24 @@ Reply = Callable[[RemotingCommand], None]
 class Endings:
     """Serves the request."""
 
-    def __init__(
-        self,
-        *,
-        config: LiveConfig,
-        halves: Halves,
-        ledger: Ledger,
-        op_log: OpLog,
-        counts: TransactionCounts,
-        commit: GroupCommit,
-        stats: BrokerStats,
-        later: LaterReplies,
-        clock: Clock,
-        caught_up: asyncio.Event,
-    ) -> None:
-        """End what `ledger` knows as open.
+    def __init__(self, books: Books, config: LiveConfig, later: LaterReplies) -> None:
+        """End what is open.
 
         Args:
+            books: asked, and told.
             config: the immunity time of those that have none of their own.
-            halves: where the half messages are.
-            ledger: asked, and told.
-            op_log: told.
-            counts: told.
-            commit: stores the messages.
-            stats: counts them.
             later: runs the requests that must wait: for a read, or for another end.
-            clock: the store time.
-            caught_up: set once the ledger knows of all that came before the start.
         """
         self._config = config
-        self._halves = halves
-        self._ledger = ledger
-        self._op_log = op_log
-        self._counts = counts
-        self._commit = commit
-        self._stats = stats
         self._later = later
-        self._clock = clock
-        self._caught_up = caught_up
+        self._halves = books.halves
+        self._ledger = books.ledger
+        self._op_log = books.op_log
+        self._counts = books.counts
+        self._commit = books.commit
+        self._stats = books.stats
+        self._clock = books.clock
+        self._caught_up = books.caught_up
         self._refusals = LogRate()
         self.in_flight: dict[int, list[int]] = {}
         """Commits that are being stored: the current record, and what the op entry will name."""

@@ -11,7 +11,6 @@ commits that come between them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 from collections import Counter
@@ -22,14 +21,11 @@ import msgspec
 
 from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.message_type import TRANSACTION
-from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage
-from kourou.broker.transactions.halves import Halves, KeptHalf
-from kourou.broker.transactions.ledger import Ledger, State
-from kourou.broker.transactions.op_log import OpLog
+from kourou.broker.transactions.halves import KeptHalf
+from kourou.broker.transactions.ledger import State
 from kourou.broker.transactions.plain_halves import PlainHalf, committed_record
-from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.clock import Clock
 from kourou.remoting.connection import Connection
 from kourou.store.message_store import Appended, MessageStore, SealedRun
 
@@ -171,31 +167,26 @@ class FastEnd:
 
     def __init__(
         self,
-        *,
-        halves: Halves,
-        ledger: Ledger,
-        op_log: OpLog,
-        counts: TransactionCounts,
+        books: Books,
         store: MessageStore,
-        commit: GroupCommit,
-        stats: BrokerStats,
-        clock: Clock,
-        caught_up: asyncio.Event,
         ordinary: Callable[[HalfMessage, Connection], None],
     ) -> None:
         """Serve what `kourou.broker.transactions.ending.Endings` would serve in the same way.
 
-        Beside its arguments, `ordinary` commits an open transaction by way of it.
+        Args:
+            books: asked, and told.
+            store: gets the messages, before the group commit writes them.
+            ordinary: commits an open transaction by way of the other handler.
         """
-        self._halves = halves
-        self._ledger = ledger
-        self._op_log = op_log
-        self._counts = counts
+        self._halves = books.halves
+        self._ledger = books.ledger
+        self._op_log = books.op_log
+        self._counts = books.counts
+        self._commit = books.commit
+        self._stats = books.stats
+        self._clock = books.clock
+        self._caught_up = books.caught_up
         self._store = store
-        self._commit = commit
-        self._stats = stats
-        self._clock = clock
-        self._caught_up = caught_up
         self._ordinary = ordinary
         self._kept: list[_Commit] = []
         self.in_flight: set[int] = set()

@@ -13,13 +13,11 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from kourou.broker.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.message_type import TRANSACTION
+from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, renewed_draft, resumed_draft
-from kourou.broker.transactions.halves import Halves
-from kourou.broker.transactions.ledger import Ledger, State
-from kourou.broker.transactions.op_log import OpLog
-from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.clock import Clock
+from kourou.broker.transactions.ledger import State
 from kourou.errors import InvalidMessageError, InvalidParameterError, RemoteSystemError
 from kourou.model import properties as names
 from kourou.model.msgid import decode_offset_msg_id
@@ -36,27 +34,17 @@ _HALF: Final = TRANS_HALF_TOPIC.encode()
 class Resuming:
     """Serves the request."""
 
-    def __init__(
-        self,
-        *,
-        halves: Halves,
-        ledger: Ledger,
-        op_log: OpLog,
-        counts: TransactionCounts,
-        commit: GroupCommit,
-        later: LaterReplies,
-        clock: Clock,
-        caught_up: asyncio.Event,
-    ) -> None:
-        """Store half messages again by way of `commit`; the others are those of `Endings`."""
-        self._halves = halves
-        self._ledger = ledger
-        self._op_log = op_log
-        self._counts = counts
-        self._commit = commit
+    def __init__(self, books: Books, later: LaterReplies) -> None:
+        """Note in `books` what is resumed; `later` runs the requests."""
         self._later = later
-        self._clock = clock
-        self._caught_up = caught_up
+        self._halves = books.halves
+        self._ledger = books.ledger
+        self._op_log = books.op_log
+        self._counts = books.counts
+        self._commit = books.commit
+        self._stats = books.stats
+        self._clock = books.clock
+        self._caught_up = books.caught_up
 
     def on_resume_check_half_message(self, request: Request) -> None:
         """Serve 323.
@@ -122,6 +110,10 @@ class Resuming:
         def done(result: PutResult) -> None:
             if result.appended:
                 stored = result.appended[0]
+                took_ms = self._clock.now_ms() - now_ms
+                self._stats.on_put(
+                    stored.topic, stored.queue_id, TRANSACTION, 1, stored.size, took_ms
+                )
                 if current is not None:
                     place = (stored.queue_offset, stored.physical_offset)
                     ledger.moved(current, half.first_offset, place)
@@ -137,5 +129,6 @@ class Resuming:
         if current is not None and state is not None:
             ledger.begin(current)
         draft = resumed_draft(half) if current is None else renewed_draft(half, 0)
-        self._commit.put([draft], self._clock.now_ms(), done)
+        now_ms = self._clock.now_ms()
+        self._commit.put([draft], now_ms, done)
         return future

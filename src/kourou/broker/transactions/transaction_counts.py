@@ -8,6 +8,7 @@ Source: TransactionMetrics.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Final
 
@@ -28,8 +29,8 @@ class TransactionCounts:
     """Open half messages by the topic that they are for, and ends since the start.
 
     Attributes:
-        ends: how many were committed, rolled back and given up since the start.
-        checks: how often producers were asked, since the start.
+        ends: how many were committed, rolled back and given up since the start, by topic.
+        checks: how often producers were asked since the start, by topic.
     """
 
     def __init__(self, file: SavedFile, offload: Offload, clock: Clock) -> None:
@@ -44,8 +45,8 @@ class TransactionCounts:
         )
         self._clock = clock
         self._saver = ConfigSaver(file, self._take, offload)
-        self.ends: dict[State, int] = dict.fromkeys(_ENDS, 0)
-        self.checks = 0
+        self.ends: dict[State, Counter[str]] = {how: Counter() for how in _ENDS}
+        self.checks: Counter[str] = Counter()
 
     def of(self, topic: str) -> int:
         """Return how many half messages for the topic are open."""
@@ -64,7 +65,7 @@ class TransactionCounts:
 
     def ended(self, topic: str, how: State, count: int = 1, *, open_before: int) -> None:
         """Count ends of half messages for the topic, so many of which were open before."""
-        self.ends[how] += count
+        self.ends[how][topic] += count
         if open_before:
             self.add(topic, -open_before)
 
@@ -82,6 +83,8 @@ class TransactionCounts:
         for topic in [name for name, (count, _) in self._open.items() if not count]:
             if topic not in topics:
                 del self._open[topic]
+                for counted in (*self.ends.values(), self.checks):
+                    del counted[topic]
                 self._saver.changed()
 
     async def persist(self) -> bool:

@@ -30,6 +30,7 @@ from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
+from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.catching_up import CatchingUp
 from kourou.broker.transactions.checking import Checking
 from kourou.broker.transactions.ending import Endings
@@ -98,81 +99,39 @@ class Transactions:
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
-        self._config = config
         self._tables = tables
         self._store = store
-        self._commit = commit
         self._reads = reads
-        self._clients = clients
-        self._stats = stats
-        self._later = later
         self._runtime = runtime
         self._caught_up = asyncio.Event()
         self._op_offset = self._progress(TRANS_OP_HALF_TOPIC)
         self._ledger = Ledger(self._progress(TRANS_HALF_TOPIC))
         self._ops = OpEntries(self._op_offset)
         self.counts = TransactionCounts(file, runtime.offload, runtime.clock)
-        self._halves = Halves(store, runtime.offload)
         self._op_log = OpLog(config, commit, runtime.clock, host, self._on_op_stored)
-        self._endings = self._make_endings()
-        self.fast_end: Final = self._make_fast_end()
-        self._resuming = self._make_resuming()
-        self._checking = self._make_checking()
+        self._halves = Halves(store, runtime.offload)
+        books = Books(
+            halves=self._halves,
+            ledger=self._ledger,
+            op_log=self._op_log,
+            counts=self.counts,
+            commit=commit,
+            stats=stats,
+            clock=runtime.clock,
+            caught_up=self._caught_up,
+        )
+        self._endings = Endings(books, config, later)
+        self.fast_end: Final = FastEnd(books, store, self._endings.commit)
+        self._resuming = Resuming(books, later)
+        self._checking = Checking(
+            books,
+            config=config,
+            topics=tables.topics,
+            store=store,
+            reads=reads,
+            clients=clients,
+        )
         self._task: asyncio.Task[None] | None = None
-
-    def _make_endings(self) -> Endings:
-        return Endings(
-            config=self._config,
-            halves=self._halves,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            commit=self._commit,
-            stats=self._stats,
-            later=self._later,
-            clock=self._runtime.clock,
-            caught_up=self._caught_up,
-        )
-
-    def _make_fast_end(self) -> FastEnd:
-        return FastEnd(
-            halves=self._halves,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            store=self._store,
-            commit=self._commit,
-            stats=self._stats,
-            clock=self._runtime.clock,
-            caught_up=self._caught_up,
-            ordinary=self._endings.commit,
-        )
-
-    def _make_resuming(self) -> Resuming:
-        return Resuming(
-            halves=self._halves,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            commit=self._commit,
-            later=self._later,
-            clock=self._runtime.clock,
-            caught_up=self._caught_up,
-        )
-
-    def _make_checking(self) -> Checking:
-        return Checking(
-            config=self._config,
-            topics=self._tables.topics,
-            store=self._store,
-            reads=self._reads,
-            commit=self._commit,
-            clients=self._clients,
-            ledger=self._ledger,
-            op_log=self._op_log,
-            counts=self.counts,
-            clock=self._runtime.clock,
-        )
 
     @property
     def is_caught_up(self) -> bool:
