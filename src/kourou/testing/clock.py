@@ -32,3 +32,7 @@ class LoopClock:
     def now_ms(self) -> int:
         # The loop adds up floats; a timer set for 300 ms must not see 299.
         return self._epoch_ms + int(asyncio.get_running_loop().time() * 1000 + 1e-3)
+
+    def step(self, ms: int) -> None:
+        """Set the clock by `ms` milliseconds, back if negative, as a time server may."""
+        self._epoch_ms += ms

@@ -174,6 +174,20 @@ def test_a_slot_is_never_past_what_is_read_nor_where_another_second_is_yet(
     assert 0 <= choice.second - read_at_ms // 1000 < SLOTS
     assert choice.second * 1000 <= max(out_at_ms, read_at_ms)
     assert choice.is_roll or choice.second * 1000 == out_at_ms
+    assert choice.roll_at_ms == (choice.second * 1000 if choice.is_roll else 0)
+
+
+@given(st.integers(0, 4_000 * 86_400), st.integers(0, 400 * 86_400), st.integers(2, 600_000))
+def test_where_the_clock_was_set_back_nothing_is_rolled_after_its_time(
+    ahead_s: int, wait_s: int, window_s: int
+) -> None:
+    read_at_ms, out_at_ms = NOW_MS + ahead_s * 1000, NOW_MS + wait_s * 1000
+    choice = choose_slot(out_at_ms, NOW_MS, read_at_ms, window_s * 1000)
+    assert read_at_ms // 1000 <= choice.second < read_at_ms // 1000 + SLOTS
+    assert choice.is_roll == (wait_s >= window_s)
+    assert choice.roll_at_ms <= out_at_ms
+    if choice.second > read_at_ms // 1000:
+        assert choice.second * 1000 <= out_at_ms
 
 
 @given(st.binary(max_size=300))

@@ -61,8 +61,8 @@ def due_of(number: int) -> int:
 
 def unit_due_ms(unit: TimerUnit) -> int:
     """Return when the message of a unit is due: at the end of its second if Java wrote it."""
-    if unit.is_roll:
-        return unit.second * 1000
+    if unit.is_roll:  # where the clock was set back, it may be before its slot
+        return min(unit.due_at_ms or unit.second * 1000, unit.second * 1000)
     return unit.due_at_ms or (unit.second + 1) * 1000
 
 

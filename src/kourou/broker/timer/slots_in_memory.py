@@ -60,12 +60,14 @@ class SlotsInMemory:
         self._wake = wake
         self.by_second: dict[int, NearSlot] = {}
         self._recalled: dict[RecallKey, int] = {}  # -> the second until which it is kept
-        self._kept_from = 0
+        self._kept_from = self._read_second = 0
         self._loads: set[asyncio.Task[None]] = set()
 
     def load(self, files: TimerFiles, now_ms: int) -> None:
         """Begin to read the slots that come next."""
-        before = now_ms // PRECISION_MS + NEAR_SLOTS
+        # What is due before the slot that is read now waits there: the clock was set back.
+        self._read_second = files.read_at_ms // PRECISION_MS
+        before = self._near_end(now_ms)
         for second in files.wheel.next_seconds(before, NEAR_SLOTS):
             slot = files.wheel.slot(second)
             if second in self.by_second or slot is None:
@@ -76,6 +78,10 @@ class SlotsInMemory:
             task = asyncio.get_running_loop().create_task(self._fill(files, near, slot.last))
             self._loads.add(task)
             task.add_done_callback(self._loads.discard)
+
+    def _near_end(self, now_ms: int) -> int:
+        """Return the first second whose slot is not to be in memory yet."""
+        return max(now_ms // PRECISION_MS, self._read_second) + NEAR_SLOTS
 
     def end(self) -> None:
         """Read no more."""
@@ -117,7 +123,7 @@ class SlotsInMemory:
         """
         near = self.by_second.get(second)
         has_room = is_new and len(self.by_second) < NEAR_SLOTS
-        if has_room and second < self._clock.now_ms() // PRECISION_MS + NEAR_SLOTS:
+        if has_room and second < self._near_end(self._clock.now_ms()):
             near = self.by_second[second] = NearSlot(second)
         if near is None:
             return  # it is read with its slot
@@ -148,7 +154,8 @@ class SlotsInMemory:
         """Note at once that a message is taken back; `at_ms` is a time of its second."""
         now_ms = self._clock.now_ms()
         if at_ms - now_ms < _STORED_WITHIN_MS:  # later on it is read with its slot
-            self._recalled[key] = max(at_ms, now_ms) // PRECISION_MS + 1
+            second = max(max(at_ms, now_ms) // PRECISION_MS, self._read_second)
+            self._recalled[key] = second + 1
 
     def recall_failed(self, key: RecallKey) -> None:
         """Forget that: it could not be stored."""

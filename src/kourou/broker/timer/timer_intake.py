@@ -131,7 +131,7 @@ class TimerIntake:
             return
         now_ms = self._clock.now_ms()
         choice = choose_slot(timer.out_at_ms, now_ms, self.files.read_at_ms, self._window_ms())
-        unit = timer.unit(choice.second * PRECISION_MS, now_ms)
+        unit = timer.unit(choice, now_ms)
         is_new = self.files.wheel.slot(choice.second) is None
         self.files.add(choice, unit)
         self.files.queue_offset = timer.header.queue_offset + 1
@@ -143,7 +143,7 @@ class TimerIntake:
     ) -> None:
         entry = None
         if not timer.is_delete or choice.is_roll:
-            due_at_ms = choice.second * PRECISION_MS if choice.is_roll else unit_due_ms(unit)
+            due_at_ms = choice.roll_at_ms if choice.is_roll else unit_due_ms(unit)
             entry = DueEntry(due_at_ms, unit.physical_offset, unit.size, choice.is_roll)
         self._taken_in(choice.second, entry, timer.key, is_new=is_new)
 

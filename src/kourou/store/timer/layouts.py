@@ -11,7 +11,8 @@ Unit of the timer log, 52 bytes, big-endian:
     28      8     physical_offset of the message's record in topic rmq_sys_wheel_timer
     36      4     size            of that record
     40      4     topic_hash      Java's hash of the topic that the message is for
-    44      8     due_at_ms       when exactly it is due; Java writes 0 and never reads it
+    44      8     due_at_ms       when exactly it is due, or to be rolled; Java writes 0 and never
+                                  reads it
 
 Where a unit and the 16 bytes of a blank do not fit into the rest of a file, the blank goes there:
 bytes left 4, 0 8, BLANK_KIND 4.

@@ -22,11 +22,12 @@ class SlotChoice(NamedTuple):
 
     Attributes:
         second: of the slot.
-        is_roll: when that comes, it is put into the timer topic again.
+        is_roll: it is put into the timer topic again, `roll_at_ms`.
     """
 
     second: int
     is_roll: bool
+    roll_at_ms: int = 0
 
 
 def out_ms(due_at_ms: int) -> int:
@@ -77,8 +78,10 @@ def choose_slot(out_at_ms: int, now_ms: int, read_at_ms: int, window_ms: int) ->
         # Less than a third of the window would be left: that is as good as two halves.
         is_short = wait_ms - window_ms < window_ms // 3
         slot_at_ms = written_at_ms + (window_ms // 2 if is_short else window_ms)
+        slot_at_ms -= slot_at_ms % PRECISION_MS
     second = max(slot_at_ms, read_at_ms) // PRECISION_MS
     last = read_at_ms // PRECISION_MS + SLOTS - BLANK_SLOTS
     if second > last:  # reading is days behind: the slot is taken by another second yet
-        return SlotChoice(last, is_roll=True)
-    return SlotChoice(second, is_roll)
+        return SlotChoice(last, is_roll=True, roll_at_ms=last * PRECISION_MS)
+    # Of a clock that was set back, the slot is later than the time.
+    return SlotChoice(second, is_roll, slot_at_ms if is_roll else 0)

@@ -172,7 +172,7 @@ def remake_timers(
     files.queue_offset = waiting.queue_offset
     for count, timer in enumerate(_kept(waiting.places(), read_record), 1):
         choice = choose_slot(timer.out_at_ms, now_ms, files.read_at_ms, window_ms)
-        files.add(choice, timer.unit(choice.second * PRECISION_MS, now_ms))
+        files.add(choice, timer.unit(choice, now_ms))
         if count % _WRITTEN_TOGETHER == 0:
             files.log.write()
     files.log.write()

@@ -15,10 +15,12 @@ from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_layout import RecordDraft, RecordHeader, redraft
 from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
-from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, TimerUnit
-from kourou.store.timer.placing import exact_due_ms
+from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, PRECISION_MS, TimerUnit
+from kourou.store.timer.placing import SlotChoice, exact_due_ms
 
 _TIME_DIGITS_MAX: Final = 15
+_DELAY_MS_MAX: Final = 2**31 - 1
+"""That four bytes hold: 24 days."""
 _NOWHERE: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 
 RecallKey = tuple[str, str]
@@ -61,10 +63,13 @@ class TimerRecord(NamedTuple):
         """The topic for which it counts; None if it takes another message back."""
         return None if self.is_delete else self.topic
 
-    def unit(self, slot_at_ms: int, now_ms: int) -> TimerUnit:
-        """Return its unit for the timer log, for the slot of a second; nothing is before it yet."""
+    def unit(self, choice: SlotChoice, now_ms: int) -> TimerUnit:
+        """Return its unit for the timer log, for a slot; nothing is before it yet."""
         kind = KIND_DEFAULT | KIND_DELETE if self.is_delete else KIND_DEFAULT
-        written_at_ms = now_ms // 1000 * 1000
+        slot_at_ms = choice.second * PRECISION_MS
+        written_at_ms = now_ms // PRECISION_MS * PRECISION_MS
+        if abs(slot_at_ms - written_at_ms) > _DELAY_MS_MAX:  # the clock was set
+            written_at_ms = slot_at_ms
         return TimerUnit(
             -1,
             kind,
@@ -73,7 +78,7 @@ class TimerRecord(NamedTuple):
             self.header.physical_offset,
             self.header.total_size,
             java_string_hash(self.topic),
-            self.due_at_ms,
+            choice.roll_at_ms if choice.is_roll else self.due_at_ms,
         )
 
 

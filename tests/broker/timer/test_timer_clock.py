@@ -1,0 +1,150 @@
+"""Clocks that are set, brokers that stood still for long, disks that are full."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.model import properties as names
+from kourou.store.timer.layouts import SLOTS
+from kourou.store.timer.placing import ROLL_WINDOW_SLOTS_MAX
+from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.clock import LoopClock
+from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.timer.timer_rig import send_at, timer_draft
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def step(parts: BrokerParts, ms: int) -> None:
+    cast(LoopClock, parts.clock).step(ms)
+
+
+@pytest.mark.parametrize("back_ms", [2_500, HOUR_MS, 40 * DAY_MS, 3_000 * DAY_MS])
+def test_a_clock_that_is_set_back_delays_nothing_by_what_it_was_set(back_ms: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send_at(parts, b"before", parts.clock.now_ms() + 1_000)
+        await asyncio.sleep(2)
+        step(parts, -back_ms)
+        sent_ms = parts.clock.now_ms()
+        for number, wait_ms in enumerate((700, 300, 5_300, 31_000)):
+            await send_at(parts, b"%d" % number, sent_ms + wait_ms)
+        await send_at(parts, b"no", sent_ms + 20_000)
+        await send_at(parts, b"0", sent_ms + 20_000, takes_back="id-no", unique_id="id-no")
+        await asyncio.sleep(45)
+        assert bodies(parts) == [b"before", b"1", b"0", b"2", b"3"]
+        for message in messages(parts)[1:]:
+            # Store times never go back; when it was taken out of the wheel is by the clock.
+            taken_ms = int(message.properties[names.TIMER_DEQUEUE_MS])
+            assert 0 <= taken_ms - message.deliver_at_ms <= 200
+
+    run(test)
+
+
+def test_after_a_kill_a_clock_that_was_set_back_delays_nothing() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await asyncio.sleep(2)
+        await parts.timers.storage.flush()
+        step(parts, -HOUR_MS)
+        await send_at(parts, b"a", parts.clock.now_ms() + 4_000)
+        await asyncio.sleep(1.5)
+        assert bodies(parts) == []
+
+    async def again(parts: BrokerParts) -> None:
+        await asyncio.sleep(4)
+        assert bodies(parts) == [b"a"]
+
+    run(again, run(test), later_ms=3_500 - HOUR_MS)
+
+
+def test_a_clock_that_is_set_forward_is_noticed_within_half_a_minute() -> None:
+    async def test(parts: BrokerParts) -> None:
+        now_ms = parts.clock.now_ms()
+        for number in range(3):
+            await send_at(parts, b"%d" % number, now_ms + number * HOUR_MS + HOUR_MS)
+        await asyncio.sleep(1)
+        step(parts, 2 * HOUR_MS + 1_000)
+        await asyncio.sleep(31)
+        assert bodies(parts) == [b"0", b"1"]
+        await asyncio.sleep(HOUR_MS / 1000)
+        assert bodies(parts) == [b"0", b"1", b"2"]
+
+    run(test)
+
+
+def test_a_clock_set_forward_and_back_delivers_all_once_by_the_last_time() -> None:
+    async def test(parts: BrokerParts) -> None:
+        now_ms = parts.clock.now_ms()
+        await send_at(parts, b"late", now_ms + 3 * HOUR_MS)
+        step(parts, 2 * HOUR_MS)
+        await asyncio.sleep(40)
+        step(parts, -2 * HOUR_MS)
+        await send_at(parts, b"soon", parts.clock.now_ms() + 1_000)
+        await send_at(parts, b"hour", now_ms + HOUR_MS)
+        await asyncio.sleep(5)
+        assert bodies(parts) == [b"soon"]
+        await asyncio.sleep(HOUR_MS / 1000)
+        assert bodies(parts) == [b"soon", b"hour"]
+        await asyncio.sleep(2 * HOUR_MS / 1000)
+        assert bodies(parts) == [b"soon", b"hour", b"late"]
+
+    run(test)
+
+
+def test_a_broker_that_stood_still_for_longer_than_the_wheel_goes_round_delivers_all_once() -> None:
+    waits_ms = [DAY_MS, 6 * DAY_MS, SLOTS * 1000 - 500, SLOTS * 1000 + 500, 20 * DAY_MS]
+
+    async def fill(parts: BrokerParts) -> None:
+        now_ms = parts.clock.now_ms()
+        for wait_ms in waits_ms:
+            await send_at(parts, b"%d" % wait_ms, now_ms + wait_ms)
+        await asyncio.sleep(1)
+
+    async def go_on(parts: BrokerParts) -> None:
+        await send_at(parts, b"new", parts.clock.now_ms() + 3_000)
+        await asyncio.sleep(5)
+        assert bodies(parts) == [*(b"%d" % wait_ms for wait_ms in waits_ms), b"new"]
+        assert parts.timers.waiting == 0
+
+    timer = TimerConfig(timer_roll_window_slot=ROLL_WINDOW_SLOTS_MAX)
+    run(go_on, run(fill, timer=timer), later_ms=21 * DAY_MS, timer=timer)
+
+
+def test_a_disk_that_is_full_when_messages_are_due_delays_them_and_loses_none() -> None:
+    async def test(parts: BrokerParts) -> None:
+        now_ms = parts.clock.now_ms()
+        for number in range(50):
+            await send_at(parts, b"%02d" % number, now_ms + 2_000 + number * 30)
+        await asyncio.sleep(1)
+        free = parts.disk.free
+        parts.disk.free = 0
+        parts.store._guard.look_at_space()
+        await asyncio.sleep(12)
+        assert bodies(parts) == []
+        parts.disk.free = free
+        parts.store._guard.look_at_space()
+        await asyncio.sleep(15)
+        assert bodies(parts) == [b"%02d" % number for number in range(50)]
+
+    run(test)
+
+
+def test_many_recalls_of_one_second_and_of_none_take_back_what_they_name() -> None:
+    async def test(parts: BrokerParts) -> None:
+        due_at_ms = parts.clock.now_ms() + 60_000
+        drafts = [timer_draft(parts, b"%03d" % number, due_at_ms) for number in range(200)]
+        await parts.store_messages(drafts)
+        backs = [
+            timer_draft(parts, b"0", due_at_ms, takes_back=f"id-{number:03}", unique_id="x")
+            for number in range(0, 200, 2)
+        ]
+        await parts.store_messages(backs + [replace(one) for one in backs])
+        await asyncio.sleep(70)
+        assert bodies(parts) == [b"%03d" % number for number in range(1, 200, 2)]
+
+    run(test)
