@@ -12,11 +12,13 @@ import pytest
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.sending.transaction import Transaction, TransactionState
+from kourou.client.sending.transaction_calls import end_command
 from kourou.client.sending.transaction_producer import TransactionProducer
 from kourou.disk import OsDisk
 from kourou.errors import KourouError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
+from kourou.protocol.frame import encode_frame
 from kourou.store.tools.check import check_store
 from kourou.testing.process import Serving
 
@@ -34,15 +36,25 @@ def truth(body: bytes) -> TransactionState:
 
 
 async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
-    """Make transactions, kill the broker, and return whose half messages were stored."""
+    """Make transactions, kill the broker, and return whose half messages were stored.
+
+    Most commits are told one-way as well, as Java's producers do: at the same time, or alone.
+    """
     stored: set[bytes] = set()
 
     def check(message: MessageExt) -> TransactionState:
         return truth(message.body)
 
-    def local(transaction: Transaction) -> TransactionState:
+    host, _, port = serving.broker.rpartition(":")
+    _, teller = await asyncio.open_connection(host, int(port))
+
+    async def local(transaction: Transaction) -> TransactionState:
         stored.add(transaction.message.body)
         number = int(transaction.message.body.split(b"-")[-1])
+        if truth(transaction.message.body) is TransactionState.COMMIT and number % 4:
+            end = end_command(transaction, "payers", TransactionState.COMMIT, oneway=True)
+            end.opaque = number
+            teller.write(encode_frame(end))
         return TransactionState.UNKNOWN if number % 5 == 0 else truth(transaction.message.body)
 
     async with TransactionProducer("payers", serving.namesrv, check=check) as producer:
@@ -61,6 +73,7 @@ async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
         await asyncio.wait(sending, timeout=30)
         for task in sending:
             task.cancel()
+    teller.close()
     return stored
 
 
