@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kourou.broker import queue_locks as of_broker
+from kourou.broker.consumer_offsets import ConsumerOffsets
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.consuming.queue_locks import BROKER_EXPIRY_S, LockTerms, QueueLocks
@@ -120,6 +121,35 @@ def test_a_member_whose_lock_another_got_begins_again_where_that_one_left_off() 
             assert rig.got[0][count:] == [b"%02d" % number for number in range(50, 60)]
 
     run_virtual(main())
+
+
+def test_who_may_have_lost_a_lock_commits_nothing_until_it_knows() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(*[b"%02d" % number for number in range(60)])
+            options = {"pull_batch_size": 1, "pull_suspend_timeout_ms": 1_000}
+            async with rig.consumer(lambda _: asyncio.sleep(1), instance_name="a", **options):
+                await w.until(lambda: len(rig.got[0]) == 5)
+                w.cluster.network.stall(w.cluster.broker_address())
+                await asyncio.sleep(BROKER_EXPIRY_S + 10)
+                assert locks_of(w).lock(GROUP, "heir", [QUEUE], steady_ms()) == [QUEUE]
+                count, offsets = len(rig.got[0]), offsets_of(w)
+                offsets.commit(GROUP, TOPIC, 0, 50)
+                w.cluster.network.heal(w.cluster.broker_address())
+                for _ in range(2_000):
+                    await asyncio.sleep(0.01)
+                    assert offsets.query(GROUP, TOPIC, 0) == 50
+                assert len(rig.got[0]) == count
+
+    run_virtual(main())
+
+
+def offsets_of(w: Recording) -> ConsumerOffsets:
+    """Return what groups committed, of the only broker."""
+    running = w.cluster.broker()._running
+    assert running is not None
+    return running._parts.tables.offsets
 
 
 def steal(w: Recording, member: PushConsumer) -> str:

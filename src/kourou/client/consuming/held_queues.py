@@ -234,7 +234,11 @@ class HeldQueues:
 
     def _may_commit(self, queue: MessageQueue, held: _Held) -> bool:
         """Return whether the offset in memory is worth more than the broker's."""
-        return not held.puller.is_failing and (self.locks is None or self.locks.is_held(queue))
+        return not held.puller.is_failing and self._is_own(queue)
+
+    def _is_own(self, queue: MessageQueue) -> bool:
+        """Return whether no other member may have gone on in the queue."""
+        return self.locks is None or self.locks.is_held(queue)
 
     def _locked_at_ms(self, queue: MessageQueue) -> int:
         age_s = None if self.locks is None else self.locks.age_s(queue)
@@ -297,6 +301,7 @@ class HeldQueues:
             offset=offset,
             ready=self.consumption,
             offsets=self._offsets,
+            is_own=self._is_own,
             on_offset_illegal=self._restart,
             on_pulled=self._on_pulled,
         )

@@ -32,6 +32,7 @@ from kourou.errors import (
 )
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_retry_topic
@@ -62,6 +63,7 @@ class QueuePuller:
         offset: the queue offset to begin with.
         ready: who consumes.
         offsets: committed on the way; moved on where nothing is left to consume.
+        is_own: whether the queue is nobody else's, so that offsets may be committed.
         on_offset_illegal: called with the broker's answer and the offset asked for, when it does
             not hold that offset. The puller has ended then.
         on_pulled: counts pulls that found messages.
@@ -86,6 +88,7 @@ class QueuePuller:
         offset: int,
         ready: Consumption,
         offsets: Offsets,
+        is_own: Callable[[MessageQueue], bool],
         on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
         on_pulled: PulledSome,
     ) -> None:
@@ -99,6 +102,7 @@ class QueuePuller:
         self._offset = offset
         self._ready = ready
         self._offsets = offsets
+        self._is_own = is_own
         self._on_offset_illegal = on_offset_illegal
         self._on_pulled = on_pulled
         self._broker_id = MASTER_ID
@@ -196,7 +200,10 @@ class QueuePuller:
         address = await self._address()
         # A slave does not keep offsets, and 0 would say nothing.
         is_committing = (
-            self._offsets.is_remote and self._broker_id == MASTER_ID and not self.is_failing
+            self._offsets.is_remote
+            and self._broker_id == MASTER_ID
+            and not self.is_failing
+            and self._is_own(queue)
         )
         commit = self._offsets.get(queue) if is_committing else None
         return await calls_consume.pull(
