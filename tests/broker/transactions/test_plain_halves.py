@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kourou.broker.transactions.plain_halves import (
 )
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import encode_properties
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.frame import encode_frame
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.limits import ConnectionLimits
@@ -27,6 +29,7 @@ from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.send_rig import message
 from tests.broker.transactions.test_fast_end import frame
 from tests.broker.transactions.transaction_rig import ROLLBACK, Half, TransactionRig, run
+from tests.golden_exchanges import exchanges
 
 _TEXTS = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=20)
 
@@ -149,6 +152,39 @@ def test_commits_that_the_segment_has_no_room_for_go_the_other_way() -> None:
         assert sorted(offset for op in rig.ops() for offset in op) == list(range(10))
 
     run(test)
+
+
+def test_what_javas_client_sends_takes_the_paths() -> None:
+    half = exchanges()["310_SEND_MESSAGE_V2_tx-commit"].request.frame
+    end = exchanges()["37_END_TRANSACTION_tx-commit"].request.frame
+
+    async def test(rig: TransactionRig) -> None:
+        await rig.sends.ask(exchanges()["310_SEND_MESSAGE_V2_tx-commit"].request.command)
+        [first] = rig.halves()
+        topic = first.properties["REAL_TOPIC"]
+        for queue_id in range(4):
+            await rig.sends.send(b"first", topic=topic, queue_id=queue_id)
+        lone = LoneConnection({}, rig.sends.fast_path)
+        lone.receive_bytes(half)
+        await asyncio.sleep(1)
+        [stored] = [one for one in lone.sent() if one.code == ResponseCode.SUCCESS]
+        place = decode_offset_msg_id(stored.ext_fields["msgId"])[1]
+        lone.receive_bytes(told_of(end, place, int(stored.ext_fields["queueOffset"])))
+        await asyncio.sleep(1)
+        assert len(rig.stored(topic)) == 4 + 1
+        assert len(lone.sent()) == 1
+
+    run(test)
+
+
+def told_of(end: bytes, place: int, queue_offset: int) -> bytes:
+    """Return a recorded END_TRANSACTION, written as it was, of another half message."""
+    header = end[8:]
+    for name, value in (("commitLogOffset", place), ("tranStateTableOffset", queue_offset)):
+        header = re.sub(
+            rb'"%b":"\d+"' % name.encode(), b'"%b":"%d"' % (name.encode(), value), header
+        )
+    return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
