@@ -21,6 +21,7 @@ from kourou import (
     DeadLetter,
     Message,
     MessageExt,
+    MessageQueue,
     ProducerConfig,
     PushConsumerConfig,
     RetryLater,
@@ -172,6 +173,30 @@ def test_a_loop_gives_back_what_it_cannot_consume(namesrv: str) -> None:
         [dead] = admin.dead_letters("giving")
     assert got[-1] == (b"0", 1)
     assert (dead.message.body, dead.reason) == (b"1", "not that one")
+
+
+def test_a_plain_callback_has_its_turns_with_each_queue_on_a_thread(namesrv: str) -> None:
+    sent = send(namesrv, "Turned", 3)
+    got: list[str] = []
+    threads: set[str] = set()
+    all_came = threading.Event()
+    consumer = blocking.PullConsumer("turning", namesrv)
+
+    def take(queue: MessageQueue) -> int | None:
+        threads.add(threading.current_thread().name)
+        result = consumer.pull(queue, consumer.committed(queue) or 0)
+        got.extend(message.msg_id for message in result.messages)
+        consumer.commit_offset(queue, result.next_offset)
+        if len(got) == 3:
+            all_came.set()
+        return 10
+
+    consumer.call_for_queues("Turned", take)
+    with consumer:
+        assert all_came.wait(60)
+
+    assert sorted(got) == sorted(sent)
+    assert "kourou-blocking" not in threads
 
 
 def test_polling_gives_messages_to_a_program_that_asks(namesrv: str) -> None:

@@ -28,6 +28,7 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
     assign = waits(AsyncPullConsumer.assign)
     subscribe = calls(AsyncPullConsumer.subscribe)
     unsubscribe = calls(AsyncPullConsumer.unsubscribe)
+    call_for_queues = calls(AsyncPullConsumer.call_for_queues)
     on_topic_queues_changed = calls(AsyncPullConsumer.on_topic_queues_changed)
 
     # Polling, and where it stands

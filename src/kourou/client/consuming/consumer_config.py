@@ -124,6 +124,12 @@ class PullConsumerConfig(ConsumerConfig):
     start_offset_retry_ms: int = 3_000
     """Time in ms before a broker is asked again where the group begins in a queue."""
 
+    schedule_delay_ms: int = 200
+    """Time in ms between two turns of a callback for queues that does not say how long to wait."""
+
+    schedule_threads: int = 20
+    """Threads for callbacks for queues that are plain functions."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, low, high in _PULL_RANGES:
@@ -286,6 +292,8 @@ _PULL_RANGES: Final = (
     ("poll_batch_size", 1, 1_024),
     ("pull_threshold_all", 1, 6_553_500),
     ("start_offset_retry_ms", 1, 3_600_000),
+    ("schedule_delay_ms", 1, 3_600_000),
+    ("schedule_threads", 1, 1_000),
 )
 
 _PUSH_RANGES: Final = (

@@ -14,6 +14,7 @@ from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.polled_queue import PolledQueue
 from kourou.client.consuming.queue_puller import PulledSome
 from kourou.client.consuming.queue_reader import QueueReader
+from kourou.client.consuming.queue_turns import HANDOVER_S, QueueTurns
 from kourou.client.consuming.rebalance import QueueChanges
 from kourou.client.instance import ClientInstance
 from kourou.errors import RemoteError, UsageError
@@ -30,6 +31,7 @@ class _Polled:
     queue: PolledQueue
     reader: QueueReader
     reading: asyncio.Task[None]
+    turns: QueueTurns | None
 
 
 class PolledQueues:
@@ -45,6 +47,7 @@ class PolledQueues:
         subscriptions: by topic.
         offsets: of the queues.
         on_pulled: counts pulls that found messages.
+        turns_of: returns the turns of a queue that is not pulled here, but has a callback.
 
     Attributes:
         on_lost: unused here: a queue whose offset the broker refuses goes on by itself.
@@ -59,6 +62,7 @@ class PolledQueues:
         subscriptions: Mapping[str, SubscriptionData],
         offsets: Offsets,
         on_pulled: PulledSome,
+        turns_of: Callable[[PolledQueue], QueueTurns | None],
     ) -> None:
         self._instance = instance
         self._group = group
@@ -66,6 +70,7 @@ class PolledQueues:
         self._subscriptions = subscriptions
         self._offsets = offsets
         self._on_pulled = on_pulled
+        self._turns_of = turns_of
         self._polled: dict[MessageQueue, _Polled] = {}
         self._ready: deque[PolledQueue] = deque()  # with messages, once each; paused ones too
         self._arrived = asyncio.Event()
@@ -116,7 +121,7 @@ class PolledQueues:
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others; where the group is in these is found meanwhile."""
         async with self._changing:
-            await self._apply(changes.released, changes.added)
+            await self._apply(changes.released, changes.added, is_shared=changes.is_shared)
         return True
 
     async def replace(self, wanted: Collection[MessageQueue]) -> None:
@@ -154,7 +159,8 @@ class PolledQueues:
         async with self._changing:
             queues = [queue for queue in wanted if queue in self._polled]
             for queue in queues:
-                self.move(queue, wanted[queue])
+                if self._polled[queue].turns is None:
+                    self.move(queue, wanted[queue])
                 self._offsets.overwrite(queue, wanted[queue])
                 log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
             await self._offsets.persist(queues)
@@ -170,9 +176,11 @@ class PolledQueues:
         """Go on at another offset, at once.
 
         Raises:
-            UsageError: the queue is not this consumer's.
+            UsageError: the queue is not this consumer's, or has a callback.
         """
         polled = self._get(queue)
+        if polled.turns is not None:
+            raise UsageError(f"{queue} has a callback, which chooses where it reads")
         polled.reading.cancel()
         polled.queue.move(offset)
         self._drop_ready(polled.queue)
@@ -239,10 +247,14 @@ class PolledQueues:
         """Commit what is acknowledged of all queues. Failures are logged."""
         await self._commit(self._polled.values())
 
+    async def end_turns(self) -> None:
+        """Begin no more turns of callbacks, and wait a little for those under way."""
+        await self._stop([one for one in self._polled.values() if one.turns is not None])
+
     async def close(self) -> None:
         """Pull and give no more."""
         self.stop_giving()
-        await self._stop([polled.reading for polled in self._polled.values()])
+        await self._stop(list(self._polled.values()))
 
     def stop_giving(self) -> None:
         """End the waits of `take`."""
@@ -255,19 +267,25 @@ class PolledQueues:
         for polled in self._polled.values():
             polled.reading.cancel()
 
-    async def _apply(self, released: Iterable[MessageQueue], added: Iterable[MessageQueue]) -> None:
+    async def _apply(
+        self,
+        released: Iterable[MessageQueue],
+        added: Iterable[MessageQueue],
+        *,
+        is_shared: bool = False,
+    ) -> None:
         await asyncio.gather(*map(self._release, released))
         for queue in added:
             # A topic may have been left meanwhile.
             if not self._is_closed and queue.topic in self._subscriptions:
                 self._offsets.forget(queue)  # another member may have gone on since
-                self._read(PolledQueue(queue))
+                self._read(PolledQueue(queue), is_shared=is_shared)
 
     async def _commit(self, some: Iterable[_Polled]) -> None:
         chosen = []
         for polled in some:
             offset = polled.queue.committable
-            if offset is not None and not polled.reader.is_failing:
+            if offset is not None and polled.turns is None and not polled.reader.is_failing:
                 self._offsets.overwrite(polled.queue.queue, offset)
                 chosen.append(polled.queue.queue)
         await self._offsets.persist(chosen)
@@ -292,7 +310,7 @@ class PolledQueues:
             raise UsageError(f"{queue} is not among this consumer's queues: assign it first")
         return polled
 
-    def _read(self, polled: PolledQueue) -> None:
+    def _read(self, polled: PolledQueue, *, is_shared: bool = False) -> None:
         reader = QueueReader(
             self._instance,
             self._group,
@@ -304,8 +322,10 @@ class PolledQueues:
             on_arrived=self._on_arrived,
             on_pulled=self._on_pulled,
         )
-        reading = asyncio.create_task(reader.run(), name=f"read {polled.queue}")
-        self._polled[polled.queue] = _Polled(polled, reader, reading)
+        turns = self._turns_of(polled)
+        work = reader.run() if turns is None else turns.run(HANDOVER_S if is_shared else 0.0)
+        reading = asyncio.create_task(work, name=f"read {polled.queue}")
+        self._polled[polled.queue] = _Polled(polled, reader, reading, turns)
 
     def _on_arrived(self, polled: PolledQueue) -> None:
         if polled not in self._ready:
@@ -319,7 +339,7 @@ class PolledQueues:
         # From here on nobody is given, moves or acknowledges anything of it, even if this is
         # cancelled before the end.
         self._drop_ready(polled.queue)
-        await self._stop([polled.reading])
+        await self._stop([polled])
         if self._config.auto_commit:
             await self._commit([polled])
         self._offsets.forget(queue)
@@ -329,7 +349,8 @@ class PolledQueues:
         if polled in self._ready:
             self._ready.remove(polled)
 
-    async def _stop(self, readings: Collection[asyncio.Task[None]]) -> None:
-        for reading in readings:
-            reading.cancel()
-        await asyncio.gather(*readings, return_exceptions=True)
+    async def _stop(self, some: Collection[_Polled]) -> None:
+        await asyncio.gather(*(one.turns.leave() for one in some if one.turns is not None))
+        for one in some:
+            one.reading.cancel()
+        await asyncio.gather(*(one.reading for one in some), return_exceptions=True)

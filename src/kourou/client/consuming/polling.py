@@ -9,9 +9,12 @@ from enum import Enum, auto
 from kourou.client.consuming.consume_hooks import ConsumeContext, ConsumeOutcome
 from kourou.client.consuming.consumer import Consumer, QueueState
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.offset_store import RemoteOffsets, commit_each
+from kourou.client.consuming.polled_queue import PolledQueue
 from kourou.client.consuming.polled_queues import PolledQueues
 from kourou.client.consuming.queue_access import MESSAGES_MAX, QueueAccess
+from kourou.client.consuming.queue_turns import QueueCallback, QueueTurns
 from kourou.client.instance import ClientInstance
 from kourou.errors import ClosedError, UsageError
 from kourou.model.message import MessageExt
@@ -42,6 +45,8 @@ class Polling(QueueAccess, Consumer):
         self._mode = Mode.NONE
         self._is_polling = False
         self._subscriptions: dict[str, SubscriptionData] = {}
+        self._queue_callbacks: dict[str, QueueCallback] = {}  # by topic
+        self._threads: ListenerThreads | None = None
         self._polled = PolledQueues(
             instance,
             group,
@@ -49,6 +54,7 @@ class Polling(QueueAccess, Consumer):
             subscriptions=self._subscriptions,
             offsets=RemoteOffsets(instance, group, config.request_timeout_ms),
             on_pulled=self._stats.count_pulled,
+            turns_of=self._turns_of,
         )
 
     @property
@@ -234,6 +240,15 @@ class Polling(QueueAccess, Consumer):
             UsageError: one is not polled here; nothing has changed then.
         """
         self._polled.resume(queues)
+
+    def _turns_of(self, polled: PolledQueue) -> QueueTurns | None:
+        """Return what calls the callback of the queue's topic; None if it has none."""
+        callback = self._queue_callbacks.get(polled.queue.topic)
+        if callback is None:
+            return None
+        if self._threads is None:
+            self._threads = ListenerThreads(self._config.schedule_threads, f"kourou-{self.group}")
+        return QueueTurns(polled, callback, self._threads, self._config.schedule_delay_ms)
 
     def _note(self, messages: list[MessageExt]) -> None:
         """Count messages given, and tell the hooks: one call for those of each topic."""

@@ -10,7 +10,9 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.consumer_groups import consumer_groups
 from kourou.client.consuming.filter_check import by_properties, find_and_check
 from kourou.client.consuming.polling import Mode, Polling
+from kourou.client.consuming.queue_turns import QueueCallback
 from kourou.client.consuming.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.returned_values import check_listener
 from kourou.client.consuming.subscriptions import subscription_of
 from kourou.client.consuming.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.instance import ClientInstance
@@ -27,7 +29,7 @@ __all__ = ["PullConsumer", "PullResult", "PullStatus"]
 
 
 class PullConsumer(Polling):
-    """Asks for messages when it wants them, in one of three ways.
+    """Asks for messages when it wants them, in one of four ways.
 
     By polling queues that were assigned by hand. The consumer then is no member of its group:
     brokers do not list it, and it takes nothing away from the members. What it shares with them
@@ -49,6 +51,8 @@ class PullConsumer(Polling):
     Or queue by queue, at offsets that the caller keeps:
 
             result = await consumer.pull(queue, await consumer.min_offset(queue))
+
+    Or by a callback for each queue of this member's share, at times: `call_for_queues`.
 
     A poll acknowledges what the poll before it gave, and `commit` all that was given. Acknowledged
     offsets are committed every `auto_commit_interval_ms` and at the end, unless `auto_commit` is
@@ -142,6 +146,8 @@ class PullConsumer(Polling):
 
         Calls under way fail; a `poll` gives nothing. Closing twice is harmless.
         """
+        if self._instance.is_open:
+            await self._polled.end_turns()
         if not self._instance.stop():
             await self._instance.wait_ended()
             return
@@ -221,13 +227,59 @@ class PullConsumer(Polling):
         """
         check_topic(topic)
         now_ms = self._instance.runtime.clock.now_ms()
-        subscription = subscription_of(topic, tags, sql, now_ms)
+        self._want(subscription_of(topic, tags, sql, now_ms), None)
+
+    def call_for_queues(self, topic: str, callback: QueueCallback) -> QueueCallback:
+        """Have `callback` called with each queue that this member has of a topic, again and again.
+
+        In place of polling, before the start or after it: Java's MQPullConsumerScheduleService. The
+        callback does what it likes with the queue, and returns how long to wait before its next
+        turn, in ms, or None for `schedule_delay_ms`. What it raises is logged, and it has another
+        turn after that time. Nothing is committed but by itself:
+
+            async def take(queue: MessageQueue) -> int | None:
+                offset = await consumer.committed(queue) or 0
+                result = await consumer.pull(queue, offset)
+                for message in result.messages:
+                    await check(message)
+                await consumer.commit_offset(queue, result.next_offset)
+                return 0 if result.messages else 1_000
+
+            consumer.call_for_queues("OrderPlaced", take)
+
+        A queue has one turn at a time, and none while it is paused. When it goes to another member,
+        the turn under way has half a second to end; the other begins after two.
+
+        Args:
+            topic: it need not exist yet.
+            callback: a coroutine function, called on the event loop; or a plain one, called on one
+                of `schedule_threads` threads.
+
+        Returns:
+            `callback`.
+
+        Raises:
+            UsageError: queues are assigned: a consumer does one or the other; or the callback is a
+                generator function.
+            InvalidTopicError, InvalidGroupError, ClosedError: as `subscribe`.
+        """
+        check_topic(topic)
+        check_listener(callback)
+        now_ms = self._instance.runtime.clock.now_ms()
+        self._want(subscription_of(topic, SUB_ALL, None, now_ms), callback)
+        return callback
+
+    def _want(self, subscription: SubscriptionData, callback: QueueCallback | None) -> None:
+        topic = subscription.topic
         if not self._instance.is_new:
             self._instance.check_open()
             if self._mode is Mode.NONE:
                 self._acquire_group()
         self._enter(Mode.SUBSCRIBED)
         self._unchecked.pop(topic, None)
+        self._queue_callbacks.pop(topic, None)
+        if callback is not None:
+            self._queue_callbacks[topic] = callback
         if self._instance.is_new:
             self._subscriptions[topic] = subscription
         elif by_properties((subscription,)):
@@ -307,6 +359,8 @@ class PullConsumer(Polling):
 
     def _end(self) -> None:
         self._polled.abort()
+        if self._threads is not None:
+            self._threads.close()
         self._release_group()
 
     def _release_group(self) -> None:
