@@ -8,7 +8,7 @@ import zipfile
 from collections import Counter
 from typing import Any
 
-from kourou.store.timer.layouts import TimerCheck, TimerUnit, encode_unit
+from kourou.store.timer.layouts import SLOT, TimerCheck, TimerUnit, encode_unit
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.testing.disk import SimDisk
 from tests.store.golden import FOLDER, load
@@ -55,3 +55,17 @@ def test_java_s_wheel_and_timer_log_are_taken_up_as_they_are() -> None:
     for position, unit in units:
         name, at = files.log.segments.name(position), position % files.log.segments.file_bytes
         assert disk.read(name, at, 52) == encode_unit(unit)
+
+
+def test_a_slot_of_java_s_that_counts_wrongly_is_counted_anew() -> None:
+    disk, _ = java_s_timer()
+    files = TimerFiles.open(disk, 1 << 20, NOW_MS, lambda _: None, was_clean=True)
+    count = files.wheel.count
+    slot = max(files.wheel.slots())
+    disk, _ = java_s_timer()
+    at = files.wheel.place_of(slot.second)
+    disk.write("timerwheel", at, [SLOT.pack(*slot._replace(first=slot.last + 1, messages=77), 0)])
+
+    again = TimerFiles.open(disk, 1 << 20, NOW_MS, lambda _: None, was_clean=False)
+    assert again.wheel.slot(slot.second) == slot
+    assert again.wheel.count == count

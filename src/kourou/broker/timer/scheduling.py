@@ -21,6 +21,7 @@ from typing import Final
 
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.placement import Placement
+from kourou.broker.timer.timer_config import UNLIMITED
 from kourou.errors import MessageIllegalError, RemoteSystemError
 from kourou.model import properties as names
 from kourou.model.recall_handle import RecallHandle
@@ -70,6 +71,8 @@ class TimerSends:
 
     def _check_congestion(self, due_at_ms: int) -> None:
         limit = self._config.now.timer.timer_congest_num_each_slot
+        if limit == UNLIMITED:
+            return
         waiting = self._waiting_at(due_at_ms)
         if waiting <= limit:
             return

@@ -11,6 +11,8 @@ from kourou.store.timer.placing import ROLL_WINDOW_SLOTS, ROLL_WINDOW_SLOTS_MAX
 from kourou.store.timer.timer_log import LOG_FILE_BYTES
 
 _YEAR_S: Final = 366 * 86_400
+UNLIMITED: Final = 2**31 - 1
+"""Of `timer_congest_num_each_slot`: nobody is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class TimerConfig:
     )
     """Bytes of one file of a new timer log, which is sparse: 52 bytes a message. A log that is
     there keeps its size."""
-    timer_congest_num_each_slot: int = field(default=2**31 - 1, metadata={"live": True})
+    timer_congest_num_each_slot: int = field(default=UNLIMITED, metadata={"live": True})
     """Messages due in one second above which sends for it are refused more and more often, and
     always above twice as many."""
     timer_in_flight_max: int = 2_048
@@ -57,7 +59,7 @@ class TimerConfig:
             ("timer_roll_window_slot", 2, ROLL_WINDOW_SLOTS_MAX),
             ("timer_flush_interval_ms", 10, 60_000),
             ("timer_log_file_bytes", UNIT_BYTES + BLANK.size, 2**31 - 1),
-            ("timer_congest_num_each_slot", 1, 2**31 - 1),
+            ("timer_congest_num_each_slot", 1, UNLIMITED),
             ("timer_in_flight_max", 1, 100_000),
         ):
             value = getattr(self, name)

@@ -43,7 +43,9 @@ class TimerCounts:
         self._file = file
         self._saver = ConfigSaver(file, lambda: (encode_record(self.metrics()),), offload)
         self._version = DataVersion()
-        self._waiting: dict[str, TimerMetric] = {}
+        self._changes = 0  # since that version
+        self._changed_at_ms = 0
+        self._waiting: dict[str, tuple[int, int]] = {}  # -> how many, when that changed
         self.came_count = 0
         self.left_count = 0
         self._sampled = clock.now_ms(), 0, 0
@@ -64,15 +66,18 @@ class TimerCounts:
             found = parse_timer_metrics(text)
             self._version = found.data_version or self._version
             self._waiting = {
-                topic: one for topic, one in found.timing_count.items() if one.count > 0
+                topic: (one.count, one.time_stamp)
+                for topic, one in found.timing_count.items()
+                if one.count > 0
             }
 
     def set_all(self, counts: Mapping[str, int]) -> None:
         """Take what was counted in the timer's files."""
-        if {topic: one.count for topic, one in self._waiting.items()} == counts:
+        if {topic: count for topic, (count, _) in self._waiting.items()} == counts:
             return
-        now_ms = self._clock.now_ms()
-        self._waiting = {topic: TimerMetric(count, now_ms) for topic, count in counts.items()}
+        self._changed_at_ms = self._clock.now_ms()
+        self._waiting = {topic: (count, self._changed_at_ms) for topic, count in counts.items()}
+        self._changes += 1
         self._saver.changed()
 
     async def persist(self) -> None:
@@ -107,11 +112,10 @@ class TimerCounts:
             self._stats.on_put(first.topic, first.queue_id, DELAY, 1, first.size, 0)
 
     def _add(self, topic: str, count: int) -> None:
-        now_ms = self._clock.now_ms()
-        self._version = self._version.next(now_ms)
-        old = self._waiting.get(topic)
-        waiting = max(0, count if old is None else old.count + count)
-        self._waiting[topic] = TimerMetric(waiting, now_ms)
+        self._changed_at_ms = now_ms = self._clock.now_ms()
+        self._changes += 1
+        waiting = self._waiting.get(topic, (0, 0))[0] + count
+        self._waiting[topic] = (max(0, waiting), now_ms)
         self._saver.changed()
 
     def rates(self) -> tuple[float, float]:
@@ -126,7 +130,13 @@ class TimerCounts:
 
     def metrics(self) -> TimerMetrics:
         """Return the counts in the form of an answer."""
-        return TimerMetrics(self._version, dict(self._waiting))
+        version = self._version
+        if self._changes:
+            counter = version.counter + self._changes
+            version = DataVersion(counter, version.state_version, self._changed_at_ms)
+        return TimerMetrics(
+            version, {topic: TimerMetric(*one) for topic, one in self._waiting.items()}
+        )
 
 
 def parse_timer_metrics(text: bytes) -> TimerMetrics:

@@ -184,11 +184,25 @@ class TimerFiles:
         known = queue_offset_of(last.physical_offset) if last is not None else None
         if known is not None:
             self.queue_offset = max(self.queue_offset, known + 1)
+        self._count_slots()
         self._write_wheel(self.wheel.take_dirty())
         self.log.cut(end)
         for name in self._disk.list(""):
             if name != TIMER_WHEEL and is_wheel_file(name):
                 self._disk.unlink(name)
+
+    def _count_slots(self) -> None:
+        """Let each slot say how many it has, and where its chain begins: Java's may not."""
+        for slot in self.wheel.slots():
+            messages, first = 0, -1
+            try:
+                for position, unit in self.log.chain(slot.last):
+                    messages, first = messages + unit.weight, position
+            except CorruptRecordError:
+                continue  # named when its time comes
+            if (slot.first, slot.messages) != (first, messages):
+                self.wheel.put(slot._replace(first=first, messages=messages))
+                self.wheel.count += messages - slot.messages
 
     def _take_up(self, position: int, unit: TimerUnit) -> None:
         """Let a unit be in its slot, if it is not yet."""
@@ -196,7 +210,7 @@ class TimerFiles:
             return
         slot = self.wheel.slot(unit.second)
         if slot is None or slot.last < position:
-            self.wheel.add(unit.second, position, unit.weight)
+            self.wheel.add(unit.second, position, unit.weight, slot)
 
     def _load_wheel(self) -> int:
         """Load the wheel, or make it anew of the log; return up to where it has the log."""
@@ -259,7 +273,7 @@ class TimerFiles:
         kind = unit.kind | KIND_ROLL if choice.is_roll else unit.kind
         unit = unit._replace(previous=-1 if slot is None else slot.last, kind=kind)
         position = self.log.append(unit)
-        self.wheel.add(choice.second, position, unit.weight)
+        self.wheel.add(choice.second, position, unit.weight, slot)
         self.is_changed = True
         return position
 

@@ -70,13 +70,20 @@ class TimerWheel:
         """Return all slots that are not done, in no order."""
         return [slot for second in self._seconds if (slot := self.slot(second)) is not None]
 
-    def add(self, second: int, position: int, weight: int) -> None:
-        """Let a unit of the timer log be the last of a slot; its `previous` was the last before."""
-        slot = self.slot(second)
+    def add(self, second: int, position: int, weight: int, slot: TimerSlot | None) -> None:
+        """Let a unit of the timer log be the last of a slot.
+
+        Args:
+            second: of the slot.
+            position: of the unit, whose `previous` was the last before.
+            weight: what the unit counts.
+            slot: as it was.
+        """
         if slot is None:
             heappush(self._seconds, second)
-            slot = TimerSlot(second, position, position, 0)
-        self.put(slot._replace(last=position, messages=slot.messages + weight))
+            self.put(TimerSlot(second, position, position, weight))
+        else:
+            self.put(TimerSlot(second, slot.first, position, slot.messages + weight))
         self.count += weight
 
     def put(self, slot: TimerSlot) -> None:
