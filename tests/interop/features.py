@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import queue
-import shutil
 import subprocess
 import threading
 import time
@@ -101,6 +101,7 @@ FEATURES = (
     Feature("OrderlyManual"),
     Feature("OrderlyDeadLetter"),
     Feature("OrderlyMove"),
+    Feature("OrderlyBroadcast", releases=("5.5.0",)),  # members of release 4 take locks for it
     Feature("Transaction"),
     Feature("TransactionOrphan"),
     Feature("DelayLevels"),
@@ -112,10 +113,12 @@ FEATURES = (
     Feature("Allocation", (Topic(queues=7),)),
     Feature("ServerAssignment", releases=("5.5.0",)),
     Feature("Suspend"),
+    Feature("Resubscribe", (Topic("%pFirst"), Topic("%pSecond"))),
     Feature("Pull", (Topic(queues=1),)),
     Feature("PullSchedule"),
     Feature("LitePull"),
     Feature("LitePullAssign", (Topic(queues=2),)),
+    Feature("LitePullFilter", (Topic(queues=1),)),
     Feature("Retry"),
     Feature("ResetOffset"),
     Feature("ResetOrderly"),
@@ -143,15 +146,18 @@ def features_command(release: str) -> Sequence[str]:
     sources = sorted(path for name in folders for path in (HERE / "java" / name).glob("*.java"))
     text = "".join(path.read_text() for path in sources)
     stamp = hashlib.sha256(text.encode()).hexdigest()
-    classes, library = CACHE / f"features-{release}", clients.jars(release)
-    if not (classes / stamp).exists():
-        shutil.rmtree(classes, ignore_errors=True)
-        classes.mkdir(parents=True)
+    classes = CACHE / "features" / f"{release}-{stamp[:16]}"
+    library = clients.jars(release)
+    if not classes.exists():
+        made = classes.with_name(
+            f"{classes.name}.{os.getpid()}"
+        )  # others may run, or make them too
+        made.mkdir(parents=True)
         clients.build(
-            *("javac", "-nowarn", "-Xlint:none", "-cp", library, "-d", str(classes)),
+            *("javac", "-nowarn", "-Xlint:none", "-cp", library, "-d", str(made)),
             *(str(path) for path in sources),
         )
-        (classes / stamp).touch()
+        made.rename(classes)
     quiet = HERE / "java" / "quiet"
     return (*clients.java(f"{quiet}:{classes}:{library}", heap="512m"), "Features")
 

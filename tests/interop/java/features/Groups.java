@@ -162,3 +162,33 @@ final class Suspend extends Feature {
         fact("while_suspended", held - 5);
     }
 }
+
+/** Topics come and go while a consumer runs: the new one from its beginning, the old one no more. */
+final class Resubscribe extends Feature {
+    @Override void run() throws Exception {
+        String first = topic("First");
+        String second = topic("Second");
+        DefaultMQProducer producer = producer();
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("taker");
+        consumer.setHeartbeatBrokerInterval(1000);
+        consumer.subscribe(first, "*");
+        consumer.registerMessageListener(taking(inbox));
+        start(consumer);
+        send(producer, first, "t", 0, 4);
+        send(producer, second, "t", 4, 8);
+        awaitExactly(inbox, 4);
+        consumer.subscribe(second, "t");
+        awaitExactly(inbox, 8);
+        consumer.unsubscribe(first);
+        await(() -> owned(consumer, first).isEmpty(), () -> "no queue of the first, has " + owned(consumer, first));
+        send(producer, first, "t", 8, 12);
+        send(producer, second, "t", 12, 16);
+        await(() -> inbox.size() >= 12, () -> "12 messages, came " + inbox.bodies());
+        Thread.sleep(1000);
+        check(inbox.bodies().stream().noneMatch(body -> body.matches("8|9|10|11")), "messages " + inbox.bodies());
+        consumer.subscribe(first, "*");
+        await(() -> inbox.distinct().size() == 16, () -> "16 messages, came " + inbox.bodies());
+        fact("again", inbox.size() - 16); // a client that leaves a topic may forget where it was
+    }
+}

@@ -185,3 +185,34 @@ final class OrderlyMove extends Ordered {
         return start(consumer);
     }
 }
+
+/** Each member of a broadcasting group gets all in order, without locks. */
+final class OrderlyBroadcast extends Ordered {
+    @Override void run() throws Exception {
+        String topic = topic("T");
+        DefaultMQProducer producer = producer();
+        Inbox one = new Inbox();
+        Inbox two = new Inbox();
+        DefaultMQPushConsumer first = member(topic, one, "o1");
+        DefaultMQPushConsumer second = member(topic, two, "o2");
+        await(() -> owned(first, topic).size() == 4 && owned(second, topic).size() == 4, () -> "all queues each");
+        sendKeyed(producer, topic, 0, 6);
+        awaitExactly(one, KEYS * 6);
+        awaitExactly(two, KEYS * 6);
+        checkOrder(one, 6);
+        checkOrder(two, 6);
+    }
+
+    private DefaultMQPushConsumer member(String topic, Inbox inbox, String name) throws Exception {
+        DefaultMQPushConsumer consumer = consumer("everyone");
+        setModel(consumer, "BROADCASTING");
+        consumer.setInstanceName(name + prefix + System.nanoTime());
+        consumer.setSuspendCurrentQueueTimeMillis(100);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            inbox.add(messages);
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        return start(consumer);
+    }
+}

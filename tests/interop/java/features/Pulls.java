@@ -7,11 +7,13 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.MQPullConsumerScheduleService;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullCallback;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -257,5 +259,42 @@ final class PullSchedule extends Feature {
 
     private static long queuesOf(MQPullConsumerScheduleService service, String topic) throws Exception {
         return service.getDefaultMQPullConsumer().fetchMessageQueuesInBalance(topic).size();
+    }
+}
+
+/** The lite pull consumer with an expression, from a time on; a new member goes on where it committed. */
+final class LitePullFilter extends LitePulling {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of one queue
+        DefaultMQProducer producer = producer();
+        for (int number = 0; number < 12; number++) {
+            Message message = message(topic, "t", Integer.toString(number));
+            message.putUserProperty("price", Integer.toString(number));
+            ok(producer.send(message));
+            Thread.sleep(20);
+        }
+        DefaultLitePullConsumer consumer = lite("filtering");
+        consumer.subscribe(topic, MessageSelector.bySql("price >= 6"));
+        consumer.setAutoCommit(false);
+        consumer.start();
+        equal(List.of("6", "7", "8", "9", "10", "11"), poll(consumer, 6), "what the expression lets through");
+        MessageQueue queue = consumer.fetchMessageQueues(topic).iterator().next();
+        long time = readAll(reader("reader"), topic).get(8).getStoreTimestamp();
+        long offset = consumer.offsetForTimestamp(queue, time);
+        equal(8L, offset, "offset of the ninth's time");
+        consumer.seek(queue, offset);
+        equal(List.of("8", "9", "10", "11"), poll(consumer, 4), "from its time on");
+        consumer.commitSync();
+        await(() -> consumer.committed(queue) == 12, () -> "offset 12, is " + consumer.committed(queue));
+        for (int number = 12; number < 14; number++) {
+            Message message = message(topic, "t", Integer.toString(number));
+            message.putUserProperty("price", Integer.toString(number));
+            ok(producer.send(message));
+        }
+        consumer.shutdown();
+        DefaultLitePullConsumer next = lite("filtering");
+        next.subscribe(topic, MessageSelector.bySql("price <> 12"));
+        next.start();
+        equal(List.of("13"), poll(next, 1), "where the group goes on");
     }
 }
