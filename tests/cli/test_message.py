@@ -68,6 +68,7 @@ def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
         ("broker-z/0@0", "not on broker-z, but on: broker-a"),
         ("0" * 32, "was found by the id"),
         ("o-17", "was found by the id o-17"),
+        ("broker-a/7", "a place is BROKER/QUEUE@OFFSET"),
     ],
 )
 def test_a_message_that_is_not_there_is_named(kourou: Kourou, message: str, text: str) -> None:

@@ -49,6 +49,7 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
     pull_with_callback = calls(AsyncPullConsumer.pull_with_callback)
     fetch_subscribe_message_queues = waits(AsyncPullConsumer.fetch_subscribe_message_queues)
     committed = waits(AsyncPullConsumer.committed)
+    give_back = waits(AsyncPullConsumer.give_back)
     commit_offset = waits(AsyncPullConsumer.commit_offset)
     min_offset = waits(AsyncPullConsumer.min_offset)
     max_offset = waits(AsyncPullConsumer.max_offset)

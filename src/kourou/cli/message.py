@@ -232,7 +232,14 @@ async def find_messages(admin: AdminClient, topic: str, text: str) -> list[Messa
             return [await admin.message_by_id(text)]
         except (QueryNotFoundError, TransportError):
             pass  # both kinds of ids look alike; one made by a process with id 0 comes here
-    return await admin.messages_by_unique_key(topic, text)
+    try:
+        return await admin.messages_by_unique_key(topic, text)
+    except QueryNotFoundError as error:
+        if "/" not in text:
+            raise
+        form = "a place is BROKER/QUEUE@OFFSET, as broker-a/0@17"
+        reason = f"no message of {topic} has the id {text}, and {form}"
+        raise QueryNotFoundError(error.code, reason) from error
 
 
 def _is_offset_id(text: str) -> bool:

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from kourou.client.consuming.consume_hooks import ConsumeContext, ConsumeOutcome
-from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.consuming.redelivery import DeadLetter, RetryLater
 from kourou.errors import ClosedError, UsageError
 from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
+from kourou.model.topic import retry_topic
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -144,6 +145,40 @@ def test_a_give_back_that_was_cancelled_has_the_message_delivered_again() -> Non
                     giving.cancel()
                     await asyncio.gather(giving, return_exceptions=True)
             assert got == [b"x", b"x", b"y"]
+
+    run_virtual(main())
+
+
+def test_a_poller_gives_back_to_its_group_and_reads_it_where_it_subscribes_retries() -> None:
+    async def main() -> None:
+        got: list[tuple[str, bytes, int]] = []
+        config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+        async with recording(queues=1) as w:
+            await w.send(b"bad", b"later", b"good")
+            poller = w.cluster.pull_consumer(GROUP, config)
+            poller.subscribe(TOPIC)
+            poller.subscribe(retry_topic(GROUP))
+            async with poller:
+                async for message in poller:
+                    got.append((message.topic, message.body, message.reconsume_times))
+                    if message.body == b"bad":
+                        await poller.give_back(message, DeadLetter("no such account"))
+                    if message.body == b"later" and message.reconsume_times < 2:
+                        delay = None if message.reconsume_times else 45_000
+                        await poller.give_back(message, RetryLater(delay_ms=delay))
+                    if message.reconsume_times == 2:
+                        break
+                with pytest.raises(UsageError, match="names other messages"):
+                    await poller.give_back(message, RetryLater(messages=[]))
+            assert got == [
+                (TOPIC, b"bad", 0),
+                (TOPIC, b"later", 0),
+                (TOPIC, b"good", 0),
+                (TOPIC, b"later", 1),
+                (TOPIC, b"later", 2),
+            ]
+            [dead] = await dead_letters(w)
+            assert dead.properties["KOUROU_DLQ_REASON"] == "no such account"
 
     run_virtual(main())
 

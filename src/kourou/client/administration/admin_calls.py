@@ -86,7 +86,7 @@ class AdminCalls(CallingClient):
             raise TopicNotFoundError(
                 error.code,
                 f"no name server of {self._instance.name_servers.text} knows the topic {topic}: "
-                f"create it (kourou topic create {topic})",
+                f"find its name (kourou topic list), or create it (kourou topic create {topic})",
             ) from error
         return decode_topic_route(answer.body)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.redelivery import RetryLater, level_not_shorter, redelivery_of
+from kourou.client.consuming.retry_send import send_to_retry_topic
 from kourou.client.consuming.subscriptions import subscription_of
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
 from kourou.client.pull_result import PullResult
 from kourou.client.retrying import Deadline
-from kourou.errors import KourouError, UsageError
+from kourou.errors import KourouError, NoRouteError, RemoteError, UsageError
+from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, subscribe_queues
 from kourou.model.subscription import SUB_ALL, SubscriptionData
@@ -214,6 +218,55 @@ class QueueAccess(CallingClient):
                 queue,
                 offset,
                 timeout_s=deadline.remaining_s(),
+            ),
+        )
+
+    async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
+        """Have the group get a message again later, or never, as a listener that raises `error`.
+
+        It then comes by the group's retry topic: push consumers of the group read that, a pull
+        consumer if it subscribes `%RETRY%<group>` as well. Whether the message itself is done, the
+        next poll or commit says, as of others.
+
+        Args:
+            message: as it was polled or pulled.
+            error: `RetryLater`, `DeadLetter` or what went wrong; None: as `RetryLater()`.
+
+        Raises:
+            UsageError: `error` names other messages.
+            TransportError, RemoteError: as `pull`; it may come again nevertheless.
+        """
+        how = redelivery_of(RetryLater() if error is None else error, message)
+        if how is None:
+            raise UsageError(f"{type(error).__name__} names other messages than {message.msg_id}")
+        timeout_ms = self._config.request_timeout_ms
+        if how.delay_ms is not None:
+            try:
+                await send_to_retry_topic(
+                    self._instance,
+                    self.group,
+                    message,
+                    max_reconsume_times=None,
+                    timeout_s=timeout_ms / 1000,
+                    how=how,
+                )
+            except (RemoteError, NoRouteError):  # no timers there, or no such topic yet
+                how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
+            else:
+                return
+        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        await self._instance.call_broker(
+            queue,
+            timeout_ms,
+            lambda address, deadline: calls_consume.send_back(
+                self._instance.pool,
+                address,
+                self.group,
+                message,
+                delay_level=how.level,
+                max_reconsume_times=None,
+                timeout_s=deadline.remaining_s(),
+                reason=how.reason,
             ),
         )
 

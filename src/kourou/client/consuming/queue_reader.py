@@ -15,7 +15,7 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.message_filter import chosen
 from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.polled_queue import PolledQueue
-from kourou.client.consuming.queue_puller import PulledSome
+from kourou.client.consuming.queue_puller import PulledSome, restore_topic
 from kourou.client.consuming.start_offset import find_start_offset
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
@@ -28,6 +28,7 @@ from kourou.errors import (
 )
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
+from kourou.model.topic import is_retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,8 @@ class QueueReader:
             return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
         messages = result.messages if result.status is PullStatus.FOUND else []
+        for message in messages if is_retry_topic(self._queue.topic) else ():
+            restore_topic(message)
         messages = chosen(self._config.message_filter, messages)
         self.problem = None
         polled.put(messages, result.next_offset)
