@@ -11,11 +11,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from kourou.client.consuming.consume_order import QueueOrder
 from kourou.client.consuming.consume_orderly import OrderlyConsumption
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.ordered_calls import OrderedCall
-from kourou.client.consuming.ordered_runs import RUN_MESSAGES
+from kourou.client.consuming.ordered_runs import RUN_MESSAGES, OrderedRuns
 from kourou.client.consuming.process_queue import ProcessQueue
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.clock import SystemClock
@@ -262,6 +263,26 @@ def test_queues_take_turns_on_one_thread_however_short_a_turn_is() -> None:
             assert len(other) <= 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("locked_s", "calls"), [(math.inf, 1), (-1.0, 0)])
+def test_a_run_without_time_gets_one_message_and_none_without_a_lock(
+    locked_s: float, calls: int
+) -> None:
+    got: list[int] = []
+
+    async def main() -> None:
+        async with consuming(lambda message: got.append(message.queue_offset)) as rig:
+            call, order = rig.consumer._call, QueueOrder(rig.process_queue)
+            assert isinstance(call, OrderedCall)
+            order.put(rig.process_queue.put([message_at(0), message_at(1)]))
+            runs = OrderedRuns(call.for_queue(QUEUE), order, SystemClock(), lambda: None)
+            assert await runs.run(0.0, locked_s) is None
+            assert len(order.finished) == calls
+            assert not order.taken
+
+    asyncio.run(main())
+    assert got == [0][:calls]
 
 
 def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:

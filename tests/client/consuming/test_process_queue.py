@@ -194,6 +194,10 @@ class DrainMachine(RuleBasedStateMachine):
             self.queue.postpone(message)
             self.waiting[message.queue_offset] = message
 
+    @rule()  # always: a machine whose last message has ended must not be without a step
+    def look(self) -> None:
+        assert self.queue.overdue(1, 8) == []
+
     @property
     def first_not_done(self) -> int:
         return min([*self.waiting, *self.running], default=8)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
 from kourou.client.consuming.acknowledgements import Acknowledgements
 from kourou.client.consuming.consumer_config import PushConsumerConfig
@@ -29,13 +28,10 @@ from kourou.client.consuming.listener_runs import (
     Unfinished,
 )
 from kourou.client.consuming.redelivery import redelivery_of
-from kourou.client.consuming.workers import Workers
+from kourou.client.consuming.workers import Workers, end_calls
 from kourou.clock import Clock
 
 log = logging.getLogger(__name__)
-
-_CANCELLATION_S: Final = 1.0
-"""What a listener may take to clean up after it was cancelled."""
 
 
 class ConcurrentConsumption:
@@ -90,20 +86,10 @@ class ConcurrentConsumption:
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
 
-        What has not ended by then is cancelled, or left to its thread, and not acknowledged. A
-        listener may close its own consumer: its own call is not waited for. One that catches its
-        cancellation and goes on is left behind after a second.
+        What is cut short then, see `end_calls`, is not acknowledged. A listener may close its own
+        consumer: its own call is not waited for.
         """
-        workers = self._workers.others()
-        if not workers:
-            return
-        try:
-            _, late = await asyncio.wait(workers, timeout=self._config.shutdown_timeout_ms / 1000)
-            if late:
-                log.warning("listener.abandoned count=%d", len(late))
-        finally:
-            self.cancel()
-        await asyncio.wait(workers, timeout=_CANCELLATION_S)
+        await end_calls(self._workers.others(), self._config.shutdown_timeout_ms)
 
     def cancel(self) -> None:
         """End all calls now, but the one that asks for it; return without waiting for their end."""

@@ -33,7 +33,7 @@ from kourou.client.consuming.offset_store import Offsets
 from kourou.client.consuming.ordered_calls import OrderedCall, OrderedOutcome
 from kourou.client.consuming.ordered_runs import OrderedRuns
 from kourou.client.consuming.process_queue import ProcessQueue
-from kourou.client.consuming.workers import Turns
+from kourou.client.consuming.workers import Turns, end_calls, others
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -45,9 +45,6 @@ _RELOCK_S: Final = 0.1
 
 _NOT_LOCKED_S: Final = 3.0
 """Before it is asked for again, in seconds."""
-
-_CANCELLATION_S: Final = 1.0
-"""What a listener may take to clean up after it was cancelled."""
 
 
 class Locks(Protocol):
@@ -192,23 +189,13 @@ class OrderlyConsumption:
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`, and begin no more.
 
-        What has not ended by then is cancelled, or left to its thread, and not acknowledged. A
-        listener may close its own consumer: its own call is not waited for. One that catches its
-        cancellation and goes on is left behind after a second.
+        What is cut short then, see `end_calls`, is not acknowledged. A listener may close its own
+        consumer: its own call is not waited for.
         """
         self._is_closed = True
         for lane in self._lanes.values():
             lane.end()
-        tasks = self._others()
-        if not tasks:
-            return
-        try:
-            _, late = await asyncio.wait(tasks, timeout=self._config.shutdown_timeout_ms / 1000)
-            if late:
-                log.warning("listener.abandoned count=%d", len(late))
-        finally:
-            self.cancel()
-        await asyncio.wait(tasks, timeout=_CANCELLATION_S)
+        await end_calls(self._others(), self._config.shutdown_timeout_ms)
 
     def cancel(self) -> None:
         """End all calls now, but the one that asks for it; return without waiting for their end."""
@@ -225,11 +212,7 @@ class OrderlyConsumption:
         return _Lane(order, call, runs)
 
     def _others(self) -> list[asyncio.Task[None]]:
-        try:
-            me = asyncio.current_task()
-        except RuntimeError:  # not called from a task, nor from the loop
-            me = None
-        return [lane.task for lane in self._lanes.values() if lane.task is not me]
+        return others(lane.task for lane in self._lanes.values())
 
     async def _work(self, lane: _Lane) -> None:
         while not lane.is_ending:

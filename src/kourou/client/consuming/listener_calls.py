@@ -153,7 +153,7 @@ class ListenerCall:
             if me is not None and me.cancelling():
                 raise error
             # The listener's own, of something that it awaited: a failure like any other.
-            log.warning("listener.cancelled msg_id=%s", message.msg_id)
+            log.warning("listener.cancelled msg_id=%s", message.msg_id, exc_info=error)
             return error
         if is_instruction(error):
             log.debug("listener.gave_back msg_id=%s how=%r", message.msg_id, error)

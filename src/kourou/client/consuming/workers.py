@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
+
+_CANCELLATION_S: Final = 1.0
+"""What a listener may take to clean up after it was cancelled."""
 
 
 class Workers:
@@ -57,11 +63,34 @@ class Workers:
 
     def others(self) -> list[asyncio.Task[None]]:
         """Return all tasks that have not ended, but the one that asks."""
-        try:
-            me = asyncio.current_task()
-        except RuntimeError:  # not called from a task, nor from the loop
-            me = None
-        return [one for one in (*self._tasks, *self._leaving) if one is not me and not one.done()]
+        return others([*self._tasks, *self._leaving])
+
+
+def others(tasks: Iterable[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+    """Return those of the tasks that have not ended, but the one that asks."""
+    try:
+        me = asyncio.current_task()
+    except RuntimeError:  # not called from a task, nor from the loop
+        me = None
+    return [one for one in tasks if one is not me and not one.done()]
+
+
+async def end_calls(tasks: list[asyncio.Task[None]], timeout_ms: int) -> None:
+    """Let tasks end that call a listener and begin no more calls, for so long in ms.
+
+    What has not ended by then is cancelled, or left to its thread. A listener that catches its
+    cancellation and goes on is left behind after a second.
+    """
+    if not tasks:
+        return
+    try:
+        _, late = await asyncio.wait(tasks, timeout=timeout_ms / 1000)
+        if late:
+            log.warning("listener.abandoned count=%d", len(late))
+    finally:
+        for task in tasks:
+            task.cancel()
+    await asyncio.wait(tasks, timeout=_CANCELLATION_S)
 
 
 class Turns:
