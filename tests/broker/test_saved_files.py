@@ -1,4 +1,4 @@
-"""What a broker keeps under config/ is written at RocketMQ's intervals, and once more at its stop."""
+"""What is kept under config/ is written at RocketMQ's intervals, and once more at a stop."""
 
 from __future__ import annotations
 

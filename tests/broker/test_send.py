@@ -325,6 +325,18 @@ def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> N
     run_sends(test)
 
 
+def test_a_dead_letter_waits_for_no_time() -> None:
+    async def test(bench: SendRig) -> None:
+        answer = await bench.send(
+            b"x", "TIMER_DELIVER_MS\x014102444800000\x02", topic="%RETRY%g", reconsume_times=17
+        )
+        assert answer.code == 0
+        (stored,) = bench.stored("%DLQ%g")
+        assert "TIMER_DELIVER_MS" not in stored.properties
+
+    run_sends(test)
+
+
 def test_what_a_group_gives_up_while_it_consumes_in_order_is_a_dead_letter() -> None:
     async def test(bench: SendRig) -> None:
         queue = MessageQueue("T", "broker-a", 0)
@@ -391,6 +403,20 @@ def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> N
         assert answer.code == 0
         assert answer.ext_fields["KOUROU_DURABILITY"] == "MEMORY"
         assert len(bench.stored()) == 1, "consumers see it when it is synced"
+
+    run_sends(test)
+
+
+def test_a_half_message_waits_for_the_sync_whatever_it_says() -> None:
+    async def test(bench: SendRig) -> None:
+        bench.parts.flusher.stall()
+        bench.start(message(properties="WAIT\x01false\x02TRAN_MSG\x01true\x02"))
+        await asyncio.sleep(1)
+        assert bench.peer.sent == []
+        bench.parts.flusher.release()
+        await asyncio.sleep(1)
+        (answer,) = bench.peer.sent
+        assert (answer.code, answer.ext_fields["KOUROU_DURABILITY"]) == (0, "DISK")
 
     run_sends(test)
 

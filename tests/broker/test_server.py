@@ -25,8 +25,10 @@ from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
+from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.store.queues.queue_tails import NEW_FILES_PER_FLUSH
+from kourou.store.retention import RetentionConfig
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
@@ -207,6 +209,28 @@ def pull(topic: str) -> PullMessageRequestHeader:
         sub_version=0,
         expression_type="TAG",
     )
+
+
+def test_files_of_expired_messages_are_removed_while_it_runs() -> None:
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    retention = RetentionConfig(file_reserved_hours=0, delete_when=hours)
+    store = StoreConfig(
+        commitlog_segment_bytes=64 * 1024,
+        consumequeue_file_bytes=20 * 100,
+        batch_queue_file_bytes=46 * 100,
+        retention=retention,
+    )
+
+    async def test(cluster: Cluster) -> None:
+        for _ in range(20):
+            assert (await ask(cluster, message(bytes(10_000), topic="T"))).code == 0
+        first = f"commitlog/{0:020d}"
+        assert cluster.disk().exists(first)
+        await asyncio.sleep(90)
+        assert not cluster.disk().exists(first)
+        assert 0 < cluster.broker().store.min_offset("T", 0) < 20
+
+    run(test, store=store)
 
 
 def test_a_held_pull_is_answered_when_a_message_comes() -> None:

@@ -17,9 +17,11 @@ from kourou.errors import ConfigError, ReplyTimeoutError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.properties import decode_properties
+from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies_running import ConsumeResult
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
+from kourou.remoting.steady_time import steady_ms
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
@@ -110,6 +112,32 @@ def test_what_fails_is_retried_within_the_namespace() -> None:
                 topics = await admin.topic_list()
             assert f"%RETRY%{NS}%billing" in topics
             assert "%RETRY%billing" not in topics
+
+    run_virtual(main())
+
+
+def test_order_and_filters_hold_within_the_namespace() -> None:
+    async def main() -> None:
+        async with recording(enable_property_filter=True) as w:
+            await make_topic(w.cluster)
+            got: list[bytes] = []
+            consumer = w.cluster.push_consumer("billing", push_config())
+            consumer.subscribe(TOPIC, sql="a > 5")
+            consumer.listen_orderly(lambda message: got.append(message.body))
+            parts = w.cluster.broker()._running._parts  # type: ignore[union-attr]
+            async with consumer, w.cluster.producer("orders", PRODUCER) as producer:
+                for number in range(4, 9):
+                    message = Message(TOPIC, b"%d" % number, properties={"a": str(number)})
+                    await producer.send(message, sharding_key="k")
+                await w.until(lambda: len(got) == 3)
+                queues = [MessageQueue(f"{NS}%{TOPIC}", "broker-0", n) for n in range(2)]
+                for queue in queues:
+                    holder = parts.queue_locks.holder(f"{NS}%billing", queue, steady_ms())
+                    assert holder == consumer.client_id
+                (known,) = parts.tables.filters.of_topic(f"{NS}%{TOPIC}")
+                assert (known.group, known.expression) == (f"{NS}%billing", "a > 5")
+            assert not parts.queue_locks.is_any_held(f"{NS}%billing", steady_ms())
+            assert got == [b"6", b"7", b"8"]
 
     run_virtual(main())
 

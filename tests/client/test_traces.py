@@ -11,6 +11,7 @@ from kourou.broker.timer.timer_config import TimerConfig
 from kourou.client import trace_writer
 from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.transaction import TransactionState
 from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, Traced, trace_messages
 from kourou.errors import ConfigError, InvalidTopicError, QueryNotFoundError
@@ -81,6 +82,26 @@ def test_a_send_is_traced_as_by_javas_producer() -> None:
             (stored,) = await trace_bodies(w.cluster)
             assert set(stored.keys) == {receipt.msg_id, "k1", "k2", delayed.msg_id}
             assert stored.tags is None
+
+    run_virtual(main())
+
+
+def test_a_slow_send_is_traced_with_when_it_began_and_a_late_sync_as_no_success() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                await producer.send(Message(TOPIC, b"first"))
+                began_ms = w.cluster.runtime.clock.now_ms()
+                w.cluster.flusher().stall()
+                receipt = await producer.send(Message(TOPIC, b"late"), timeout_ms=20_000)
+                w.cluster.flusher().release()
+                assert receipt.status is SendStatus.FLUSH_DISK_TIMEOUT
+            first, late = await traced(w.cluster)
+            assert isinstance(first, SentTrace)
+            assert isinstance(late, SentTrace)
+            assert (first.is_success, late.is_success) == (True, False)
+            assert late.cost_ms == pytest.approx(5_000, abs=20)
+            assert late.at_ms == pytest.approx(began_ms, abs=2)
 
     run_virtual(main())
 
@@ -216,8 +237,8 @@ def test_sending_does_not_wait_for_traces_that_cannot_be_written(
             assert asyncio.get_running_loop().time() - began_s < 5
 
     run_virtual(main())
-    said = [record for record in caplog.records if "trace.dropped" in record.getMessage()]
-    assert len(said) == 1
+    said = [one.getMessage() for one in caplog.records if "trace.dropped" in one.getMessage()]
+    assert said == [f"trace.dropped topic={TRACES} reason=as many wait as may"]
 
 
 def test_ends_of_transactions_are_traced() -> None:
