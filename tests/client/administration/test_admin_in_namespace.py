@@ -15,7 +15,9 @@ from kourou.client.consuming.redelivery import DeadLetter
 from kourou.model.group import ConsumeFromWhere, SubscriptionGroup
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import ConsumeResult, MessageRequestMode
+from kourou.protocol.bodies import ConsumeResult, MessageRequestMode, decode_consumer_status
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.headers_admin_offsets import GetConsumerStatusRequestHeader
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -204,6 +206,23 @@ def test_live_members_go_on_where_an_administrator_says() -> None:
 
     run_virtual(reset(by_broker=False))
     run_virtual(reset(by_broker=True))
+
+
+def test_members_tell_how_far_they_are_by_whole_names() -> None:
+    async def main() -> None:
+        async with within() as (w, _, outside):
+            got: list[bytes] = []
+            async with member(w, lambda one: got.append(one.body)) as consumer:
+                await send(w, b"1", b"2")
+                await w.until(lambda: len(got) == 2)
+                header = GetConsumerStatusRequestHeader(INSIDE, f"{NS}%{GROUP}")
+                code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+                body = await outside._server("127.0.0.1:10911").ask(code, header)
+                told = decode_consumer_status(body).clients[consumer.client_id]
+                assert told[MessageQueue(INSIDE, "broker-0", 0)] == 2
+                assert {queue.topic for queue in told} == {INSIDE}
+
+    run_virtual(main())
 
 
 def test_an_ordered_queue_is_locked_under_its_whole_name() -> None:
