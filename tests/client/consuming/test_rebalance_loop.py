@@ -61,6 +61,23 @@ def test_name_servers_that_are_away_take_no_queues_from_anybody() -> None:
     run_virtual(main())
 
 
+def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            members = [w.consumer(instance_name=name) for name in ("a", "b")]
+            changes: list[list[MessageQueue]] = []
+            async with members[0], members[1]:
+                await w.until(lambda: [*map(queue_ids, members)] == [[0, 1], [2, 3]])
+                for member in members:
+                    member.on_queues_changed(lambda _, __, held: changes.append(held))
+                await w.cluster.crash_broker()
+                await w.cluster.restart_broker()
+                await asyncio.sleep(120)
+                assert changes == []
+
+    run_virtual(main())
+
+
 def test_a_share_that_is_right_is_looked_at_every_20_s_and_one_that_changed_after_1_s() -> None:
     passes: list[float] = []
 

@@ -8,6 +8,7 @@ something says that members or queues may have changed.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -233,7 +234,11 @@ class RebalanceLoop:
         if not ids:
             return None
         own_id, held = self._instance.client_id, self._held.of_topic(topic)
-        return plan_changes(held, queues, java_order(ids), own_id, self._allocate)
+        changes = plan_changes(held, queues, java_order(ids), own_id, self._allocate)
+        # A broker that restarted may have heard of nobody else yet: only who has just come and is
+        # alone can be sure that nobody lets go of these queues still.
+        is_shared = changes.is_shared or self._first_pass_done.is_set()
+        return dataclasses.replace(changes, is_shared=is_shared)
 
     def _queues_of(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
         """Return the topic's queues, listed once for as long as the route is the same."""
@@ -246,15 +251,15 @@ class RebalanceLoop:
         self, topic: str, queues: Collection[MessageQueue], changes: QueueChanges
     ) -> None:
         """Release and start queues, and tell who listens, also if some could not be started."""
+        before = set(self._held.of_topic(topic))
         try:
             if not await self._held.apply(changes):
                 self._is_waiting = True
         finally:
-            if self.on_queues_changed is not None:
+            held = sorted(self._held.of_topic(topic))
+            if self.on_queues_changed is not None and before.symmetric_difference(held):
                 try:
-                    self.on_queues_changed(
-                        topic, sorted(queues), sorted(self._held.of_topic(topic))
-                    )
+                    self.on_queues_changed(topic, sorted(queues), held)
                 except Exception:
                     # The user's own: it must not end the rebalancing.
                     log.exception("listener.broken event=queues_changed topic=%s", topic)
