@@ -154,6 +154,27 @@ def test_members_share_the_queues_by_the_strategy_that_they_name() -> None:
     run_with_parts(test)
 
 
+def test_members_that_pop_have_the_shares_of_those_behind_them_too() -> None:
+    all_queues = [MessageQueue("T", "a", number) for number in range(4)]
+    mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 1)
+    shares = {
+        member: [
+            queue.queue_id for queue in assign(all_queues, "abc", member, STRATEGIES["AVG"], mode)
+        ]
+        for member in "abc"
+    }
+    assert shares == {"a": [0, 1, 2], "b": [2, 3], "c": [0, 1, 3]}
+
+
+def test_a_topic_without_queues_to_read_is_nothing_to_go_by() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4, perm=2))
+        parts.connect("a")
+        assert await assigned(parts, asking()) is None
+
+    run_with_parts(test)
+
+
 def test_a_broker_that_shares_nothing_out_gives_all_queues_to_everybody() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))

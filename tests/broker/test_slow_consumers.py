@@ -8,8 +8,12 @@ import pytest
 
 from kourou.broker.slow_consumers import SLOW_CHECK_INTERVAL_MS, SlowConsumers
 from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.group import SubscriptionGroup
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.model.topic import SYSTEM_GROUP_PREFIX
+from kourou.store.formats import QueueEntry
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -99,6 +103,58 @@ def test_a_group_goes_on_where_it_was_when_it_may_again() -> None:
                 await w.until_got(*BODIES[1:])
 
     run_virtual(main())
+
+
+def test_the_queue_that_is_furthest_behind_counts() -> None:
+    async def main() -> None:
+        async with recording(queues=2, **OPTIONS) as w:
+            await w.send(*BODIES)
+            async with w.cluster.pull_consumer("slow") as reader:
+                for queue_id, offset in ((0, 20), (1, 3)):
+                    await reader.commit_offset(MessageQueue(TOPIC, "broker-0", queue_id), offset)
+                first_bytes = await behind(w).behind_bytes("slow")
+                await reader.commit_offset(MessageQueue(TOPIC, "broker-0", 1), 20)
+                assert await behind(w).behind_bytes("slow") == 0
+            assert first_bytes > 15 * 2 * len(BODIES[0])
+
+    run_virtual(main())
+
+
+class FarEnd:
+    """A log of which everything lies before every group."""
+
+    min_position = 0
+    visible_position = 1 << 40
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        del topic, queue_id
+        return 100
+
+    def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
+        del topic, queue_id, offset
+        return None
+
+
+def test_groups_of_the_broker_itself_are_never_stopped() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.live.update({"disableConsumeIfConsumerReadSlowly": "true"}, 0)
+        for group in ("billing", f"{SYSTEM_GROUP_PREFIX}TRANS"):
+            parts.groups.put(SubscriptionGroup(group))
+            parts.connect("a", group)
+            parts.tables.offsets.commit(group, TOPIC, 0, 1)
+        await SlowConsumers(
+            parts.live,
+            groups=parts.groups,
+            clients=parts.clients,
+            offsets=parts.tables.offsets,
+            store=FarEnd(),
+            offload=parts.runtime.offload,
+        ).check()
+        kept = {name: parts.groups.get(name) for name in parts.groups.names()}
+        stopped = [name for name, group in kept.items() if group and not group.consume_enable]
+        assert stopped == ["billing"]
+
+    run_with_parts(test)
 
 
 def test_who_is_away_is_never_stopped() -> None:
