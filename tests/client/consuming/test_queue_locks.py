@@ -128,8 +128,10 @@ def test_who_may_have_lost_a_lock_commits_nothing_until_it_knows() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
             await w.send(*[b"%02d" % number for number in range(60)])
-            options = {"pull_batch_size": 1, "pull_suspend_timeout_ms": 1_000}
-            async with rig.consumer(lambda _: asyncio.sleep(1), instance_name="a", **options):
+            member = rig.consumer(
+                lambda _: asyncio.sleep(1), pull_batch_size=1, pull_suspend_timeout_ms=1_000
+            )
+            async with member:
                 await w.until(lambda: len(rig.got[0]) == 5)
                 w.cluster.network.stall(w.cluster.broker_address())
                 await asyncio.sleep(BROKER_EXPIRY_S + 10)
