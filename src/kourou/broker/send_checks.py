@@ -8,14 +8,12 @@ The checks come in Java's order, each with Java's code:
     16  the broker is not writable and the topic is an ordered one
     29  the queue does not exist
     26  retry topic: its group does not exist
-    16  the message is transactional and those are refused
-    13  the message is light, claims to be an inner batch, is for a compacted topic, or is
-        transactional by half
+    13  the message is for a compacted topic or light queues: neither is built yet, and stored as a
+        plain message it would be delivered as such
+    13  it claims to be an inner batch, or is transactional by half
+    16  it is transactional and those are refused
     13  a batch that is empty, delayed, transactional, or for a retry topic; one to be stored as one
         record that is compressed or has too many messages
-
-The three before the last are not built yet. Stored as plain messages, they would be delivered as
-such; that is why they are refused, with the code Java uses when they are switched off.
 
 Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor, apache/rocketmq 5.5.0.
 """
@@ -218,12 +216,11 @@ def is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
 
 
 def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
-    """Refuse a single message that asks for what is not built yet.
+    """Refuse a single message that asks for what is not built yet, or is not what it says.
 
     Raises:
-        RemoteSystemError: it is to be delivered at a time, and not by a delay level.
-        MessageIllegalError: it goes to light queues, claims to be an inner batch, or its topic is
-            compacted.
+        MessageIllegalError: its topic is compacted, it goes to light queues, claims to be an inner
+            batch, or says in one place only that it is part of a transaction.
     """
     check_attributes(topic)
     if header.sys_flag & TRANSACTION_MASK and not is_half(header, properties):
