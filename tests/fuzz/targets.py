@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kourou import protocol
 from kourou.broker.config import BrokerConfig
+from kourou.broker.timer.timer_counts import parse_timer_metrics
 from kourou.broker.transactions.op_entries import decode_op, encode_op, split_op
 from kourou.errors import (
     ConfigError,
@@ -154,10 +155,17 @@ def _records() -> Iterator[Target]:
     yield Target("timer.unit", _timer_unit, (unit, unit[:-1], bytes(52)))
     yield Target("timer.check", _timer_check, (check, check[:56], bytes(4096)))
     yield Target("timer.record", read_timer_record, (_waiting_record(),))
+    yield Target("timer.metrics", parse_timer_metrics, (_TIMER_METRICS,))
     yield Target("batch", _batch, corpus.batches())
     yield Target("traces", _traces, corpus.traces())
     yield Target("op_entries", _op_entry, (b"0,", b"12,13,17,", b"1700000000000", b"007,5,"))
     yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
+
+
+_TIMER_METRICS: Final = (
+    b'{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":17},'
+    b'"timingCount":{"T":{"count":5,"timeStamp":17}}}'
+)
 
 
 def _waiting_record() -> bytes:

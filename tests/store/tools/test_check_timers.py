@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -102,6 +103,23 @@ def test_damage_is_found_and_a_rebuild_mends_it(
     )
     assert rebuild(disk, EPOCH_MS, pid=1).timers == SECONDS * EACH - 1
     assert check_store(disk).findings == []
+    assert_all_come(disk)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_flipped_bit_is_found_or_harmless_and_a_rebuild_mends_it(seed: int) -> None:
+    dice, disk = Random(seed), waiting_store()
+    name = dice.choice([TIMER_WHEEL, LOG, LOG, TIMER_CHECK])
+    at = {
+        TIMER_WHEEL: slot_at(FIRST_MS) + dice.randrange(SECONDS * SLOT.size),
+        LOG: dice.randrange(20 * UNIT_BYTES),
+        TIMER_CHECK: dice.randrange(84),
+    }[name]
+    byte = disk.read(name, at, 1)[0] ^ 1 << dice.randrange(8)
+    disk.write(name, at, [bytes([byte])])
+    if check_store(disk).findings:
+        rebuild(disk, EPOCH_MS + 1_000, pid=1)
+        assert check_store(disk).findings == []
     assert_all_come(disk)
 
 

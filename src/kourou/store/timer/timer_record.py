@@ -5,6 +5,7 @@ Source: TimerMessageStore.convert and convertMessage, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kourou.errors import MalformedMessageError
@@ -19,6 +20,7 @@ from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, PRECISION_MS, 
 from kourou.store.timer.placing import SlotChoice, exact_due_ms
 
 _TIME_DIGITS_MAX: Final = 15
+_QUEUE_DIGITS_MAX: Final = 9
 _DELAY_MS_MAX: Final = 2**31 - 1
 """That four bytes hold: 24 days."""
 _NOWHERE: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -98,22 +100,33 @@ def read_timer_record(record: bytes) -> TimerRecord:
     if (
         header.topic != TIMER_TOPIC
         or topic in _NOWHERE
-        or not queue_id.isdecimal()
+        or not _is_number(queue_id, _QUEUE_DIGITS_MAX)
         or not _is_time(time)
     ):
         raise MalformedMessageError(
             f"timer record at byte {header.physical_offset} of topic {header.topic} is due at "
-            f"{time!r}, for queue {queue_id!r} of topic {topic!r}"
+            f"{time[:40]!r}, for queue {queue_id[:40]!r} of topic {topic!r}"
         )
-    out_at_ms = int(time)
-    told = properties.get(names.TIMER_DELIVER_MS, "")
+    due_at_ms = told_due_ms(properties)
+    assert due_at_ms is not None, "it is a time"
+    return TimerRecord(header, record, properties, int(time), due_at_ms, topic, int(queue_id))
+
+
+def told_due_ms(properties: Mapping[str, str]) -> int | None:
+    """Return when exactly a message of the timer topic is due; None if it does not say so."""
+    time, told = properties.get(names.TIMER_OUT_MS, ""), properties.get(names.TIMER_DELIVER_MS, "")
+    if not _is_time(time):
+        return None
     # Java lets TIMER_DELAY_SEC be, and a time beside it that counts for nothing.
-    due_at_ms = exact_due_ms(out_at_ms, int(told) if _is_time(told) else 0)
-    return TimerRecord(header, record, properties, out_at_ms, due_at_ms, topic, int(queue_id))
+    return exact_due_ms(int(time), int(told) if _is_time(told) else 0)
 
 
 def _is_time(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _TIME_DIGITS_MAX
+    return _is_number(text, _TIME_DIGITS_MAX)
+
+
+def _is_number(text: str, digits_max: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= digits_max
 
 
 def due_timer_draft(

@@ -3,7 +3,7 @@
     check file   says how far the timer is; is not ahead of its log, nor of the timer topic
     timer log    names and sizes
     wheel        each slot's chain of units, to its first, of that second, and as many as it counts
-    units        each names a record of the timer topic
+    units        each names a record of the timer topic, and says of it what that says
     records      those that were taken in, and were neither delivered nor rolled on, have a unit
 
 All of it can be made anew from the commit log, as the next start does where there is nothing of it;
@@ -14,10 +14,13 @@ kill, and delivers what is due soon without a unit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, KourouError, MalformedMessageError
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.log.log_walk import read_log_record
@@ -29,7 +32,7 @@ from kourou.store.timer.layouts import (
 )
 from kourou.store.timer.remaking import WaitingTimers
 from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG, TimerLog
-from kourou.store.timer.timer_record import read_timer_record
+from kourou.store.timer.timer_record import read_timer_record, told_due_ms
 from kourou.store.timer.wheel_files import (
     TIMER_CHECK,
     TIMER_WHEEL,
@@ -135,8 +138,31 @@ class TimersCheck:
     def take(self, header: RecordHeader, properties: bytes) -> None:
         """Take the next record of the log."""
         self._records.take(header, properties)
-        if header.topic == TIMER_TOPIC and header.physical_offset in self._units:
+        if header.topic != TIMER_TOPIC:
+            return
+        position = self._units.get(header.physical_offset)
+        if position is not None:
             self._seen.add(header.physical_offset)
+            self._check_unit(position, header, decode_properties(properties))
+
+    def _check_unit(self, position: int, header: RecordHeader, said: Mapping[str, str]) -> None:
+        """Compare a unit with its record."""
+        unit = self._log.unit(position)
+        if unit is None:
+            return  # its file went meanwhile
+        wrong = []
+        if unit.size != header.total_size:
+            wrong.append(f"has {unit.size} bytes, not {header.total_size}")
+        if not unit.is_roll:  # else it says when to roll it on
+            due_at_ms = told_due_ms(said)
+            if unit.due_at_ms not in (0, due_at_ms):
+                wrong.append(f"is due at {unit.due_at_ms}, not {due_at_ms}")
+            if unit.is_delete != (names.TIMER_DEL_UNIQKEY in said):
+                wrong.append("takes another back" if unit.is_delete else "is to be delivered")
+        if wrong:
+            name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
+            text = f"the unit says that its message {', and '.join(wrong)}"
+            self._find(name, at, f"{text}; {_REMEDY}")
 
     def finish(self, log_first: int) -> list[Finding]:
         """Take the end of the log, which begins at `log_first`; return what was found."""
