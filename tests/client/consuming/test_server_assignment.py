@@ -11,6 +11,9 @@ from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.errors import ConfigError
 from kourou.model.group import MessageModel
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import retry_topic
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
@@ -82,6 +85,41 @@ def test_a_broker_that_is_away_takes_no_queues_from_anybody() -> None:
                 await w.cluster.restart_broker()
                 await w.send(*BODIES)
                 await w.until_got(*BODIES)
+
+    run_virtual(main())
+
+
+def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            members = [w.consumer(client_rebalance=False, instance_name=name) for name in "ab"]
+            changes: list[list[MessageQueue]] = []
+            async with members[0], members[1]:
+                await w.until(lambda: [len(owned(member)) for member in members] == [2, 2])
+                await asyncio.sleep(5)
+                for member in members:
+                    member.on_queues_changed(lambda _, __, held: changes.append(held))
+                await w.cluster.crash_broker()
+                await w.cluster.restart_broker()
+                await asyncio.sleep(120)
+                assert changes == []
+
+    run_virtual(main())
+
+
+def test_what_is_left_of_the_time_when_a_group_popped_is_consumed() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            retries = f"{retry_topic('consumers')}_{TOPIC}"
+            async with w.cluster.admin() as admin, w.cluster.producer() as producer:
+                await admin.create_topic(retries, queues=1)
+                await producer.send(Message(retries, b"left"))
+            async with w.consumer(client_rebalance=False) as consumer:
+                await w.until_got(b"left")
+                consumer.unsubscribe(TOPIC)
+                await w.until(
+                    lambda: {one.topic for one in consumer.queues} == {retry_topic("consumers")}
+                )
 
     run_virtual(main())
 
