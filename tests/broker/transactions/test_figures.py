@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ParamSpec, TypeVar
 
 import pytest
 
+from kourou.broker.config import FlushDiskType
 from kourou.broker.statistics.stats_samples import Window
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.transactions.transaction_readings import transaction_families
 from kourou.metrics import Sample
 from kourou.model.topic import TRANS_HALF_TOPIC
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from tests.broker.transactions.test_fast_end import frame, plain_halves
+from tests.broker.transactions.test_plain_halves import half_frame
 from tests.broker.transactions.transaction_rig import COMMIT, ROLLBACK, TransactionRig, run
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def figures(counts: TransactionCounts) -> dict[str, dict[str, float]]:
@@ -77,6 +86,36 @@ def test_statistics_count_half_messages_under_their_topic_and_commits_under_thei
         assert rig.transactions.counts.of("T") == 1
 
     run(test)
+
+
+def test_half_messages_that_come_while_others_are_found_out_are_counted() -> None:
+    async def many(rig: TransactionRig) -> None:
+        lone, _ = await plain_halves(rig)
+        lone.receive_bytes(b"".join(half_frame(n) for n in range(1_000)))
+        await asyncio.sleep(5)
+
+    async def meanwhile(parts: BrokerParts) -> None:
+        rig = TransactionRig(parts)
+        await rig.half(b"before the others are looked for")
+        offload = parts.runtime.offload
+
+        async def slowly(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            await asyncio.sleep(1)
+            return await offload(call, *args, **kwargs)
+
+        parts.transactions._runtime = replace(parts.runtime, offload=slowly)
+        parts.transactions.start()
+        lone = rig.sends.connect(is_fast=True)
+        lone.receive_bytes(half_frame(7) + half_frame(8))
+        await asyncio.sleep(0.5)
+        answers = len(lone.sent()), parts.transactions.is_caught_up
+        assert answers == (2, False)
+        await asyncio.sleep(10)
+        assert parts.transactions.counts.of("T") == 1_000 + 6 + 1 + 2
+
+    disk = run(many)
+    config = small_config(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+    run_with_parts(meanwhile, disk, config=config, later_ms=10_000)
 
 
 def test_records_that_a_check_stores_again_count_as_puts_of_half_messages() -> None:

@@ -131,6 +131,7 @@ class Transactions:
             reads=reads,
             clients=clients,
         )
+        self._came_meanwhile: Counter[str] = Counter()  # half messages, while others are read
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -171,7 +172,7 @@ class Transactions:
     def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
         """Note a half message for the topic that is in the store."""
         self._halves.keep_draft(draft, appended)
-        self.counts.add(topic, 1)
+        self._count_new(topic, 1)
 
     def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
         """Note plain half messages that are in the store."""
@@ -179,7 +180,12 @@ class Transactions:
             self._halves.keep(half)
         topics = [half.plain.target.topic for half in halves if half.plain is not None]
         for topic, count in Counter(topics).items():
-            self.counts.add(topic, count)
+            self._count_new(topic, count)
+
+    def _count_new(self, topic: str, count: int) -> None:
+        self.counts.add(topic, count)
+        if not self._caught_up.is_set():
+            self._came_meanwhile[topic] += count
 
     async def check(self) -> None:
         """Ask about half messages that are due; see `Checking.run`."""
@@ -216,6 +222,7 @@ class Transactions:
         catching_up = CatchingUp(
             self._store, self._reads, self._runtime.offload, self._ledger, self._ops
         )
+        self._came_meanwhile.clear()
         found = await catching_up.run(self._op_offset)
         for state, offsets in (
             (State.COMMITTED, found.committed), (State.GIVEN_UP, found.given_up),
@@ -227,7 +234,7 @@ class Transactions:
                 self._op_log.add(ended)
         if found.replaced:
             self._op_log.add(found.replaced)
-        self.counts.set_all(found.open_by_topic)
+        self.counts.set_all(found.open_by_topic + self._came_meanwhile)
         self._caught_up.set()
         open_count = sum(found.open_by_topic.values())
         if open_count or found.committed:
