@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -37,6 +37,20 @@ def frame(half: Half, verdict: int = COMMIT, *, oneway: bool = True, **fields: A
     return encode_frame(command)
 
 
+ODD: Final = (
+    (b'Offset":"', b'Offset":" '), (b'Offset":"', b'Offset":"+'), (b'Offset":"', b'Offset":"0'),
+    (b'Offset":"', b'Offset":"1_'), (b'Offset":"', b'Offset":"-'), (b'"code":37,', b'"code": 37,'),
+    (b'Offset":"', b'Offset":"\xd9\xa3'), (b'"false"', b'"FALSE"'), (b'"8"', b'"08"'),
+    (b'"flag":2', b'"flag":0'), (b'Group":"', b'Group":"\\u0070'), (b'{"code', b'{"code'),
+)  # fmt: skip
+
+
+def oddly_written(end: bytes, dice: Random) -> bytes:
+    """Return the frame of an end with something about its header changed."""
+    header = end[8:].replace(*dice.choice(ODD))
+    return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+
+
 def reads(halves: list[Half], dice: Random) -> list[bytes]:
     """Return reads of commits, some of them plain, some not, some cut in two."""
     frames = [
@@ -49,6 +63,7 @@ def reads(halves: list[Half], dice: Random) -> list[bytes]:
         )
         for half in dice.choices(halves, k=120)
     ]
+    frames = [oddly_written(one, dice) if dice.random() < 0.2 else one for one in frames]
     found = []
     while frames:
         count = dice.randrange(1, 20)

@@ -215,6 +215,9 @@ class FastEnd:
             offset = int(fields.tranStateTableOffset)
         except ValueError:  # msgspec's too
             return False
+        digits = fields.commitLogOffset + fields.tranStateTableOffset
+        if not (digits.isascii() and digits.isdigit()):
+            return False  # a number for `int`, and for nobody else
         half = self._halves.peek(place)
         if half is None or half.plain is None:
             return False
