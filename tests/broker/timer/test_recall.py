@@ -12,6 +12,7 @@ from kourou.errors import (
     IllegalOperationError,
     InvalidMessageError,
     InvalidTopicError,
+    NoRouteError,
     RemoteError,
     UsageError,
 )
@@ -79,6 +80,22 @@ def test_recalls_are_refused_for_java_s_reasons_with_java_s_codes() -> None:
             ):
                 with pytest.raises(IllegalOperationError, match=words):
                     await producer.recall(topic, bad.encode(), timeout_ms=1_000)
+
+    run_virtual(main())
+
+
+def test_what_was_delivered_and_what_another_broker_has_is_not_taken_back() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            sent = await producer.send(Message("T", b"x", delay_ms=2_000))
+            handle = decode_recall_handle(sent.recall_handle or "")
+            others = handle._replace(broker_name="broker-b")
+            with pytest.raises(NoRouteError, match="broker-b"):
+                await producer.recall("T", others.encode(), timeout_ms=1_000)
+            await asyncio.sleep(5)
+            with pytest.raises(IllegalOperationError, match="timestamp invalid"):
+                await producer.recall("T", handle.encode(), timeout_ms=1_000)
+            assert await _bodies(cluster, 5) == [b"x"]
 
     run_virtual(main())
 

@@ -9,7 +9,12 @@ import pytest
 
 from kourou.broker.placement import Placement
 from kourou.broker.timer.timer_config import TimerConfig
-from kourou.errors import ConfigError, MessageIllegalError, RemoteSystemError
+from kourou.errors import (
+    ConfigError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemoteSystemError,
+)
 from kourou.model import properties as names
 from kourou.model.topic import TIMER_TOPIC
 from kourou.store.config import StoreConfig
@@ -184,6 +189,22 @@ def test_a_second_that_is_full_takes_no_more() -> None:
 def test_options_out_of_their_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         TimerConfig(**bad)
+
+
+def test_limits_can_be_changed_while_a_broker_runs_and_what_is_not_served_is_named() -> None:
+    async def test(parts: BrokerParts) -> None:
+        now_ms = parts.clock.now_ms()
+        await send_at(parts, b"x", now_ms + 60_000)
+        parts.live.update({"timerMaxDelaySec": "59"}, now_ms)
+        with pytest.raises(MessageIllegalError, match="max delay 59000ms"):
+            timer_draft(parts, b"x", now_ms + 60_000)
+        for key in ("timerStopDequeue", "timerPrecisionMs", "timerWheelEnable"):
+            with pytest.raises(NoPermissionError, match=f"{key} can"):
+                parts.live.update({key: "1"}, now_ms)
+        with pytest.raises(RemoteSystemError, match="unknown setting timerMaxDelaySecs; did you"):
+            parts.live.update({"timerMaxDelaySecs": "1"}, now_ms)
+
+    run(test)
 
 
 def test_many_messages_of_one_second_come_once_each() -> None:
