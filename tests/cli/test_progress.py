@@ -31,6 +31,15 @@ def test_a_line_is_written_over_and_wiped_at_the_end() -> None:
     assert stream.getvalue().split("\r")[3:] == [" " * len(shown[1]), ""]
 
 
+def test_how_many_there_are_may_be_known_later() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress("dead letters", 0, stream=stream, clock=clock, is_shown=True) as progress:
+        clock.at_ms += FIRST_MS
+        progress.reach(64, 256)
+
+    assert stream.getvalue().split("\r")[1] == "64 of 256 dead letters (25%)"
+
+
 def test_nothing_is_written_where_nobody_looks() -> None:
     stream, clock = io.StringIO(), Clock()
     with Progress("messages", 10, stream=stream, clock=clock) as progress:
