@@ -18,10 +18,14 @@ from kourou.errors import (
     StoreLockedError,
 )
 from kourou.model.message import Message
+from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.headers_consume import PullMessageRequestHeader
+from kourou.protocol.headers_consume import (
+    GetConsumerListByGroupRequestHeader,
+    PullMessageRequestHeader,
+)
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
@@ -209,6 +213,28 @@ def pull(topic: str) -> PullMessageRequestHeader:
         sub_version=0,
         expression_type="TAG",
     )
+
+
+def test_a_member_without_heartbeats_is_forgotten_after_two_minutes_though_it_asks() -> None:
+    heartbeat = encode_heartbeat(HeartbeatData("c", [], [ConsumerData("g")]))
+    members = request(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader("g")
+    )
+
+    async def test(cluster: Cluster) -> None:
+        pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
+        address = format_address(cluster.broker_address())
+        try:
+            await pool.request(address, request(RequestCode.HEART_BEAT, None, heartbeat), 30)
+            codes = []
+            for _ in range(5):
+                await asyncio.sleep(30)
+                codes.append((await pool.request(address, members, 30)).code)
+        finally:
+            await pool.close()
+        assert codes == [0, 0, 0, 0, 1]
+
+    run(test)
 
 
 def test_files_of_expired_messages_are_removed_while_it_runs() -> None:

@@ -106,6 +106,11 @@ def test_a_block_that_is_left_commits_and_one_that_raises_rolls_back() -> None:
 
 def test_what_the_local_transaction_raises_is_raised_and_the_check_decides() -> None:
     checked: list[MessageExt] = []
+    told: list[tuple[TransactionState, bool]] = []
+
+    class Hook:
+        def end_transaction(self, end: TransactionEnd) -> None:
+            told.append((end.state, end.is_checked))
 
     async def check(message: MessageExt) -> TransactionState:
         checked.append(message)
@@ -115,7 +120,15 @@ def test_what_the_local_transaction_raises_is_raised_and_the_check_decides() -> 
         def local(_: Transaction) -> TransactionState:
             raise OSError("the database is away")
 
-        async with cluster.transaction_producer(check) as producer:
+        producer = TransactionProducer(
+            "producers",
+            cluster.namesrv_addr,
+            check=check,
+            end_hooks=[Hook()],
+            runtime=cluster.runtime,
+            run_blocking=cluster.runtime.offload,
+        )
+        async with producer:
             with pytest.raises(OSError, match="database"):
                 await producer.send_in_transaction(Message("T", b"x", keys=["k"]), local)
             await asyncio.sleep(5)
@@ -125,6 +138,7 @@ def test_what_the_local_transaction_raises_is_raised_and_the_check_decides() -> 
             await asyncio.sleep(200)
         assert seen.bodies == [b"x"]
         [asked] = checked
+        assert told == [(UNKNOWN, False), (COMMIT, True)]
         assert (asked.topic, asked.body, asked.msg_id) == ("T", b"x", seen.messages[0].msg_id)
 
     run(test)
@@ -250,6 +264,42 @@ def test_request_hooks_see_each_end_once_also_where_it_answers_a_check() -> None
             await asyncio.sleep(100)
         assert seen.bodies == [b"asked for", b"told"]
         assert seen_ends == ["false", "false", "true"]
+
+    run(test)
+
+
+def test_what_does_not_fit_beside_the_marks_of_a_half_message_is_not_sent() -> None:
+    async def test(cluster: Cluster, _: Seen) -> None:
+        async with cluster.transaction_producer(never) as producer:
+            message = Message("T", b"x", properties={"long": "v" * 32_690})
+            with pytest.raises(InvalidMessageError, match="at most 32767"):
+                await producer.begin_transaction(message)
+
+    run(test)
+
+
+def test_as_many_checks_as_allowed_are_asked_and_the_others_in_a_later_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_answer = asyncio.Event()
+    asked: list[bytes] = []
+
+    async def check(message: MessageExt) -> TransactionState:
+        asked.append(message.body)
+        await may_answer.wait()
+        return COMMIT
+
+    async def test(cluster: Cluster, seen: Seen) -> None:
+        config = ProducerConfig(transaction_checks_max=2)
+        async with cluster.transaction_producer(check, config=config) as producer:
+            for number in range(5):
+                await producer.begin_transaction(Message("T", b"%d" % number))
+            await asyncio.sleep(100)
+            assert len(asked) == 2
+            assert "transaction_check.refused group=producers waiting=2" in caplog.text
+            may_answer.set()
+            await asyncio.sleep(200)
+        assert seen.bodies == [b"%d" % number for number in range(5)]
 
     run(test)
 
