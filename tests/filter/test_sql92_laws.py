@@ -294,6 +294,15 @@ def test_a_property_is_read_with_the_bits_of_the_number_that_it_is_compared_with
     assert compiled.matches({"a": "2147483649"}) is is_read
 
 
+@pytest.mark.parametrize("expression", ["TRUE = b", "(a > 1) = b", "(a > 1) <> 'true'"])
+def test_a_truth_on_the_left_of_a_text_has_no_result_where_java_takes_it_for_one(
+    expression: str,
+) -> None:
+    with pytest.raises(FilterEvaluationError, match="on the right of a text"):
+        SqlFilter(expression).evaluate({"a": "2", "b": "true"})
+    assert SqlFilter("b = (a > 1)").matches({"a": "2", "b": "true"})
+
+
 def test_doubles_are_ordered_as_java_orders_them() -> None:
     ordered = [-math.inf, -1.0, -0.0, 0.0, 1.0, math.inf, math.nan]
     for at, one in enumerate(ordered):
