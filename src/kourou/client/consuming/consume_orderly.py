@@ -11,7 +11,8 @@ No message is skipped: one that no broker takes as a dead letter is given again.
 for each other, but for one of `consume_threads` turns, of which each lasts
 `consume_continuously_ms` at most while others wait.
 
-A queue whose lock is not held for certain rests, and asks for the lock again.
+A queue whose lock is not held for certain rests, and asks for the lock again. A listener of single
+messages is called in runs (`ordered_runs`) while no hook wants to be told of each call.
 
 Source: ConsumeMessageOrderlyService.java.
 """

@@ -171,7 +171,6 @@ class OrderedCall(ListenerCall):
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
         watch: told of each call.
         queue: whose messages they are; None of what is only there to make others of.
-
         returned: looks at what the listener returns; None if no other call of it has one.
     """
 
