@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from kourou.broker.timer.timer_config import TimerConfig
-from kourou.store.timer.layouts import SLOT, SLOTS, UNIT_BYTES
+from kourou.store.timer.layouts import SLOT, SLOTS, UNIT_BYTES, encode_check
 from kourou.store.timer.wheel_files import TIMER_CHECK, TIMER_WHEEL, read_check
 from kourou.store.tools.check import check_store
 from kourou.store.tools.info import store_info
@@ -60,6 +60,12 @@ def truncate(name: str, size: int) -> Callable[[SimDisk], None]:
     return lambda disk: disk.truncate(name, size)
 
 
+def rewrite(**numbers: int) -> Callable[[SimDisk], None]:
+    return lambda disk: disk.write(
+        TIMER_CHECK, 0, [encode_check(read_check(disk)._replace(**numbers))]
+    )
+
+
 def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None:
     disk = waiting_store()
     report, told = check_store(disk), store_info(disk).timers
@@ -87,8 +93,10 @@ def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None
         (unlink(LOG), TIMER_WHEEL, "chain is broken"),
         (unlink(TIMER_CHECK), TIMER_CHECK, "says nothing"),
         (truncate(TIMER_CHECK, 100), TIMER_CHECK, "100 bytes long"),
-        (overwrite(TIMER_CHECK, 12, b"\x7f"), TIMER_CHECK, "and ends at"),
-        (overwrite(TIMER_CHECK, 20, b"\x7f"), TIMER_CHECK, "were taken in, and it has 31"),
+        (overwrite(TIMER_CHECK, 2, b"\x03"), TIMER_CHECK, "checksum"),
+        (overwrite(TIMER_CHECK, 14, b"\x04"), TIMER_CHECK, "checksum"),
+        (rewrite(log_position=1 << 40), TIMER_CHECK, "and ends at"),
+        (rewrite(queue_offset=1 << 40), TIMER_CHECK, "were taken in, and it has 31"),
     ],
 )
 def test_damage_is_found_and_a_rebuild_mends_it(
@@ -148,8 +156,7 @@ def assert_all_come(disk: SimDisk) -> None:
 
 def test_a_message_that_was_not_taken_in_yet_is_no_finding_and_is_told() -> None:
     disk = waiting_store()
-    check = read_check(disk)
-    disk.write(TIMER_CHECK, 16, [(check.queue_offset - 4).to_bytes(8, "big")])
+    rewrite(queue_offset=read_check(disk).queue_offset - 4)(disk)
     told = store_info(disk).timers
 
     assert told is not None

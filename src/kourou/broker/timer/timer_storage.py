@@ -82,7 +82,8 @@ class TimerStorage:
         config, run = self._config.now, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
         self._is_recount_due = not run.was_clean or files.check.scan_from is None
-        reason = files.lost(self._store.max_offset(TIMER_TOPIC, 0))
+        topic_end = self._store.max_offset(TIMER_TOPIC, 0)
+        reason = files.lost(topic_end, was_kourou=run.was_kourou)
         if reason is not None:
             return self._remade(reason)
         now_ms = self._clock.now_ms()

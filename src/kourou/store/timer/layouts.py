@@ -155,6 +155,17 @@ def encode_check(check: TimerCheck) -> bytes:
     return covered + crc32(covered).to_bytes(4, "big")
 
 
+def has_bad_note(data: bytes) -> bool:
+    """Return whether a check file has our note, and another checksum than it says.
+
+    Java wrote its numbers since; or, if it did not, they are damaged.
+    """
+    if len(data) < _OURS_AT + _OURS.size:
+        return False
+    magic, _, checksum = _OURS.unpack_from(data, _OURS_AT)
+    return bool(magic == _MAGIC and checksum != crc32(data[:_COVERED]))
+
+
 def decode_check(data: bytes) -> TimerCheck:
     """Return what a check file says; zeros where it is too short to say anything."""
     if len(data) < _CHECK.size:

@@ -41,6 +41,7 @@ from kourou.store.timer.wheel_files import (
     TIMER_CHECK,
     TIMER_WHEEL,
     has_finer_slots,
+    is_check_damaged,
     is_wheel_file,
     newest_wheel,
     read_check,
@@ -122,15 +123,18 @@ class TimerFiles:
         files.recover(now_ms, queue_offset_of, was_clean=was_clean)
         return files
 
-    def lost(self, topic_end: int) -> str | None:
+    def lost(self, topic_end: int, *, was_kourou: bool) -> str | None:
         """Return why what is there does not say what waits; None if it does.
 
         Args:
             topic_end: the queue offset behind the last message of the timer topic.
+            was_kourou: Kourou had the store open last, not Java.
         """
         check, end = self.check, self.log.segments.end
         if not check.read_at_ms:
             return f"{TIMER_CHECK} says nothing" if topic_end else None
+        if was_kourou and is_check_damaged(self._disk):
+            return f"{TIMER_CHECK} does not match its checksum"
         if check.log_position > end:
             return f"{TIMER_LOG} ends at byte {end}, not at {check.log_position}"
         if check.scan_from is None and has_finer_slots(self._disk):

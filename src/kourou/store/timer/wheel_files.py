@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.store.timer.layouts import CHECK_BYTES, SLOT, TimerCheck, decode_check
+from kourou.store.timer.layouts import (
+    CHECK_BYTES,
+    SLOT,
+    TimerCheck,
+    decode_check,
+    has_bad_note,
+)
 from kourou.store.timer.wheel import PAGE_BYTES, TimerWheel
 
 TIMER_WHEEL: Final = "timerwheel"
@@ -29,6 +35,15 @@ def read_check(disk: Disk) -> TimerCheck:
     if not disk.exists(TIMER_CHECK):
         return TimerCheck()
     return decode_check(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
+
+
+def is_check_damaged(disk: Disk) -> bool:
+    """Return whether the check file of a store that Kourou had open last is not what it wrote.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return disk.exists(TIMER_CHECK) and has_bad_note(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
 
 
 def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:

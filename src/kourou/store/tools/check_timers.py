@@ -24,6 +24,7 @@ from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.log.log_walk import read_log_record
+from kourou.store.state.abort_file import read_last_run
 from kourou.store.timer.layouts import (
     CHECK_BYTES,
     PRECISION_MS,
@@ -37,6 +38,7 @@ from kourou.store.timer.wheel_files import (
     TIMER_CHECK,
     TIMER_WHEEL,
     has_finer_slots,
+    is_check_damaged,
     newest_wheel,
     read_check,
     read_wheel,
@@ -86,6 +88,11 @@ class TimersCheck:
         if self._has_check and not self._is_live and self._disk.size(TIMER_CHECK) != CHECK_BYTES:
             size = self._disk.size(TIMER_CHECK)
             self._find(TIMER_CHECK, size, f"{size} bytes long, must be {CHECK_BYTES}")
+        is_ours = not self._is_live and read_last_run(self._disk).was_kourou
+        if is_ours and is_check_damaged(self._disk):
+            text = "it does not match its checksum"
+            self._find(TIMER_CHECK, 80, f"{text}; the next start, or {_REMEDY}")
+            return
         if check.log_position > segments.end:
             text = f"{TIMER_LOG} must go to byte {check.log_position}, and ends at {segments.end}"
             self._find(TIMER_CHECK, 8, f"{text}; the next start, or {_REMEDY}")
