@@ -18,6 +18,20 @@ def test_attributes_are_set_changed_and_removed() -> None:
     assert removed == {"message.type": "DELAY", "queue.type": "SimpleCQ"}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reserve.time", "-1"),
+        ("reserve.time", "0"),
+        ("reserve.time", "9223372036854775807"),
+        ("lite.topic.expiration", "-1"),
+        ("lite.topic.expiration", "43200"),
+    ],
+)
+def test_numbers_reach_as_far_as_javas(name: str, value: str) -> None:
+    assert change_attributes({}, f"+{name}={value}", is_new=True) == {name: value}
+
+
 @pytest.mark.parametrize("change", [None, "", " , "])
 def test_no_change_keeps_what_there_is(change: str | None) -> None:
     assert change_attributes({"message.type": "FIFO"}, change, is_new=False) == {
@@ -41,7 +55,9 @@ def test_what_cannot_change_may_be_given_again() -> None:
         ("-queue.type", True, "nonexistent key: queue.type"),
         ("+message.type=LOUD", True, "message.type=LOUD"),
         ("+lite.topic.expiration=43201", True, "lite.topic.expiration=43201"),
-        ("+reserve.time=-1", True, "reserve.time=-1"),
+        ("+reserve.time=-2", True, "reserve.time=-2"),
+        ("+reserve.time=9223372036854775808", True, "not a value"),
+        ("+lite.topic.expiration=-2", True, "not a value"),
         ("+reserve.time=soon", True, "reserve.time=soon"),
         ("+message.type=FIFO,-message.type", False, "duplication key. key: message.type"),
         ("message.type=FIFO", True, "neither"),

@@ -303,6 +303,14 @@ def test_a_truth_on_the_left_of_a_text_has_no_result_where_java_takes_it_for_one
     assert SqlFilter("b = (a > 1)").matches({"a": "2", "b": "true"})
 
 
+def test_whole_numbers_are_compared_with_doubles_as_doubles() -> None:
+    assert SqlFilter("a BETWEEN 9007199254740993 AND 9007199254740992.0").matches({"a": "no"}) is (
+        False
+    )
+    with pytest.raises(FilterSyntaxError, match="the smaller comes first"):
+        SqlFilter("a BETWEEN 9007199254740993 AND 9007199254740990.0")
+
+
 def test_doubles_are_ordered_as_java_orders_them() -> None:
     ordered = [-math.inf, -1.0, -0.0, 0.0, 1.0, math.inf, math.nan]
     for at, one in enumerate(ordered):

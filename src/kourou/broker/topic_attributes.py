@@ -63,7 +63,7 @@ _ATTRIBUTES: Final = {
         ),
         can_change=True,
     ),
-    "reserve.time": _Attribute(_between(0, 2**63 - 1), can_change=True),
+    "reserve.time": _Attribute(_between(-1, 2**63 - 1), can_change=True),
     "lite.topic.expiration": _Attribute(_between(-1, _LITE_EXPIRATION_MAX_MIN), can_change=True),
 }
 
