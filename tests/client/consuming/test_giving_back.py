@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -213,6 +214,63 @@ def test_leaving_a_loop_after_a_give_back_does_not_deliver_the_message_at_once()
                 await consumer.give_back(message, RetryLater(level=18))
                 break
             assert (await take_first(consumer)).body == b"y"
+
+    run_virtual(main())
+
+
+class Erratic:
+    """Loops over a consumer, and does something else with each message."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.done: set[bytes] = set()
+        self.refused: set[bytes] = set()
+
+    async def work(self, consumer: PushConsumer) -> None:
+        while True:
+            async for message in consumer:
+                if await self.use(consumer, message):
+                    break
+
+    async def use(self, consumer: PushConsumer, message: MessageExt) -> bool:
+        """Return whether to leave the loop."""
+        dice = self.chance.randrange(8)
+        if dice == 0:
+            await consumer.give_back(message, RetryLater(level=self.chance.randint(1, 3)))
+        elif dice == 1:
+            await consumer.give_back(message, DeadLetter("refused"))
+            self.refused.add(message.body)
+        elif dice == 2:
+            giving = asyncio.create_task(consumer.give_back(message))
+            await asyncio.sleep(self.chance.random() / 100)
+            giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+        elif dice > 3:
+            await asyncio.sleep(self.chance.random())
+            self.done.add(message.body)
+        return dice == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_loops_do_each_message_is_done_or_a_dead_letter(seed: int) -> None:
+    async def main() -> None:
+        bodies, loops = [b"%d" % n for n in range(60)], Erratic(seed)
+        async with recording(brokers=2, seed=seed, message_delay_level="1s 2s 3s 4s 5s") as w:
+            await w.send(*bodies)
+            async with iterated(w) as consumer:
+                workers = [asyncio.create_task(loops.work(consumer)) for _ in range(3)]
+                await asyncio.sleep(3)
+                await w.cluster.crash_broker(1)
+                await asyncio.sleep(10)
+                await w.cluster.restart_broker(1)
+                await w.until(lambda: loops.done | loops.refused == set(bodies), timeout_s=600)
+                await asyncio.sleep(60)
+                for one in workers:
+                    one.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+                assert consumer.health().held_messages == 0
+            assert {one.body for one in await dead_letters(w)} >= set(bodies) - loops.done
+            assert await w.committed() == len(bodies)
 
     run_virtual(main())
 
