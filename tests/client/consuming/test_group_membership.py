@@ -258,7 +258,7 @@ def test_misuse_is_refused_with_what_to_do_instead() -> None:
                 consumer.listen(print)
             async with consumer:
                 with pytest.raises(UsageError, match="before the start"):
-                    consumer.subscribe("U")
+                    consumer.listen_in_batches(print)
                 with pytest.raises(UsageError, match="has a listener"):
                     aiter(consumer)
             with pytest.raises(ClosedError, match="push consumer is closed"):

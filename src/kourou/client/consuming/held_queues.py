@@ -288,15 +288,14 @@ class HeldQueues:
             # messages that came meanwhile.
             self._offsets.update(queue, offset)
             await self._offsets.persist((queue,))
-        subscription = self._subscriptions.get(queue.topic)
-        if subscription is None:
+        if queue.topic not in self._subscriptions:
             return  # the topic was left meanwhile
         process_queue = ProcessQueue(queue)
         puller = QueuePuller(
             self._instance,
             self._group,
             self.flow,
-            subscription=subscription,
+            subscriptions=self._subscriptions,
             process_queue=process_queue,
             offset=offset,
             ready=self.consumption,

@@ -192,9 +192,13 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         return self._held.queues
 
     def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
-        """Consume a topic; to be called before `start`. A second time replaces the first.
+        """Consume a topic; before the start or after it. A second time replaces the first.
 
         All members of a group must subscribe the same, or messages are lost to some of them.
+
+        After the start, it holds soon: brokers are asked first whether they can filter by `sql`. If
+        one cannot, that is logged, and what was subscribed before stays. Messages that were pulled
+        by then are still consumed.
 
         Args:
             topic: it need not exist yet.
@@ -205,10 +209,19 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         Raises:
             InvalidTopicError: the topic is no valid name.
             FilterSyntaxError: the expression does not parse; the text says where.
-            UsageError: the consumer was started, or both expressions are given.
+            UsageError: both expressions are given.
+            ClosedError: the consumer is closed.
         """
-        self._check_new("subscribe")
+        if not self._instance.is_new:
+            self._instance.check_open()
         self._subscriptions.want(topic, tags, sql)
+        if not self._instance.is_new:
+            self._instance.tasks.start(lambda: self._resubscribe(topic), f"subscription of {topic}")
+
+    async def _resubscribe(self, topic: str) -> None:
+        if await self._subscriptions.renew(topic, self._config.request_timeout_ms):
+            await self._instance.heartbeat_all()
+            self._rebalance.wake()
 
     def unsubscribe(self, topic: str) -> None:
         """Consume the topic no more, before the start or after it.

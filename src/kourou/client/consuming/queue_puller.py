@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kourou.client import calls_consume
@@ -58,7 +58,7 @@ class QueuePuller:
         instance: the client's connections and routes.
         group: the consumer group.
         flow: its limits, delays and pauses, as they are at each pull.
-        subscription: the tags wanted, as the heartbeats tell them.
+        subscriptions: by topic, as the heartbeats tell them; may change meanwhile.
         process_queue: where the messages are held until they are done.
         offset: the queue offset to begin with.
         ready: who consumes.
@@ -83,7 +83,7 @@ class QueuePuller:
         group: str,
         flow: PullFlow,
         *,
-        subscription: SubscriptionData,
+        subscriptions: Mapping[str, SubscriptionData],
         process_queue: ProcessQueue,
         offset: int,
         ready: Consumption,
@@ -95,9 +95,10 @@ class QueuePuller:
         self._instance = instance
         self._group = group
         self._flow = flow
-        self._subscription = subscription
+        self._subscriptions = subscriptions
         self._process_queue = process_queue
         self._queue = process_queue.queue
+        self._subscription = subscriptions[self._queue.topic]
         self._is_retry = is_retry_topic(self._queue.topic)
         self._offset = offset
         self._ready = ready
@@ -148,7 +149,7 @@ class QueuePuller:
         began_s = asyncio.get_running_loop().time()
         result = await self._pull()
         self.max_offset = result.max_offset
-        if self._process_queue.is_dropped:
+        if self._process_queue.is_dropped or self._is_by_an_old_subscription():
             return 0
         if self.is_failing:
             log.info("pull.recovered queue=%s offset=%d", self._queue, self._offset)
@@ -182,6 +183,15 @@ class QueuePuller:
             elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
             self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
         return self._config.pull_interval_ms if messages else 0
+
+    def _is_by_an_old_subscription(self) -> bool:
+        """Return whether the last pull asked for what is not wanted any more.
+
+        Nobody can tell by which subscription its broker answered: it is asked again.
+        """
+        before = self._subscription
+        self._subscription = self._subscriptions.get(self._queue.topic, before)
+        return self._subscription is not before
 
     def _take(self, messages: list[MessageExt], result: PullResult) -> None:
         if self._is_retry:

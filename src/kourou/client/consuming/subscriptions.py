@@ -6,10 +6,10 @@ import dataclasses
 import logging
 from collections import UserDict
 
-from kourou.client.consuming.filter_check import check_filters
+from kourou.client.consuming.filter_check import check_filters, find_and_check
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, try_until
-from kourou.errors import NoRouteError, UsageError
+from kourou.errors import NoRouteError, RemoteError, UsageError
 from kourou.filter.sql92 import check_sql
 from kourou.filter.tags import parse_tags
 from kourou.model.subscription import SQL92_EXPRESSION, SUB_ALL, SubscriptionData
@@ -69,6 +69,28 @@ class Subscriptions(UserDict[str, SubscriptionData]):
         """
         check_topic(topic)
         self.wanted[topic] = subscription_of(topic, tags, sql)
+
+    async def renew(self, topic: str, timeout_ms: int) -> bool:
+        """Subscribe what is wanted of one topic, if brokers can filter so; return whether it is.
+
+        Not if the program has thought better of it meanwhile.
+        """
+        wanted = self.wanted.get(topic)
+        if wanted is None:
+            return False
+        try:
+            await find_and_check(self._instance, self._group, (wanted,), timeout_ms)
+        except RemoteError as error:
+            log.warning(
+                "subscription.refused group=%s topic=%s reason=%s", self._group, topic, error
+            )
+            return False
+        if self.wanted.get(topic) is not wanted:
+            return False
+        known, now_ms = self.data.get(topic), self._instance.runtime.clock.now_ms()
+        version = now_ms if known is None else max(now_ms, known.sub_version + 1)
+        self.data[topic] = dataclasses.replace(wanted, sub_version=version)
+        return True
 
     def leave(self, topic: str) -> bool:
         """Forget a topic; return whether brokers were told of it."""
