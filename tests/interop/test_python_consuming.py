@@ -218,6 +218,41 @@ def test_a_group_that_comes_back_with_another_filter_gets_what_that_lets_through
     asyncio.run(run())
 
 
+def test_a_consumer_that_runs_subscribes_to_more_and_by_other_expressions(
+    namesrv_addr: str,
+) -> None:
+    topic, other = name_of("Resubscribed"), name_of("Later")
+
+    async def run() -> None:
+        await make_topics(namesrv_addr, topic, other)
+        inbox = Inbox()
+        consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=config_of())
+        consumer.subscribe(topic, tags="a")
+        consumer.listen(inbox.take)
+        async with consumer:
+            await _send(namesrv_addr, topic, "a1", tags="a")
+            assert await inbox.exactly(1) == ["a1"]
+            await _send(namesrv_addr, other, "o1")
+            consumer.subscribe(other)
+            assert sorted(await inbox.exactly(2)) == ["a1", "o1"]
+            consumer.subscribe(topic, sql="TAGS = 'b'")
+            await asyncio.sleep(1)
+            await _send(namesrv_addr, topic, "a2", tags="a")
+            await _send(namesrv_addr, topic, "b2", "b3", tags="b")
+            assert sorted(await inbox.exactly(4)) == ["a1", "b2", "b3", "o1"]
+            consumer.unsubscribe(other)
+            await _until(lambda: {queue.topic for queue in consumer.queues} <= _own(topic), list)
+            await _send(namesrv_addr, other, "o2")
+            await _send(namesrv_addr, topic, "b4", tags="b")
+            assert sorted(await inbox.exactly(5)) == ["a1", "b2", "b3", "b4", "o1"]
+
+    asyncio.run(run())
+
+
+def _own(topic: str) -> set[str]:
+    return {topic, f"%RETRY%{topic}-group"}
+
+
 @pytest.mark.parametrize("kind", ["concurrently", "in order", "broadcast"])
 def test_a_group_that_is_reset_while_it_consumes_goes_on_there(
     namesrv_addr: str, kind: str, tmp_path: Path
