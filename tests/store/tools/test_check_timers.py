@@ -131,6 +131,17 @@ def test_a_flipped_bit_is_found_or_harmless_and_a_rebuild_mends_it(seed: int) ->
     assert_all_come(disk)
 
 
+def test_what_was_taken_back_is_gone_once_its_time_is_past() -> None:
+    disk = waiting_store()
+    past_ms = FIRST_MS + SECONDS * 1000
+
+    assert rebuild(disk, past_ms, pid=1).timers == SECONDS * EACH - 1
+    told = store_info(disk).timers
+    assert told is not None
+    assert told.first_at_ms == told.last_at_ms == past_ms // 1000 * 1000
+    assert_all_come(disk, later_ms=past_ms - EPOCH_MS)
+
+
 def test_counts_that_cannot_be_read_are_found() -> None:
     disk = waiting_store()
     for name in ("config/timermetrics", "config/timermetrics.bak"):
@@ -139,7 +150,7 @@ def test_counts_that_cannot_be_read_are_found() -> None:
     assert [one.file for one in check_store(disk).findings] == ["config/timermetrics"]
 
 
-def assert_all_come(disk: SimDisk) -> None:
+def assert_all_come(disk: SimDisk, later_ms: int = 2_000) -> None:
     """Fail unless a broker delivers all but the one that was taken back, once and in order."""
 
     async def deliver(parts: BrokerParts) -> None:
@@ -151,7 +162,7 @@ def assert_all_come(disk: SimDisk) -> None:
             ]
         )
 
-    run(deliver, disk, later_ms=2_000, timer=replace(TIMER, timer_log_file_bytes=1 << 20))
+    run(deliver, disk, later_ms=later_ms, timer=replace(TIMER, timer_log_file_bytes=1 << 20))
 
 
 def test_a_message_that_was_not_taken_in_yet_is_no_finding_and_is_told() -> None:

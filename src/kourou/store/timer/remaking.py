@@ -30,7 +30,7 @@ from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.placing import choose_slot
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_log import TIMER_LOG
-from kourou.store.timer.timer_record import TimerRecord, read_timer_record
+from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
 from kourou.store.timer.wheel_files import TIMER_CHECK, is_wheel_file
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class WaitingTimers:
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, list[int]] = {}
+        self._deletes: dict[bytes, list[int]] = {}  # the same, of those that take others back
         self.queue_offset = 0
         self.log_end = 0
 
@@ -78,21 +79,25 @@ class WaitingTimers:
             str(header.body_size),
         )
         key = blake2b("\x02".join(parts).encode(), digest_size=_KEY_BYTES).digest()
-        if is_dequeued:
-            self._left(key)
-        if is_timer:
-            self._waiting.setdefault(key, []).append(header.physical_offset)
-
-    def _left(self, key: bytes) -> None:
-        places = self._waiting.get(key)
-        if places is not None:
+        table = self._deletes if names.TIMER_DEL_UNIQKEY in said else self._waiting
+        if is_dequeued and (places := table.get(key)) is not None:
             places.pop(0)
             if not places:
-                del self._waiting[key]
+                del table[key]
+        if is_timer:
+            table.setdefault(key, []).append(header.physical_offset)
 
     def places(self) -> list[int]:
-        """Return the bytes of the log where records begin that wait, ascending."""
-        return sorted(place for places in self._waiting.values() for place in places)
+        """Return the bytes of the log where records begin that wait to be delivered, ascending."""
+        return _flat(self._waiting)
+
+    def delete_places(self) -> list[int]:
+        """Return the same of those that take others back; that they did is written nowhere."""
+        return _flat(self._deletes)
+
+
+def _flat(table: dict[bytes, list[int]]) -> list[int]:
+    return sorted(place for places in table.values() for place in places)
 
 
 def find_waiting(
@@ -112,22 +117,31 @@ def find_waiting(
     return waiting
 
 
-def _kept(places: Iterable[int], read_record: ReadRecord) -> Iterator[TimerRecord]:
-    """Return what is to be put into the wheel: not what takes back what does not wait."""
-    deletes: list[TimerRecord] = []
-    targets: set[tuple[str, str]] = set()
+def _kept(
+    waiting: WaitingTimers, read_record: ReadRecord, read_at_ms: int
+) -> Iterator[TimerRecord]:
+    """Return what is to be put into the wheel.
+
+    That is nothing that was taken back, once its time is past; nor what takes back what does not
+    wait.
+    """
+    deletes = [one._replace(record=b"") for one in _records(waiting.delete_places(), read_record)]
+    taken_back = {(one.key, one.out_at_ms) for one in deletes}
+    targets: set[RecallKey] = set()
+    for timer in _records(waiting.places(), read_record):
+        if timer.out_at_ms < read_at_ms and (timer.key, timer.out_at_ms) in taken_back:
+            continue
+        targets.add(timer.key)
+        yield timer
+    yield from (one for one in deletes if one.key in targets)
+
+
+def _records(places: Iterable[int], read_record: ReadRecord) -> Iterator[TimerRecord]:
     for place in places:
         try:
-            timer = read_timer_record(read_record(place) or b"")
+            yield read_timer_record(read_record(place) or b"")
         except MalformedMessageError as error:
             log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
-            continue
-        if timer.is_delete:
-            deletes.append(timer._replace(record=b""))
-        else:
-            targets.add(timer.key)
-            yield timer
-    yield from (timer for timer in deletes if timer.key in targets)
 
 
 def forget_timers(disk: Disk) -> None:
@@ -170,7 +184,7 @@ def remake_timers(
     files = TimerFiles(disk, log_file_bytes)
     files.read_at_ms = max(PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS)  # 0: no file
     files.queue_offset = waiting.queue_offset
-    for count, timer in enumerate(_kept(waiting.places(), read_record), 1):
+    for count, timer in enumerate(_kept(waiting, read_record, files.read_at_ms), 1):
         choice = choose_slot(timer.out_at_ms, now_ms, files.read_at_ms, window_ms)
         files.add(choice, timer.unit(choice, now_ms))
         if count % _WRITTEN_TOGETHER == 0:

@@ -207,7 +207,7 @@ class TimersCheck:
 
     def _check_records(self) -> None:
         """Check that what waits has a unit."""
-        for place in self._records.places():
+        for place in (*self._records.places(), *self._records.delete_places()):
             if place in self._units:
                 continue
             try:
