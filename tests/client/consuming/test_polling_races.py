@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 
 import pytest
@@ -162,3 +163,24 @@ def test_a_topic_that_was_known_before_it_was_watched_tells_of_its_new_queues() 
             assert seen == [3]
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("is_pushed", [False, True])
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+def test_a_consumer_that_closes_while_it_joins_warns_of_nothing(
+    turns: int, caplog: pytest.LogCaptureFixture, *, is_pushed: bool
+) -> None:
+    async def main() -> None:
+        async with recording(queues=4) as w:
+            await w.send(b"1")
+            if is_pushed:
+                async with w.consumer():
+                    await asyncio.sleep(0.0005 * turns)
+            else:
+                reader = w.cluster.pull_consumer("readers")
+                reader.subscribe(TOPIC)
+                async with reader:
+                    await asyncio.sleep(0.0005 * turns)
+
+    run_virtual(main())
+    assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []

@@ -20,6 +20,7 @@ from kourou.client.consuming.start_offset import find_start_offset
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
+    ClosedError,
     CodecMissingError,
     FlowControlError,
     KourouError,
@@ -123,7 +124,8 @@ class QueueReader:
                 self._instance, self._offsets, queue, config
             )
         except KourouError as error:
-            log.warning("start_offset.unknown queue=%s reason=%s", queue, error)
+            level = logging.DEBUG if isinstance(error, ClosedError) else logging.WARNING
+            log.log(level, "start_offset.unknown queue=%s reason=%s", queue, error)
             return config.start_offset_retry_ms
         self._polled.begin(offset, is_committed=is_committed)
         log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
