@@ -16,6 +16,7 @@ from kourou.store.timer.wheel_files import TIMER_CHECK, TIMER_WHEEL, read_check
 from kourou.store.tools.check import check_store
 from kourou.store.tools.info import store_info
 from kourou.store.tools.rebuild import rebuild
+from kourou.store.tools.truncate import plan_truncation, truncate_log
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
@@ -140,6 +141,24 @@ def test_what_was_taken_back_is_gone_once_its_time_is_past() -> None:
     assert told is not None
     assert told.first_at_ms == told.last_at_ms == past_ms // 1000 * 1000
     assert_all_come(disk, later_ms=past_ms - EPOCH_MS)
+
+
+def test_what_a_truncation_takes_back_was_not_delivered() -> None:
+    async def deliver_some(parts: BrokerParts) -> None:
+        await asyncio.sleep(100 + SECONDS / 2)
+        count = len(bodies(parts))
+        assert EACH < count < SECONDS * EACH - 1
+        entry = parts.store.entry("T", 0, EACH)
+        assert entry is not None
+        cuts.append(entry.physical_offset)
+
+    cuts: list[int] = []
+    disk = run(deliver_some, waiting_store(), later_ms=2_000, timer=TIMER)
+    plan = plan_truncation(disk, cuts[0], None)
+    assert plan is not None
+    truncate_log(disk, plan, EPOCH_MS + 110_000, pid=1)
+    assert check_store(disk).findings == []
+    assert_all_come(disk, later_ms=110_000)
 
 
 def test_counts_that_cannot_be_read_are_found() -> None:
