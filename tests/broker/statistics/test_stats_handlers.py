@@ -70,7 +70,7 @@ def test_a_key_is_told_over_minute_hour_and_day() -> None:
         parts.stats.sample(60_000)
         stats = decode_broker_stats(ask_stats(parts, "SNDBCK_PUT_NUMS", "T@g").body)
         assert stats.minute == BrokerStatsItem(3, 0.05, 1.0)
-        assert stats.hour == stats.day == BrokerStatsItem()
+        assert stats.hour == stats.day == BrokerStatsItem(3, 0.0, 1.0)
 
     run_with_parts(test)
 

@@ -23,6 +23,18 @@ def tick_until(sampler: Sampler, end_ms: int, *, begin_ms: int, step_ms: int = T
         sampler.sample(now_ms)
 
 
+def test_what_came_before_the_first_sample_of_the_day_is_in_its_sum() -> None:
+    sampler, item = Sampler(0), StatsItem(("x",))
+    sampler.touch(item)
+    item.calls, item.messages, item.size_bytes, item.took_ms = 2, 6, 60, 1
+    assert sampler.growth(Window.DAY, [item]) == Growth()
+    for second in range(1, 301):
+        sampler.sample(second * 1_000)
+    assert sampler.growth(Window.MINUTE, [item]).messages == 0
+    assert sampler.growth(Window.HOUR, [item]) == Growth(2, 6, 60, 1)
+    assert sampler.growth(Window.DAY, [item]) == Growth(2, 6, 60, 1)
+
+
 def test_before_the_first_sample_nothing_has_grown() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     count(sampler, item)

@@ -11,7 +11,8 @@ not what exists; an item that nobody counted for a whole day is given up.
 
 Pure: instants are arguments, in ms of a clock that only grows.
 
-Source: StatsItem.java, StatsItemSet.java, apache/rocketmq 5.5.0. Unlike there, idle items go.
+Source: StatsItem.java, StatsItemSet.java, apache/rocketmq 5.5.0. Unlike there, idle items go, and
+sums of the hour and the day have what came before their first sample.
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ class Sampler:
     def growth(self, window: Window, items: Iterable[StatsItem]) -> Growth:
         """Return by how much the items grew together, in the time since the oldest point.
 
-        Nothing, in no time, before their first sample.
+        Nothing, in no time, before their first sample; of an item that is newer than the window's
+        last sample, what it was counted in all.
         """
         newest = self._ticks[window]
         oldest = first = newest - POINTS[window] + 1
@@ -159,6 +161,12 @@ class Sampler:
         for item in items:
             points = item.points[window]
             if not points:
+                # Newer than the first sample of the hour or day: all that it was counted, as of
+                # its last sample of the minute.
+                told = item.points[Window.MINUTE]
+                if told:
+                    calls, messages = calls + told[-4], messages + told[-3]
+                    size_bytes, took_ms = size_bytes + told[-2], took_ms + told[-1]
                 continue
             begin = 0
             for at in range(0, len(points), _WIDTH):
@@ -171,7 +179,7 @@ class Sampler:
             size_bytes += points[-2] - points[begin + 3]
             took_ms += points[-1] - points[begin + 4]
         if not starts:
-            return Growth()
+            return Growth(calls, messages, size_bytes, took_ms)
         first = min(starts)
         instants = self._instants[window]
         begin_ms = instants[max(0, len(instants) - 1 - (newest - first))]
