@@ -204,13 +204,23 @@ def test_idle_threads_are_let_go_and_no_message_with_them() -> None:
     run_virtual(main())
 
 
-def test_ordered_consumers_change_how_many_queues_they_work_on_at_a_time() -> None:
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_ordered_consumers_change_how_many_queues_they_work_on_at_a_time(is_batch: bool) -> None:
     async def main() -> None:
         async with recording() as w:
             slow = Slow()
-            consumer = w.cluster.push_consumer("ordered", PushConsumerConfig(consume_threads=1))
+            consumer = w.cluster.push_consumer(
+                "ordered", PushConsumerConfig(consume_threads=1, consume_batch_size=1)
+            )
             consumer.subscribe(TOPIC)
-            consumer.listen_orderly(slow)
+
+            async def listen(messages: list[MessageExt]) -> None:
+                await slow(messages[0])
+
+            if is_batch:
+                consumer.listen_orderly_in_batches(listen)
+            else:
+                consumer.listen_orderly(slow)
             async with consumer:
                 await asyncio.sleep(5)
                 await w.send(*BODIES)
@@ -219,6 +229,14 @@ def test_ordered_consumers_change_how_many_queues_they_work_on_at_a_time() -> No
                 consumer.consume_threads = 3
                 await w.until(lambda: slow.running == 3)
                 assert slow.most == 3
+                consumer.consume_threads = 1
+                await asyncio.sleep(1)
+                assert slow.running == 3, "no call is cut short"
+                slow.let(3)
+                await asyncio.sleep(1)
+                assert slow.running == 1, "the others' turns are over with the call"
+                consumer.consume_threads = 2
+                await w.until(lambda: slow.running == 2)
                 slow.let(10_000)
 
     run_virtual(main())

@@ -97,9 +97,13 @@ class _Lane:
     def end(self) -> None:
         """Begin no more calls."""
         self.is_ending = True
+        self.interrupt()
+        self.wake()
+
+    def interrupt(self) -> None:
+        """Look after the call under way whether there is to be another."""
         if self.runs is not None:
             self.runs.interrupt()
-        self.wake()
 
     def wake(self) -> None:
         """Have it look at once whether there is something to do."""
@@ -186,6 +190,9 @@ class OrderlyConsumption:
     def resize(self, count: int) -> None:
         """Consume so many queues at once from now on; no call is cut short."""
         self._turns.resize(count)
+        if self._turns.is_crowded:
+            for lane in self._lanes.values():
+                lane.interrupt()
 
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`, and begin no more.
@@ -242,7 +249,7 @@ class OrderlyConsumption:
             if locked_s < 0:
                 break
             rest_s = await self._call_some(lane, ends_at_s - loop.time(), locked_s)
-            if rest_s or loop.time() >= ends_at_s:
+            if rest_s or loop.time() >= ends_at_s or self._turns.is_crowded:
                 return rest_s
             count += 1
             if count % TURN_MESSAGES == 0:

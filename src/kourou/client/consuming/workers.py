@@ -107,6 +107,11 @@ class Turns:
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more are in than are let in now: who can is to leave."""
+        return self._taken > self._limit
+
     def resize(self, limit: int) -> None:
         """Let so many in; where more are in already, those end first."""
         self._limit = limit
