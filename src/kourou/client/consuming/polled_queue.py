@@ -121,6 +121,11 @@ class PolledQueue:
                 self._given_from = taken[0].queue_offset
         return taken
 
+    @property
+    def is_given(self) -> bool:
+        """Whether something was given and is not acknowledged."""
+        return self._given_from is not None
+
     def acknowledge(self) -> None:
         """Note that all that was given is done."""
         self._given_from = None

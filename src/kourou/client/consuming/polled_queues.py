@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PullConsumerConfig
@@ -24,6 +25,9 @@ from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S: Final = HANDOVER_S / 4
+"""How long a queue that moves waits for the poll that acknowledges what was given of it."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class PolledQueues:
         self._polled: dict[MessageQueue, _Polled] = {}
         self._ready: deque[PolledQueue] = deque()  # with messages, once each; paused ones too
         self._arrived = asyncio.Event()
+        self._leaving: set[PolledQueue] = set()  # given up, and what was given is not acknowledged
+        self._acknowledged = asyncio.Event()
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self._is_closed = False
         self._failure: RemoteError | None = None
@@ -116,7 +122,7 @@ class PolledQueues:
         return self._get(queue).queue
 
     def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Do nothing: queues that are polled do not rest before they are started."""
+        """Do nothing: a queue that rests is held already, and its release ends the rest."""
 
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others; where the group is in these is found meanwhile."""
@@ -242,6 +248,11 @@ class PolledQueues:
         """Note that all that was given is done."""
         for polled in self._polled.values():
             polled.queue.acknowledge()
+        for leaving in self._leaving:
+            leaving.acknowledge()
+        self._leaving.clear()
+        acknowledged, self._acknowledged = self._acknowledged, asyncio.Event()
+        acknowledged.set()
 
     async def persist(self) -> None:
         """Commit what is acknowledged of all queues. Failures are logged."""
@@ -323,7 +334,8 @@ class PolledQueues:
             on_pulled=self._on_pulled,
         )
         turns = self._turns_of(polled)
-        work = reader.run() if turns is None else turns.run(HANDOVER_S if is_shared else 0.0)
+        rest_s = HANDOVER_S if is_shared else 0.0
+        work = _run_after(rest_s, reader) if turns is None else turns.run(rest_s)
         reading = asyncio.create_task(work, name=f"read {polled.queue}")
         self._polled[polled.queue] = _Polled(polled, reader, reading, turns)
 
@@ -336,14 +348,28 @@ class PolledQueues:
         polled = self._polled.pop(queue, None)
         if polled is None:
             return
-        # From here on nobody is given, moves or acknowledges anything of it, even if this is
-        # cancelled before the end.
+        # From here on nobody is given or moves anything of it, even if this is cancelled before
+        # the end.
         self._drop_ready(polled.queue)
         await self._stop([polled])
         if self._config.auto_commit:
+            await self._let_end(polled.queue)
             await self._commit([polled])
         self._offsets.forget(queue)
         log.info("queue.released group=%s queue=%s", self._group, queue)
+
+    async def _let_end(self, queue: PolledQueue) -> None:
+        """Wait a moment for the poll that says that what was given of the queue is done."""
+        if not queue.is_given or self._is_closed:
+            return
+        self._leaving.add(queue)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._acknowledged.wait()
+        except TimeoutError:
+            pass  # it is given again, by whoever gets the queue
+        finally:
+            self._leaving.discard(queue)
 
     def _drop_ready(self, polled: PolledQueue) -> None:
         if polled in self._ready:
@@ -354,3 +380,10 @@ class PolledQueues:
         for one in some:
             one.reading.cancel()
         await asyncio.gather(*(one.reading for one in some), return_exceptions=True)
+
+
+async def _run_after(rest_s: float, reader: QueueReader) -> None:
+    """Read a queue that another member may have had, when that one has let go of it."""
+    if rest_s:
+        await asyncio.sleep(rest_s)
+    await reader.run()
