@@ -78,6 +78,36 @@ def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("client_rebalance", [True, False])
+@pytest.mark.parametrize("forgotten", [1, 2])
+def test_a_broker_that_forgot_members_takes_no_queues_from_them(
+    forgotten: int, *, client_rebalance: bool
+) -> None:
+    async def main() -> None:
+        async with recording() as w:
+            members = [
+                w.consumer(instance_name=name, client_rebalance=client_rebalance) for name in "ab"
+            ]
+            async with members[0], members[1]:
+                await w.until(lambda: [*map(queue_ids, members)] == [[0, 1], [2, 3]])
+                await asyncio.sleep(5)
+                changes: list[list[MessageQueue]] = []
+                running = w.cluster.broker()._running
+                assert running is not None
+                clients = running._parts.clients
+                live = clients.consumer_group("consumers")
+                assert live is not None
+                for peer in list(live.members)[:forgotten]:
+                    clients.unregister_consumer(peer, "consumers")
+                for member in members:
+                    member.on_queues_changed(lambda _, __, held: changes.append(held))
+                    member._rebalance.wake()
+                await asyncio.sleep(60)
+                assert changes == []
+
+    run_virtual(main())
+
+
 def test_a_share_that_is_right_is_looked_at_every_20_s_and_one_that_changed_after_1_s() -> None:
     passes: list[float] = []
 

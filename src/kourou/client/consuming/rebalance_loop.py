@@ -228,8 +228,7 @@ class RebalanceLoop:
         if self._is_alone:
             return plan_share(self._held.of_topic(topic), queues, is_shared=False)
         if self._assignment is not None:
-            share = await self._assignment.share(topic, self._some_broker(topic, route))
-            return None if share is None else plan_share(self._held.of_topic(topic), share)
+            return await self._plan_as_told(topic, self._some_broker(topic, route))
         ids = await self._consumer_ids(topic, route)
         if not ids:
             return None
@@ -239,6 +238,18 @@ class RebalanceLoop:
         # alone can be sure that nobody lets go of these queues still.
         is_shared = changes.is_shared or self._first_pass_done.is_set()
         return dataclasses.replace(changes, is_shared=is_shared)
+
+    async def _plan_as_told(self, topic: str, address: str) -> QueueChanges | None:
+        """Return what a broker's word changes; None where it has nothing to go by.
+
+        A broker that takes all away may not know this member: it is told of it, and asked again.
+        """
+        assert self._assignment is not None, "shares are computed here"
+        held = self._held.of_topic(topic)
+        share = await self._assignment.share(topic, address)
+        if held and share == [] and await self._instance.heartbeat(address):
+            share = await self._assignment.share(topic, address)
+        return None if share is None else plan_share(held, share)
 
     def _queues_of(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
         """Return the topic's queues, listed once for as long as the route is the same."""
