@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.cli.start_time import Start, parse_instant, parse_start
+from kourou.cli.start_time import Start, parse_duration, parse_instant, parse_start
 from kourou.errors import UsageError
 
 NOW_MS = 1_735_819_384_125
@@ -71,3 +71,16 @@ def test_any_text_is_a_start_or_refused(text: str) -> None:
 @given(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_an_iso_time_survives_being_written(at: datetime) -> None:
     assert parse_start(at.isoformat(), NOW_MS) == int(at.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("90s", 90_000), ("15m", 900_000), (" 1h", 3_600_000), ("2d", 172_800_000)]
+)
+def test_a_span_is_a_number_and_its_unit(text: str, ms: int) -> None:
+    assert parse_duration(text, "--delay") == ms
+
+
+@pytest.mark.parametrize("text", ["", "-1h", "0s", "10", "1.5h", "1y", "2025-01-01"])
+def test_what_is_no_span_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--delay .* is no span: give it as 90s, 15m, 1h or 2d"):
+        parse_duration(text, "--delay")

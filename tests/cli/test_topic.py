@@ -51,7 +51,7 @@ def test_creating_a_topic_again_leaves_its_queues(kourou: Kourou) -> None:
 
 def test_a_table_shows_attributes(kourou: Kourou) -> None:
     kourou("topic", "create", "t-table")
-    shown = kourou("topic", "update", "t-table", "--attribute", "message.type=DELAY").out
+    shown = kourou("topic", "update", "t-table", "--attribute", "+message.type=DELAY").out
 
     assert shown.splitlines()[1].endswith("RW-     no       message.type=DELAY")
 

@@ -1,4 +1,4 @@
-"""`kourou message`: find single messages, and print those of a time."""
+"""`kourou message`: find single messages, print those of a time, take back those that wait."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import say
 from kourou.cli.message_range import Range, find_cursors, read
+from kourou.cli.message_recall import RECALL_HELP, recall
 from kourou.cli.message_show import JsonOrText, details_json, show_details, shower
 from kourou.cli.message_trace import TRACE_HELP, trace
 from kourou.cli.options import (
@@ -47,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Find single messages, and print those of a time.",
+    help="Find single messages, print those of a time, take back those that wait.",
 )
 
 _PLACE: Final = re.compile(r"([^/]+)/([0-9]{1,9})@([0-9]{1,18})")
@@ -203,6 +204,7 @@ def print_messages(
 
 
 app.command(help=TRACE_HELP)(trace)
+app.command(help=RECALL_HELP)(recall)
 
 
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:

@@ -54,6 +54,16 @@ TopicName = Annotated[
 ]
 
 
+def attribute_values(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return `--attribute NAME=VALUE` options as a mapping; mqadmin's `+` before a name is allowed.
+
+    Raises:
+        UsageError: as `key_values`.
+    """
+    values = key_values(texts or (), "--attribute")
+    return {name.removeprefix("+"): value for name, value in values.items()}
+
+
 def key_values(texts: Sequence[str], option: str) -> dict[str, str]:
     """Return the keys and values of texts `KEY=VALUE`.
 

@@ -17,6 +17,7 @@ from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
 from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv
+from kourou.cli.start_time import parse_duration, parse_instant
 from kourou.cli.transport import client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Durability, Producer, SendReceipt, SendStatus
@@ -42,7 +43,8 @@ restarts is waited for, up to --timeout a message.
 Examples:
   kourou send orders "one order"
   kourou send orders --tag eu --key o-17 '{"total": 5}'
-  kourou send orders --delay-level 3 "in ten seconds"
+  kourou send orders --delay 90m "in an hour and a half"
+  kourou send orders --at 2026-12-24T18:00 "then"
   kourou send orders --lines orders.jsonl
   tail -f access.log | kourou send access --lines -
 
@@ -74,6 +76,26 @@ _DelayLevel = Annotated[
         show_default=False,
     ),
 ]
+_Delay = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPAN", help="Deliver so much later: 90s, 15m, 1h, 2d.", show_default=False
+    ),
+]
+_At = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Deliver then: 2025-01-31T12:00, or epoch ms.", show_default=False
+    ),
+]
+_ShardingKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Messages with the same go to one queue, and are consumed in order.",
+        show_default=False,
+    ),
+]
 _Count = Annotated[int, typer.Option(metavar="N", min=1, help="Send it N times.")]
 _Lines = Annotated[
     str | None,
@@ -93,6 +115,9 @@ def send(
     tag: _Tag = None,
     key: _Keys = None,
     prop: _Properties = None,
+    sharding_key: _ShardingKey = None,
+    delay: _Delay = None,
+    at: _At = None,
     delay_level: _DelayLevel = 0,
     count: _Count = 1,
     lines: _Lines = None,
@@ -102,7 +127,18 @@ def send(
 ) -> None:
     """Read the options and send."""
     check_topic(topic)
-    form = _Form(topic, tag, tuple(key or ()), _properties(prop or []), delay_level)
+    if sum((delay is not None, at is not None, delay_level != 0)) > 1:
+        raise UsageError("--delay, --at and --delay-level exclude each other: give one of them")
+    form = _Form(
+        topic,
+        tag,
+        tuple(key or ()),
+        _properties(prop or []),
+        sharding_key,
+        delay_level,
+        delay_ms=0 if delay is None else parse_duration(delay, "--delay"),
+        deliver_at_ms=0 if at is None else parse_instant(at, SystemClock().now_ms(), "--at"),
+    )
     if lines and (body is not None or count != 1):
         raise UsageError("--lines takes the bodies from a file: leave out BODY and --count")
     bodies = read_lines(_open(lines), LINE_BYTES_MAX) if lines else _repeated(_whole(body), count)
@@ -121,7 +157,10 @@ class _Form:
     tag: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]
+    sharding_key: str | None
     delay_level: int
+    delay_ms: int
+    deliver_at_ms: int
 
     def message(self, body: bytes) -> Message:
         return Message(
@@ -131,6 +170,8 @@ class _Form:
             keys=self.keys,
             properties=self.properties,
             delay_level=self.delay_level,
+            delay_ms=self.delay_ms,
+            deliver_at_ms=self.deliver_at_ms,
         )
 
 
@@ -165,6 +206,10 @@ class _Tally:
         if self.count == 1:
             place = f"{last.queue.broker_name}/{last.queue.queue_id}@{last.queue_offset}"
             output.print_line(f"{how}  {place}  id {last.msg_id}")
+            if last.recall_handle is not None:
+                output.print_line(
+                    f"to take it back: kourou message recall {self._topic} {last.recall_handle}"
+                )
             return
         seconds = max(1, self._clock.now_ms() - self._began_at_ms) / 1000
         output.print_line(
@@ -244,7 +289,8 @@ async def _send(
             async def submit_all() -> None:
                 async for some in bodies:
                     for body in some:
-                        receipts.add(await producer.submit(form.message(body)))
+                        message = form.message(body)
+                        receipts.add(await producer.submit(message, sharding_key=form.sharding_key))
                 await receipts.drain()
 
             sending = asyncio.ensure_future(submit_all())
@@ -277,6 +323,7 @@ def _receipt_json(receipt: SendReceipt) -> str:
             "offset_msg_id": receipt.offset_msg_id,
             "durability": receipt.durability.value,
             "status": receipt.status.name,
+            "recall_handle": receipt.recall_handle,
         }
     )
 

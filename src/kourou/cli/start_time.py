@@ -20,7 +20,7 @@ class Start(Enum):
 
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_SPAN: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _EPOCH_MS: Final = re.compile(r"[0-9]{1,15}")
 
 
@@ -71,8 +71,8 @@ def _parse(text: str, now_ms: int, option: str, words: str) -> int:
     word = text.strip()
     if word.lower() == "now":
         return now_ms
-    if ago := _AGO.fullmatch(word):
-        return max(0, now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
+    if word.startswith("-") and (ago := _SPAN.fullmatch(word, 1)):
+        return max(0, now_ms - _span_ms(ago))
     if _EPOCH_MS.fullmatch(word):
         return int(word)
     try:
@@ -82,3 +82,19 @@ def _parse(text: str, now_ms: int, option: str, words: str) -> int:
             f"{option} {text!r} is no time: give {words}, a span as -15m, -1h or -2d, "
             "or a time as 2025-01-31T12:00"
         ) from None
+
+
+def parse_duration(text: str, option: str) -> int:
+    """Return the milliseconds of a span as `90s`, `15m`, `1h` or `2d`.
+
+    Raises:
+        UsageError: it is none, or of no length; the text names `option`.
+    """
+    span = _SPAN.fullmatch(text.strip())
+    if span is None or _span_ms(span) == 0:
+        raise UsageError(f"{option} {text!r} is no span: give it as 90s, 15m, 1h or 2d")
+    return _span_ms(span)
+
+
+def _span_ms(span: re.Match[str]) -> int:
+    return int(span[1]) * _UNITS_MS[span[2]]

@@ -19,7 +19,7 @@ from kourou.cli.options import (
     Timeout,
     TopicName,
     Yes,
-    key_values,
+    attribute_values,
 )
 from kourou.cli.progress import Progress
 from kourou.cli.topic_text import Kind, Listed, kind_of, listed
@@ -217,7 +217,7 @@ def create(
 ) -> None:
     """Create the topic and print where it is."""
     check_topic(topic)
-    attributes = dict(key_values(attribute or (), "--attribute"))
+    attributes = attribute_values(attribute)
 
     async def act(admin: AdminClient) -> TopicRoute:
         await admin.create_topic(
@@ -263,7 +263,7 @@ def update(
     """Change the topic and print what it is now."""
     check_topic(topic)
     attributes: dict[str, str | None] = dict.fromkeys(no_attribute or ())
-    attributes |= key_values(attribute or (), "--attribute")
+    attributes |= attribute_values(attribute)
     given = (queues, read_queues, write_queues, access, order)
     if not attributes and all(option is None for option in given):
         raise UsageError("nothing to change: give --queues, --access, --order or --attribute")

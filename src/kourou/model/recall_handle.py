@@ -43,5 +43,7 @@ def decode_recall_handle(text: str) -> RecallHandle:
     except (binascii.Error, ValueError):
         parts = []
     if len(parts) < _PARTS or parts[0] != _VERSION:
-        raise UsageError("recall handle is invalid")
+        raise UsageError(
+            f"recall handle is invalid: {text[:80]!r} is none; give what the answer to the send had"
+        )
     return RecallHandle(*parts[1:_PARTS])

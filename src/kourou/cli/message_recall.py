@@ -1,0 +1,57 @@
+"""`kourou message recall`: take back a message that waits for its time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from kourou.cli import output
+from kourou.cli.admin_session import GRACE_S
+from kourou.cli.options import (
+    NAMESRV_DEFAULT,
+    TIMEOUT_DEFAULT_S,
+    AsJson,
+    Namesrv,
+    Timeout,
+    TopicName,
+)
+from kourou.cli.transport import client_namespace, client_tls
+from kourou.client.config import ProducerConfig
+from kourou.client.sending.producer import Producer
+from kourou.model.topic import TOOLS_GROUP
+
+RECALL_HELP: Final = """\
+Take back a message of TOPIC that waits for its time: it is not delivered.
+
+HANDLE is what `kourou send --delay` or `--at` printed, or a producer's receipt has. The broker must
+allow it, which by default it does not: `kourou broker set BROKER recallMessageEnable=true`.
+
+\b
+Example:
+  kourou message recall orders djEgYnJva2VyLWEgb3JkZXJzIDE3...
+"""
+
+
+def recall(
+    topic: TopicName,
+    handle: Annotated[str, typer.Argument(metavar="HANDLE", show_default=False)],
+    *,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the broker that the handle names."""
+    config = ProducerConfig(
+        send_timeout_ms=int(timeout * 1000), tls=client_tls(), namespace=client_namespace()
+    )
+
+    async def ask() -> str:
+        async with Producer(TOOLS_GROUP, namesrv, config=config) as producer:
+            return await producer.recall(topic, handle.strip())
+
+    msg_id = output.ask(ask(), timeout + GRACE_S, f"the cluster at {namesrv}")
+    if as_json:
+        output.print_json({"msg_id": msg_id})
+    else:
+        output.print_line(f"taken back: {msg_id}")

@@ -1,0 +1,60 @@
+"""`kourou send --delay` and `--at` have messages wait; `kourou message recall` takes them back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from kourou.clock import SystemClock
+from kourou.testing.process import Outcome
+
+pytestmark = pytest.mark.slow
+Kourou = Callable[..., Outcome]
+
+
+def test_a_message_comes_when_it_was_asked_to(kourou: Kourou) -> None:
+    kourou("send", "w-later", "later", "--delay", "2s")
+    kourou("send", "w-later", "at once")
+
+    rows = kourou("receive", "w-later", "--from", "earliest", "--count", "2").rows
+
+    at_once, later = rows
+    assert [at_once["body"], later["body"]] == ["at once", "later"]
+    assert int(str(later["store_at_ms"])) - int(str(later["born_at_ms"])) >= 2_000
+
+
+def test_messages_of_one_sharding_key_lie_in_one_queue(kourou: Kourou) -> None:
+    kourou("topic", "create", "w-keyed", "--queues", "8")
+
+    sent = kourou("send", "w-keyed", "x", "--count", "20", "--sharding-key", "alice", "--json")
+
+    assert len({row["queue_id"] for row in sent.rows}) == 1
+    assert [row["queue_offset"] for row in sent.rows] == list(range(20))
+
+
+def test_a_message_that_waits_is_taken_back_once(kourou: Kourou) -> None:
+    kourou("broker", "set", "broker-a", "recallMessageEnable=true")
+    in_an_hour = str(SystemClock().now_ms() + 3_600_000)
+    sent = kourou("send", "w-back", "x", "--at", in_an_hour)
+    command = re.search(r"to take it back: kourou (message recall w-back (\S+))", sent.out)
+    assert command is not None, sent
+
+    first = kourou(*command[1].split())
+    again = kourou(*command[1].split())
+    late = kourou("message", "recall", "w-back", "nonsense")
+
+    assert (first.code, first.out[:11]) == (0, "taken back:")
+    assert (again.code, late.code) == (0, 2), (again, late)
+    assert "nonsense" in late.err
+
+
+@pytest.mark.parametrize(
+    "options", [("--delay", "1h", "--at", "2099-01-01"), ("--delay-level", "3", "--delay", "1h")]
+)
+def test_one_time_is_enough(kourou: Kourou, options: tuple[str, ...]) -> None:
+    outcome = kourou("send", "w-none", "x", *options)
+
+    assert outcome.code == 2
+    assert "exclude each other: give one of them" in outcome.err
