@@ -30,9 +30,9 @@ from rich.table import Table
 
 from bench import load_generator
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.flusher import SyncEnded
-from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.server import Broker
+from kourou.broker.writing.flusher import SyncEnded
+from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.process import keep_collections_short
 from kourou.disk import OsDisk
 from kourou.namesrv.config import NamesrvConfig

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.parts import Parts
 from kourou.broker.server import FLUSH_PAUSE_MS
+from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Runtime

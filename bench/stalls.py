@@ -30,11 +30,11 @@ from rich.console import Console
 from rich.table import Table
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from kourou.broker.consuming.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
-from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.server import Broker
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
+from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.process import keep_collections_short
 from kourou.disk import OsDisk
 from kourou.model.group import SubscriptionGroup

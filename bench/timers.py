@@ -20,8 +20,8 @@ from rich.console import Console
 
 from bench.many_queues import resident_bytes
 from kourou.broker.config import BrokerConfig
-from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.parts import Parts
+from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties

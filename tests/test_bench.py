@@ -18,7 +18,7 @@ from kourou.store.message_store import MessageStore
 
 LOOP_FRAME = "run (/usr/lib/python3.11/asyncio/runners.py:86)"
 READ = "buffer_updated (/x/src/kourou/remoting/connection.py:50)"
-SEND = "handle (/x/src/kourou/broker/send.py:9)"
+SEND = "handle (/x/src/kourou/broker/sending/send.py:9)"
 
 
 def test_a_rate_is_held_by_its_ratio_to_java() -> None:

@@ -23,8 +23,8 @@ from typing import Final
 import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.group_commit import GroupCommit
-from kourou.broker.put import PutResult, PutStatus
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.store.message_store import Appended, Arrival, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk

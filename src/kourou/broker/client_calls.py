@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member, Peer
+from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
-from kourou.broker.retry_topics import TopicTable
 from kourou.errors import (
     ConsumeTimeoutError,
     InvalidMessageError,

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
-from kourou.broker.consumer_filters import ConsumerFilters, compile_expression
-from kourou.broker.expressions import is_tag_expression, not_served
+from kourou.broker.consuming.retry_topics import ToldTopics, ensure_retry_topic
 from kourou.broker.groups import Groups
-from kourou.broker.held_pulls import HeldPulls
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.retry_topics import ToldTopics, ensure_retry_topic
+from kourou.broker.pulling.consumer_filters import ConsumerFilters, compile_expression
+from kourou.broker.pulling.expressions import is_tag_expression, not_served
+from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.errors import FilterSyntaxError, InvalidParameterError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData

@@ -10,28 +10,28 @@ import asyncio
 from typing import Final
 
 from kourou.broker.advertised import store_host
-from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.delay import FILE_NAME as DELAY_FILE
-from kourou.broker.delay import DelayDelivery, parse_delay_offsets
-from kourou.broker.filter_bit_maps import FilterBitMaps
-from kourou.broker.flusher import Flusher
-from kourou.broker.group_commit import GroupCommit
-from kourou.broker.held_pulls import HeldPulls
-from kourou.broker.index_following import IndexFollowing
+from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
+from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pull import PullHandler
-from kourou.broker.pull_checks import PullChecks
-from kourou.broker.queue_deletion import QueueDeletion
-from kourou.broker.retention import Retention
+from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
+from kourou.broker.pulling.held_pulls import HeldPulls
+from kourou.broker.pulling.pull import PullHandler
+from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
+from kourou.broker.writing.flusher import Flusher
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.index_following import IndexFollowing
+from kourou.broker.writing.queue_deletion import QueueDeletion
+from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.pool import ConnectionPool

@@ -18,16 +18,16 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
+from kourou.broker.administration.readings import read_metrics
 from kourou.broker.config import BrokerConfig
-from kourou.broker.flusher import Flusher
-from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
+from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
-from kourou.broker.slow_consumers import SLOW_CHECK_INTERVAL_MS
-from kourou.broker.statistics.readings import read_metrics
 from kourou.broker.wiring import make_fast_paths, make_handlers, make_slow_consumers
+from kourou.broker.writing.flusher import Flusher
+from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import Disk
 from kourou.errors import ClosedError, StoreError
 from kourou.metrics import Family

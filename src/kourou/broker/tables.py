@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from kourou.broker.assignment_modes import FILE_NAME as MODES_FILE
-from kourou.broker.assignment_modes import RequestModes
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.consumer_filters import FILE_NAME as FILTERS_FILE
-from kourou.broker.consumer_filters import ConsumerFilters
-from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from kourou.broker.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
+from kourou.broker.consuming.assignment_modes import FILE_NAME as MODES_FILE
+from kourou.broker.consuming.assignment_modes import RequestModes
+from kourou.broker.consuming.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
+from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
+from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.broker.groups import Groups
-from kourou.broker.saved_locks import FILE_NAME as LOCKS_FILE
-from kourou.broker.saved_locks import SavedLocks, parse_locks
+from kourou.broker.pulling.consumer_filters import FILE_NAME as FILTERS_FILE
+from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics

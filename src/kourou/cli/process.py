@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.kernel_flusher import KernelFlusher
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
+from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, say
 from kourou.cli.output import counted
 from kourou.cli.ready import Damage, Ready

@@ -11,31 +11,31 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from kourou.broker.administration.admin_handlers import make_admin_handlers
-from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
 from kourou.broker.clients import Clients, Member, Peer
 from kourou.broker.config import BrokerConfig
-from kourou.broker.delay import FILE_NAME as DELAY_FILE
-from kourou.broker.delay import DelayDelivery, parse_delay_offsets
-from kourou.broker.filter_bit_maps import FilterBitMaps
-from kourou.broker.group_commit import GroupCommit
-from kourou.broker.held_pulls import HeldPulls
+from kourou.broker.consuming.offset_handlers import OffsetHandlers
+from kourou.broker.consuming.retry import SendBackHandler
+from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
+from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.offset_handlers import OffsetHandlers
 from kourou.broker.parts import Parts
-from kourou.broker.placement import place
-from kourou.broker.pull import PullHandler
-from kourou.broker.pull_checks import PullChecks
-from kourou.broker.put import PutResult, PutStatus
-from kourou.broker.queue_deletion import QueueDeletion
-from kourou.broker.retention import Retention
-from kourou.broker.retry import SendBackHandler
+from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
+from kourou.broker.pulling.held_pulls import HeldPulls
+from kourou.broker.pulling.pull import PullHandler
+from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.placement import place
+from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.broker.writing.queue_deletion import QueueDeletion
+from kourou.broker.writing.retention import Retention
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
 from kourou.model import properties as names

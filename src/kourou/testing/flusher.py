@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from kourou.broker.flusher import SyncEnded
+from kourou.broker.writing.flusher import SyncEnded
 from kourou.store.message_store import MessageStore, SyncPlan
 
 

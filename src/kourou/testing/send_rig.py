@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.fast_batch import FastBatch
+from kourou.broker.consuming.queue_locks import QueueLocks
 from kourou.broker.fast_paths import FastPaths
-from kourou.broker.fast_send import FastSend
-from kourou.broker.queue_locks import QueueLocks
-from kourou.broker.send import SendHandlers
-from kourou.broker.send_checks import SendChecks
+from kourou.broker.sending.fast_batch import FastBatch
+from kourou.broker.sending.fast_send import FastSend
+from kourou.broker.sending.send import SendHandlers
+from kourou.broker.sending.send_checks import SendChecks
 from kourou.model.message import MessageExt
 from kourou.model.msgid import UniqueIds
 from kourou.model.topic import TopicConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from kourou.broker.consuming.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.bodies import (

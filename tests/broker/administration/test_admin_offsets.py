@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.consumer_offsets import FILE_NAME, parse_consumer_offsets
+from kourou.broker.consuming.consumer_offsets import FILE_NAME, parse_consumer_offsets
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig

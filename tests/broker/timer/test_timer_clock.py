@@ -14,7 +14,7 @@ from kourou.store.timer.layouts import SLOTS
 from kourou.store.timer.placing import ROLL_WINDOW_SLOTS_MAX
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.clock import LoopClock
-from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send_at, timer_draft
 
 HOUR_MS = 3_600_000

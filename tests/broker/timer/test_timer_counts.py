@@ -13,7 +13,7 @@ from kourou.broker.timer.timer_counts import FILE_NAME
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from tests.broker.delay_rig import run
+from tests.broker.delays.delay_rig import run
 from tests.broker.timer.timer_rig import send_at
 
 HOUR_MS = 3_600_000

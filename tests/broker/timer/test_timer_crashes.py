@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.timer.timer_config import TimerConfig
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.timer.remaking import forget_timers
@@ -23,7 +23,7 @@ from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from tests.broker.delay_rig import messages
+from tests.broker.delays.delay_rig import messages
 from tests.broker.timer.timer_rig import timer_draft
 
 LIVES = 4

@@ -21,7 +21,7 @@ from kourou.store.tools.check import check_store
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.loop import run_virtual
-from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send_at
 from tests.store.golden import load
 from tests.store.timer.test_timer_golden import java_s_timer

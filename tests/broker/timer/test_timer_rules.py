@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.placement import Placement
 from kourou.broker.timer.timer_config import TimerConfig
+from kourou.broker.writing.placement import Placement
 from kourou.errors import (
     ConfigError,
     MessageIllegalError,
@@ -20,7 +20,7 @@ from kourou.model.topic import TIMER_TOPIC
 from kourou.store.config import StoreConfig
 from kourou.store.retention import RetentionConfig
 from kourou.testing.broker_parts import BrokerParts
-from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send, send_at, timer_draft
 
 HOUR_MS = 3_600_000

@@ -9,7 +9,7 @@ from kourou.model.message import Message
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
-from tests.broker.delay_rig import bodies, messages, run
+from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send_at
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kourou.broker import queue_locks as of_broker
-from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming import queue_locks as of_broker
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.consuming.queue_locks import BROKER_EXPIRY_S, LockTerms, QueueLocks

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kourou.broker.queue_locks import EXPIRY_MS, QueueLocks
+from kourou.broker.consuming.queue_locks import EXPIRY_MS, QueueLocks
 from kourou.client.consuming.rebalance import STRATEGIES, java_order, plan_changes
 from kourou.client.consuming.resting import Rests
 from kourou.model.queue import MessageQueue

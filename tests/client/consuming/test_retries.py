@@ -1,6 +1,7 @@
 """All retries, whatever is down meanwhile: each message is consumed, or a dead letter.
 
-Days are as short as the delay levels of these brokers; `tests/broker/test_retry.py` has real ones.
+Days are as short as the delay levels of these brokers; those of
+`tests/broker/consuming/test_retry.py` are real.
 """
 
 from __future__ import annotations

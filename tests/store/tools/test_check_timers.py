@@ -20,7 +20,7 @@ from kourou.store.tools.truncate import plan_truncation, truncate_log
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
-from tests.broker.delay_rig import bodies, run
+from tests.broker.delays.delay_rig import bodies, run
 from tests.broker.timer.timer_rig import send_at
 from tests.store.timer.test_timer_golden import java_s_timer
 

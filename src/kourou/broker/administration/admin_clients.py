@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from kourou.broker.advertised import advertised_address
 from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.config import BrokerConfig
-from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.clock import Clock
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.protocol.bodies_connections import (

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import change_group_attributes

@@ -18,9 +18,9 @@ from typing import Protocol
 from kourou.broker.client_calls import ClientCalls
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
-from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
-from kourou.broker.retry_topics import TopicTable
 from kourou.errors import (
     ConsumerNotOnlineError,
     GroupNotFoundError,

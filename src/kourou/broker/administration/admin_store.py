@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from kourou.broker.clients import Clients
-from kourou.broker.consumer_filters import ConsumerFilters
-from kourou.broker.expressions import Bits, MessageFilter
-from kourou.broker.queue_deletion import QueueDeletion
-from kourou.broker.retention import Retention
-from kourou.broker.retry_topics import TopicTable
+from kourou.broker.consuming.retry_topics import TopicTable
+from kourou.broker.pulling.consumer_filters import ConsumerFilters
+from kourou.broker.pulling.expressions import Bits, MessageFilter
+from kourou.broker.writing.queue_deletion import QueueDeletion
+from kourou.broker.writing.retention import Retention
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.filter.tags import matches_code
 from kourou.model.subscription import SubscriptionData

@@ -21,12 +21,12 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from kourou.broker.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.queue_deletion import QueueDeletion
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes, change_text
 from kourou.broker.topics import Topics, system_topics
+from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import (
     InvalidParameterError,
     InvalidTopicError,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.timer_counts import FILE_NAME, TimerCounts, parse_timer_metrics
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.timer.timers import Timers
+from kourou.broker.writing.group_commit import GroupCommit
 from kourou.disk import Disk
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import MessageStore

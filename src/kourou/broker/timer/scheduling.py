@@ -20,8 +20,8 @@ from random import Random
 from typing import Final
 
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.placement import Placement
 from kourou.broker.timer.timer_config import UNLIMITED
+from kourou.broker.writing.placement import Placement
 from kourou.errors import MessageIllegalError, RemoteSystemError
 from kourou.model import properties as names
 from kourou.model.recall_handle import RecallHandle

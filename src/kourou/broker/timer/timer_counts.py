@@ -14,8 +14,8 @@ from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile
 from kourou.broker.message_type import DELAY
-from kourou.broker.put import PutResult
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.writing.put import PutResult
 from kourou.clock import Clock
 from kourou.errors import CorruptRecordError
 from kourou.protocol.bodies import DataVersion

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.put import PutResult
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.scheduling import TimerSends
 from kourou.broker.timer.timers import Timers
 from kourou.broker.topics import Topics
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import PutResult
 from kourou.clock import Clock
 from kourou.errors import MessageIllegalError, RemoteSystemError, UsageError
 from kourou.model import properties as names

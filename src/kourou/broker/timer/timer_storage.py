@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.timer.timer_counts import TimerCounts
+from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError

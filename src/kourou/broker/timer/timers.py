@@ -25,9 +25,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
     DueEntry,
@@ -40,6 +38,8 @@ from kourou.broker.timer.slots_in_memory import FAILED_RETRY_MS, SlotsInMemory
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
 from kourou.remoting.runtime import Offload

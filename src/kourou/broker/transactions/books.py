@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.transactions.halves import Halves
 from kourou.broker.transactions.ledger import Ledger
 from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.transaction_counts import TransactionCounts
+from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
 
 

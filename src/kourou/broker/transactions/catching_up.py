@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from kourou.broker.checked_reads import CheckedReads
+from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.transactions.half_messages import HALF_QUEUE, HalfMessage, read_half
 from kourou.broker.transactions.ledger import Ledger, OpEntries
 from kourou.broker.transactions.op_entries import read_op

@@ -21,12 +21,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.clients import Clients, Peer
+from kourou.broker.consuming.retry_topics import SavedTopics
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import TRANSACTION
-from kourou.broker.put import PutResult
-from kourou.broker.retry_topics import SavedTopics
+from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.check_rules import CheckLimits, Verdict, verdict_on
 from kourou.broker.transactions.half_messages import (
@@ -37,6 +36,7 @@ from kourou.broker.transactions.half_messages import (
     renewed_draft,
 )
 from kourou.broker.transactions.ledger import State
+from kourou.broker.writing.put import PutResult
 from kourou.errors import CorruptRecordError, KourouError, MalformedMessageError
 from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TopicConfig

@@ -25,13 +25,13 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
-from kourou.broker.group_commit import PutResult, PutStatus
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import TRANSACTION
-from kourou.broker.put import Done
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
+from kourou.broker.writing.group_commit import PutResult, PutStatus
+from kourou.broker.writing.put import Done
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode

@@ -19,13 +19,13 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from kourou.broker.group_commit import GroupCommit, PutResult
 from kourou.broker.message_type import TRANSACTION
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.halves import KeptHalf
 from kourou.broker.transactions.ledger import State
 from kourou.broker.transactions.plain_halves import PlainHalf, committed_record
+from kourou.broker.writing.group_commit import GroupCommit, PutResult
 from kourou.remoting.connection import Connection
 from kourou.store.message_store import Appended, MessageStore, SealedRun
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kourou.broker.placement import Placement, delay_level_of, has_timer
+from kourou.broker.writing.placement import Placement, delay_level_of, has_timer
 from kourou.errors import MalformedMessageError, MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties

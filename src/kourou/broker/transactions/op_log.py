@@ -17,11 +17,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.put import PutResult
 from kourou.broker.transactions.half_messages import HALF_QUEUE
 from kourou.broker.transactions.op_entries import encode_op, op_draft, op_size, split_op
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import PutResult
 from kourou.clock import Clock
 from kourou.model.host import Host
 

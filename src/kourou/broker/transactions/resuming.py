@@ -14,10 +14,10 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.message_type import TRANSACTION
-from kourou.broker.put import PutResult, PutStatus
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, renewed_draft, resumed_draft
 from kourou.broker.transactions.ledger import State
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import InvalidMessageError, InvalidParameterError, RemoteSystemError
 from kourou.model import properties as names
 from kourou.model.msgid import decode_offset_msg_id

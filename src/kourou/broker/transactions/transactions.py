@@ -23,11 +23,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from kourou.broker.checked_reads import CheckedReads
 from kourou.broker.clients import Clients
 from kourou.broker.config_saver import SavedFile
-from kourou.broker.group_commit import GroupCommit
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.broker.transactions.books import Books
@@ -41,6 +40,7 @@ from kourou.broker.transactions.ledger import Ledger, OpEntries, State
 from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.resuming import Resuming
 from kourou.broker.transactions.transaction_counts import TransactionCounts
+from kourou.broker.writing.group_commit import GroupCommit
 from kourou.model.host import Host
 from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.protocol.codes import RequestCode

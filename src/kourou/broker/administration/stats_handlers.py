@@ -1,0 +1,142 @@
+"""Requests on what a broker counts.
+
+    28   GET_BROKER_RUNTIME_INFO   a table of texts, see `runtime_info.py`
+    315  VIEW_BROKER_STATS_DATA    one key of one set, see `stats.py`; 1 never counted
+    907  GET_BROKER_HA_STATUS      of a master without slaves
+
+Source: AdminBrokerProcessor.java, DefaultHAService.getRuntimeInfo, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kourou.broker.delays.delay import DelayDelivery
+from kourou.broker.statistics.runtime_info import NO_TIME, BrokerFacts, runtime_info
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.statistics.stats_samples import Window
+from kourou.broker.timer.timer_readings import timer_info
+from kourou.broker.timer.timers import Timers
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.clock import Clock
+from kourou.disk import Disk
+from kourou.errors import RemoteSystemError, StoreError
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.bodies_broker import BrokerStatsData, encode_broker_stats
+from kourou.protocol.bodies_replicas import HARuntimeInfo
+from kourou.protocol.bodies_route import encode_kv_table
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
+from kourou.protocol.json_records import encode_record
+from kourou.protocol.message_decoding import decode_message
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Offload
+from kourou.store.message_store import MessageStore
+from kourou.store.paths import COMMITLOG
+
+
+class StatsHandlers:
+    """Serves the requests."""
+
+    def __init__(
+        self,
+        *,
+        stats: BrokerStats,
+        store: MessageStore,
+        disk: Disk,
+        commit: GroupCommit,
+        delay: DelayDelivery,
+        timers: Timers,
+        later: LaterReplies,
+        offload: Offload,
+        clock: Clock,
+    ) -> None:
+        """Tell of one broker, which started just now.
+
+        Args:
+            stats: what it counts.
+            store: where its log stands.
+            disk: the store's, for the space on it.
+            commit: how many puts wait.
+            delay: how far the delay levels are.
+            timers: what waits for a time.
+            later: answers what has to look at the disk.
+            offload: takes that off the loop.
+            clock: tells since when the broker runs.
+        """
+        self._stats = stats
+        self._store = store
+        self._disk = disk
+        self._commit = commit
+        self._delay = delay
+        self._timers = timers
+        self._later = later
+        self._offload = offload
+        self._clock = clock
+        self._boot_at_ms = clock.now_ms()
+
+    def on_view_broker_stats_data(self, request: Request) -> RemotingCommand:
+        """Serve 315."""
+        header = request.command.header(ViewBrokerStatsDataRequestHeader)
+        name, key = header.stats_name, header.stats_key
+        minute, hour, day = (self._stats.values(name, key, window) for window in Window)
+        if minute is None or hour is None or day is None:
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist"
+            )
+        return response(
+            request.command, body=encode_broker_stats(BrokerStatsData(minute, hour, day))
+        )
+
+    def on_get_broker_runtime_info(self, request: Request) -> None:
+        """Serve 28."""
+        self._later.answer(request, partial(self._runtime_info, request))
+
+    def on_get_broker_ha_status(self, request: Request) -> RemotingCommand:
+        """Serve 907: every broker is a master, and none has slaves, until replication is built."""
+        info = HARuntimeInfo(True, self._store.written_position)
+        return response(request.command, body=encode_record(info))
+
+    async def _runtime_info(self, request: Request) -> RemotingCommand:
+        space = await self._offload(self._disk.space)
+        earliest_at_ms = await self._offload(_earliest_at_ms, self._store)
+        info = runtime_info(self._facts(space, earliest_at_ms), self._stats.store)
+        return response(request.command, body=encode_kv_table(info))
+
+    def _facts(self, space: tuple[int, int, int], earliest_at_ms: int) -> BrokerFacts:
+        """Return how the broker is now."""
+        store = self._store
+        return BrokerFacts(
+            boot_at_ms=self._boot_at_ms,
+            now_ms=self._clock.now_ms(),
+            is_active=_is_writable(store),
+            log_path=f"{self._disk.root}/{COMMITLOG}",
+            space=space,
+            log_begin=store.min_position,
+            log_end=store.written_position,
+            unsynced_bytes=store.written_position - store.synced_position,
+            undispatched_bytes=store.written_position - store.visible_position,
+            earliest_at_ms=earliest_at_ms,
+            delay_offsets={
+                level: (delivered, store.max_offset(SCHEDULE_TOPIC, level - 1))
+                for level, delivered in self._delay.offsets.items()
+            },
+            pending_puts=self._commit.pending_puts,
+            timer=timer_info(self._timers),
+        )
+
+
+def _is_writable(store: MessageStore) -> bool:
+    try:
+        store.check_writable()
+    except StoreError:
+        return False
+    return True
+
+
+def _earliest_at_ms(store: MessageStore) -> int:
+    """Return when the oldest message of the log was stored; `NO_TIME` where there is none."""
+    record = store.read_record(store.min_position)
+    return NO_TIME if record is None else decode_message(record, decompress=False).store_at_ms

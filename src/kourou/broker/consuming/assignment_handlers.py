@@ -1,0 +1,173 @@
+"""Sharing queues out on the broker: QUERY_ASSIGNMENT (400), modes of reading (401, 402).
+
+Members that ask here share queues by what this broker knows of the group. They need not all ask
+the same broker: each hears of all members by their heartbeats.
+
+Source: QueryAssignmentProcessor.java, AdminBrokerProcessor.getAllMessageRequestMode,
+apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.broker.clients import Clients
+from kourou.broker.consuming.assignment import STRATEGIES, assign
+from kourou.broker.consuming.assignment_modes import RequestModes
+from kourou.broker.consuming.assignment_routes import AssignmentRoutes
+from kourou.broker.groups import Groups
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.topics import Topics
+from kourou.errors import GroupNotFoundError, NoPermissionError, TopicNotFoundError
+from kourou.model.group import MessageModel
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import is_retry_topic
+from kourou.protocol.bodies_locks import (
+    Assignments,
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignment,
+    SetMessageRequestMode,
+    decode_message_request_mode,
+    decode_query_assignment,
+    encode_assignments,
+)
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+
+log = logging.getLogger(__name__)
+
+LMQ_PREFIX: Final = "%LMQ%"
+"""Topics of a light queue, which has one queue, on this broker."""
+
+
+class AssignmentHandlers:
+    """Serves the requests.
+
+    Args:
+        config: whether the broker shares queues out, and the mode of groups without one.
+        broker_name: whose light queues there are.
+        topics: of this broker.
+        groups: of this broker.
+        clients: the members of the groups.
+        modes: set by 401.
+        routes: the queues of topics on all brokers.
+        later: answers what waits for a name server, or for the disk.
+    """
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        *,
+        broker_name: str,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        modes: RequestModes,
+        routes: AssignmentRoutes,
+        later: LaterReplies,
+    ) -> None:
+        self._config = config
+        self._broker_name = broker_name
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._modes = modes
+        self._routes = routes
+        self._later = later
+
+    def on_query_assignment(self, request: Request) -> RemotingCommand | None:
+        """Tell a member its queues of one topic (400).
+
+        Without the member `messageQueueAssignments` where there is nothing to go by: the member
+        then keeps what it has.
+        """
+        asked = decode_query_assignment(request.command.body)
+        if asked.topic.startswith(LMQ_PREFIX):
+            queues: list[MessageQueue] | None = [MessageQueue(asked.topic, self._broker_name, 0)]
+        else:
+            queues = self._routes.known(asked.topic)
+        if queues is not None:
+            return self._answer(request.command, asked, queues)
+
+        async def serve() -> RemotingCommand:
+            return self._answer(request.command, asked, await self._routes.look_up(asked.topic))
+
+        self._later.answer(request, serve)
+        return None
+
+    def on_set_message_request_mode(self, request: Request) -> None:
+        """Set how a group reads a topic (401); answered when it is durable.
+
+        Raises:
+            NoPermissionError: the topic is one of retries, which are pulled always.
+            TopicNotFoundError, GroupNotFoundError: this broker has none of this name.
+        """
+        mode = decode_message_request_mode(request.command.body)
+        if is_retry_topic(mode.topic):
+            raise NoPermissionError(
+                ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
+            )
+        if self._topics.get(mode.topic) is None:
+            raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+        if self._groups.get_or_create(mode.consumer_group) is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
+            )
+        self._modes.put(mode)
+
+        async def serve() -> RemotingCommand:
+            await self._modes.persist()
+            return response(request.command)
+
+        self._later.answer(request, serve)
+
+    def on_get_all_message_request_mode(self, request: Request) -> RemotingCommand:
+        """Return all modes that were set (402)."""
+        return response(request.command, body=self._modes.body())
+
+    def _answer(
+        self,
+        command: RemotingCommand,
+        asked: QueryAssignment,
+        queues: Sequence[MessageQueue] | None,
+    ) -> RemotingCommand:
+        mode = self._mode(asked)
+        share = None if queues is None else self._share(asked, queues, mode)
+        assignments = None
+        if share is not None:
+            assignments = tuple(MessageQueueAssignment(queue, mode.mode) for queue in share)
+        return response(command, body=encode_assignments(Assignments(assignments)))
+
+    def _mode(self, asked: QueryAssignment) -> SetMessageRequestMode:
+        mode = self._modes.get(asked.topic, asked.consumer_group)
+        if mode is not None:
+            return mode
+        config = self._config.now
+        of_all = MessageRequestMode(config.default_message_request_mode)
+        kind = MessageRequestMode.PULL if is_retry_topic(asked.topic) else of_all
+        share = config.default_pop_share_queue_num if kind is MessageRequestMode.POP else 0
+        return SetMessageRequestMode(asked.topic, asked.consumer_group, kind, share)
+
+    def _share(
+        self, asked: QueryAssignment, queues: Sequence[MessageQueue], mode: SetMessageRequestMode
+    ) -> Sequence[MessageQueue] | None:
+        """Return the member's queues; None where there is nothing to go by."""
+        is_broadcast = asked.message_model is MessageModel.BROADCASTING
+        if is_broadcast or not self._config.now.server_load_balancer_enable:
+            return queues
+        strategy = STRATEGIES.get(asked.strategy_name or "")
+        live = self._clients.consumer_group(asked.consumer_group)
+        if strategy is None or live is None or not queues:
+            log.debug(
+                "assignment.unknown group=%s topic=%s strategy=%s",
+                asked.consumer_group,
+                asked.topic,
+                asked.strategy_name,
+            )
+            return None
+        return assign(queues, sorted(live.client_ids()), asked.client_id, strategy, mode)

@@ -1,0 +1,305 @@
+"""How far each consumer group has come, by topic and queue: `config/consumerOffset.json`.
+
+The file, in Java's text (integer keys unquoted, tab indent):
+
+    dataVersion       counts the changes that were written
+    groupTopicMap     group -> topics; derived, ignored on reading
+    offsetTable       "topic@group" -> {queue id: the next queue offset to consume}
+    pullOffsetTable   the same form: what was last read, which runs ahead of what is done
+
+An offset is whatever was committed last: it may go back, by an operator's hand or a second member
+of the group that started from an older one.
+
+An operator's reset holds against clients that do not know of it yet: until the group's next pull of
+the queue has told it, what they commit does not count (`take_reset`). That is held in memory: after
+a crash before that pull, the offset is the operator's, and a client that is ahead may commit over
+it.
+
+Source: ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, joined
+from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
+from kourou.clock import Clock
+from kourou.protocol.bodies import DataVersion, data_version_from_json
+from kourou.protocol.fastjson import loads
+from kourou.protocol.json_values import Json, as_integer, as_object, get_object
+from kourou.protocol.member_texts import compact
+from kourou.protocol.offset_table_text import consumer_offset_parts
+from kourou.protocol.plain_offsets import plain_offsets
+from kourou.remoting.log_rate import LogRate
+from kourou.remoting.runtime import Offload
+from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/consumerOffset.json"
+
+Table = dict[GroupTopic, dict[int, int]]
+"""(group, topic) -> queue id -> queue offset."""
+
+_PART_KEYS: Final = 1_000
+
+
+class ConsumerOffsets:
+    """The committed offsets of all groups. In memory; `persist` makes them durable."""
+
+    def __init__(
+        self,
+        file: SavedFile,
+        offload: Offload,
+        clock: Clock,
+        covered_by: LogPositions | None,
+    ) -> None:
+        """Start with what the file says.
+
+        Args:
+            file: read now; written by `persist`.
+            offload: takes the writes off the loop.
+            clock: for the time of the data version.
+            covered_by: with ASYNC_FLUSH the log, which the file must not run ahead of; None in
+                sync mode, where consumers see only what is synced.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup parses.
+        """
+        self._clock = clock
+        self._saver = ConfigSaver(file, self._take, offload, covered_by)
+        self._set_backs = LogRate()  # two members that both think a queue theirs do it all day
+        self._version = DataVersion()
+        self._committed: Table = {}
+        self._pulled: Table = {}
+        self._resets: Table = {}
+        text = file.load()
+        if text is not None:
+            self._version, self._committed, self._pulled = parse_consumer_offsets(text)
+        self._committed_keys, self._pulled_keys = OffsetKeys(), OffsetKeys()
+        self._set_keys()
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where the group goes on in the queue, further on or further back."""
+        offsets = self._committed.get((group, topic))
+        if offsets is None:
+            offsets = self._committed[group, topic] = {}
+            self._committed_keys.add((group, topic))
+        before = offsets.get(queue_id)
+        if before == queue_offset:
+            return
+        if before is not None and queue_offset < before:
+            suppressed = self._set_backs.take(self._clock.now_ms() / 1000)
+            if suppressed is not None:
+                log.info(
+                    "consumer_offset.set_back group=%s topic=%s queue_id=%d from=%d to=%d "
+                    "suppressed=%d",
+                    group, topic, queue_id, before, queue_offset, suppressed,
+                )  # fmt: skip
+        offsets[queue_id] = queue_offset
+        self._saver.changed()
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where the group goes on in the queue; None when it never committed there."""
+        return self._committed.get((group, topic), {}).get(queue_id)
+
+    def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Let the group go on at the offset, whatever its members commit until they learn of it."""
+        self.commit(group, topic, queue_id, queue_offset)
+        self._resets.setdefault((group, topic), {})[queue_id] = queue_offset
+        log.info(
+            "consumer_offset.reset group=%s topic=%s queue_id=%d to=%d",
+            group, topic, queue_id, queue_offset,
+        )  # fmt: skip
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether an offset was reset and the group's members do not know of it yet."""
+        return bool(self._resets) and queue_id in self._resets.get((group, topic), ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset that was reset, for whom pulls the queue now; None if none was.
+
+        From now on the group's members know of it, and their commits count again.
+        """
+        if not self._resets:
+            return None
+        resets = self._resets.get((group, topic))
+        if resets is None:
+            return None
+        queue_offset = resets.pop(queue_id, None)
+        if not resets:
+            del self._resets[group, topic]
+        return queue_offset
+
+    def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Note where the group will read next; nothing but statistics depends on it."""
+        offsets = self._pulled.get((group, topic))
+        if offsets is None:
+            offsets = self._pulled[group, topic] = {}
+            self._pulled_keys.add((group, topic))
+        if offsets.get(queue_id) != queue_offset:
+            offsets[queue_id] = queue_offset
+            self._saver.changed()
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where the group reads next in the queue; None when it never read."""
+        return self._pulled.get((group, topic), {}).get(queue_id)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which the group has committed, sorted."""
+        return sorted(topic for owner, topic in self._committed if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have committed in the topic, sorted."""
+        return sorted(group for group, name in self._committed if name == topic)
+
+    def of_topic(self, group: str, topic: str) -> dict[int, int]:
+        """Return the group's committed offsets in the topic, by queue id."""
+        return dict(self._committed.get((group, topic), {}))
+
+    def clone(self, source: str, destination: str, topic: str) -> bool:
+        """Give one group the offsets of another in the topic, in place of its own.
+
+        A reset that the group has not learnt of yet is replaced too: its next pull would go there.
+
+        Returns:
+            Whether the source has any; if not, nothing changed.
+        """
+        offsets = self._committed.get((source, topic))
+        if not offsets:
+            return False
+        if (destination, topic) not in self._committed:
+            self._committed_keys.add((destination, topic))
+        self._committed[destination, topic] = dict(offsets)
+        self._resets.pop((destination, topic), None)
+        self._saver.changed()
+        return True
+
+    def text(self) -> TextParts:
+        """Yield the text of the file, of the offsets as they are when each part is made."""
+        group_topics: dict[str, list[str]] = {}
+        committed, pulled = self._committed_keys.in_order(), self._pulled_keys.in_order()
+        for number, key in enumerate(committed):
+            if not number % _PART_KEYS:
+                yield b""
+            group, topic = key_of(key)
+            group_topics.setdefault(group, []).append(topic)
+        for topics in group_topics.values():
+            topics.sort()  # nearly is: `topic@group` is compared with the separator
+        yield from consumer_offset_parts(
+            self._version,
+            dict(sorted(group_topics.items())),
+            (committed, lambda key: self._committed.get(key_of(key))),
+            (pulled, lambda key: self._pulled.get(key_of(key))),
+        )
+
+    async def body(self) -> bytes:
+        """Return the body of all offsets, made between the turns of others."""
+        return compact(await joined(self.text()))
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics in which each group has committed, sorted."""
+        topics: dict[str, list[str]] = {}
+        for group, topic in sorted(self._committed):
+            topics.setdefault(group, []).append(topic)
+        return topics
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of the group."""
+        self._remove(lambda key: key[0] == group)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets in the topic."""
+        self._remove(lambda key: key[1] == topic)
+
+    def clamp(self, max_offset: Callable[[str, int], int]) -> int:
+        """Set back offsets beyond the end of their queue, and return how many there were.
+
+        To be called once at start: after a crash that took back the unsynced end of the log, a
+        group must not skip the messages that will get those places.
+
+        Args:
+            max_offset: the end of a queue, by topic and queue id; 0 for a queue that is not there.
+        """
+        count = 0
+        for table in (self._committed, self._pulled):
+            for (group, topic), offsets in table.items():
+                for queue_id, queue_offset in offsets.items():
+                    end = max_offset(topic, queue_id)
+                    if queue_offset > end:
+                        log.warning(
+                            "consumer_offset.clamped group=%s topic=%s queue_id=%d from=%d to=%d",
+                            group, topic, queue_id, queue_offset, end,
+                        )  # fmt: skip
+                        offsets[queue_id] = end
+                        count += 1
+        if count:
+            self._saver.changed()
+        return count
+
+    async def persist(self) -> bool:
+        """Write the file if something changed; see `ConfigSaver.save`.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        return await self._saver.save()
+
+    def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        for table in (self._committed, self._pulled, self._resets):
+            gone = [key for key in table if is_gone(key)]
+            for key in gone:
+                del table[key]
+            if gone:
+                self._set_keys()
+                self._saver.changed()
+
+    def _set_keys(self) -> None:
+        self._committed_keys.reset(self._committed)
+        self._pulled_keys.reset(self._pulled)
+
+    def _take(self) -> TextParts:
+        self._version = self._version.next(self._clock.now_ms())
+        return self.text()
+
+
+def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
+    """Return what a `consumerOffset.json` says: version, committed and pulled offsets.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    plain = plain_offsets(text)
+    if plain is not None:
+        version = plain.data_version
+        return (
+            DataVersion(version.counter, version.state_version, version.timestamp),
+            {key_of(key): offsets for key, offsets in plain.offset_table.items() if _is_key(key)},
+            {key_of(key): at for key, at in plain.pull_offset_table.items() if _is_key(key)},
+        )
+    content = as_object(loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX), FILE_NAME)
+    return (
+        data_version_from_json(get_object(content, "dataVersion")),
+        _table_of(content, "offsetTable"),
+        _table_of(content, "pullOffsetTable"),
+    )
+
+
+def _table_of(content: Json, name: str) -> Table:
+    """Return one table of the file; keys that are not a topic and a group are dropped."""
+    return {
+        key_of(key): {
+            as_integer(queue_id, name): as_integer(queue_offset, name)
+            for queue_id, queue_offset in as_object(offsets, name).items()
+        }
+        for key, offsets in get_object(content, name).items()
+        if _is_key(key)
+    }
+
+
+def _is_key(text: str) -> bool:
+    """Tell whether it is a topic and a group."""
+    return text.count(SEPARATOR) == 1

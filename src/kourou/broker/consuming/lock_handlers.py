@@ -1,0 +1,94 @@
+"""Requests by which ordered consumers lock queues (41) and free them (42).
+
+There are no replicas whose consent `lockInStrictMode` could ask for, so that the answer is the same
+with and without `onlyThisBroker`.
+
+Source: AdminBrokerProcessor.lockBatchMQ, unlockBatchMQ, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kourou.broker.clients import NAME_LENGTH_MAX
+from kourou.broker.consuming.queue_locks import QueueLocks
+from kourou.errors import InvalidParameterError
+from kourou.protocol.bodies import (
+    LockBatch,
+    LockedQueues,
+    decode_lock_batch,
+    encode_locked_queues,
+)
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.remoting.connection import Request
+from kourou.remoting.steady_time import steady_ms
+
+log = logging.getLogger(__name__)
+
+_TOLD_MAX: Final = 8
+"""Queues that one log entry names."""
+
+
+class LockHandlers:
+    """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    def __init__(self, locks: QueueLocks) -> None:
+        self._locks = locks
+
+    def on_lock_batch_mq(self, request: Request) -> RemotingCommand:
+        """Lock what no other client of the group holds, and answer what is the client's now.
+
+        Raises:
+            InvalidParameterError: a name is longer than any client's.
+        """
+        asked = _asked(request)
+        granted = self._locks.lock(asked.consumer_group, asked.client_id, asked.queues, steady_ms())
+        refused = set(asked.queues).difference(granted)
+        if refused:
+            log.debug(
+                "queue.not_locked group=%s client=%s count=%d queues=%s",
+                asked.consumer_group,
+                asked.client_id,
+                len(refused),
+                sorted(refused)[:_TOLD_MAX],
+            )
+        return response(request.command, body=encode_locked_queues(LockedQueues(tuple(granted))))
+
+    def on_unlock_batch_mq(self, request: Request) -> RemotingCommand:
+        """Free what the client holds of the queues; what it does not hold is left alone.
+
+        Raises:
+            InvalidParameterError: a name is longer than any client's.
+        """
+        asked = _asked(request)
+        freed = self._locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
+        log.debug(
+            "queue.unlocked group=%s client=%s asked=%d freed=%d",
+            asked.consumer_group,
+            asked.client_id,
+            len(asked.queues),
+            len(freed),
+        )
+        return response(request.command)
+
+    def expire(self) -> None:
+        """Forget locks that nobody asked for again; to be called every 10 s."""
+        count = self._locks.expire(steady_ms())
+        if count:
+            log.info("queue_locks.expired count=%d", count)
+
+
+def _asked(request: Request) -> LockBatch:
+    asked = decode_lock_batch(request.command.body)
+    names = [asked.consumer_group, asked.client_id, *(queue.topic for queue in asked.queues)]
+    names += [queue.broker_name for queue in asked.queues]
+    longest = max(map(len, names))
+    if longest > NAME_LENGTH_MAX:
+        raise InvalidParameterError(
+            ResponseCode.INVALID_PARAMETER,
+            f"a name of {longest} characters in a lock request; at most {NAME_LENGTH_MAX} "
+            "are allowed",
+        )
+    return asked

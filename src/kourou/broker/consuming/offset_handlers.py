@@ -1,0 +1,125 @@
+"""Requests for committed offsets: QUERY_CONSUMER_OFFSET (14) and UPDATE_CONSUMER_OFFSET (15).
+
+Source: ConsumerManageProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.retry_topics import TopicTable
+from kourou.broker.groups import Groups
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_consume import (
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from kourou.remoting.connection import Request
+from kourou.store.formats import QueueEntry
+
+
+class QueueStarts(Protocol):
+    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+
+    @property
+    def written_position(self) -> int: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None: ...
+
+
+class OffsetHandlers:
+    """Serves the two requests."""
+
+    def __init__(
+        self,
+        *,
+        groups: Groups,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        store: QueueStarts,
+        resident_bytes: int,
+    ) -> None:
+        """Serve `offsets`.
+
+        Args:
+            groups: made on their first commit where that is allowed.
+            topics: in which offsets may be committed.
+            offsets: of all groups.
+            store: tells whether a queue still has its first message.
+            resident_bytes: `StoreConfig.resident_bytes`: how far behind the log's end messages
+                count as in memory; 0 for all.
+        """
+        self._groups = groups
+        self._topics = topics
+        self._offsets = offsets
+        self._store = store
+        self._resident_bytes = resident_bytes
+
+    def on_query_consumer_offset(self, request: Request) -> RemotingCommand:
+        """Answer the committed offset, or 0 when a new group may begin there, or code 22.
+
+        A new group begins at the start of a queue that nothing was deleted from and whose first
+        message is still in memory: the queue is young, and the group most likely as old as it.
+        Else the client decides by its own `consume_from_where`.
+        """
+        command = request.command
+        header = command.header(QueryConsumerOffsetRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        committed = self._offsets.query(header.consumer_group, topic, queue_id)
+        if committed is None:
+            if header.set_zero_if_not_found is False or not self._is_young(topic, queue_id):
+                text = f"group {header.consumer_group} has no offset of queue {queue_id} of {topic}"
+                return response(command, ResponseCode.QUERY_NOT_FOUND, text)
+            committed = 0
+        return response(command, header=QueryConsumerOffsetResponseHeader(committed))
+
+    def on_update_consumer_offset(self, request: Request) -> RemotingCommand:
+        """Commit an offset, further on or further back; it is durable after the next save.
+
+        While a reset waits for the group's next pull, the commit is answered and does not count.
+        """
+        command = request.command
+        if "commitOffset" not in command.ext_fields or "queueId" not in command.ext_fields:
+            text = "queueId and commitOffset must both be given"
+            return response(command, ResponseCode.INVALID_PARAMETER, text)
+        header = command.header(UpdateConsumerOffsetRequestHeader)
+        if self._groups.find(header.consumer_group) is None:
+            text = f"consumer group {header.consumer_group} does not exist"
+            return response(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            text = f"topic {header.topic} does not exist"
+            return response(command, ResponseCode.TOPIC_NOT_EXIST, text)
+        # A topic that got fewer queues to read still has those that are being emptied.
+        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
+        if not 0 <= header.queue_id < queue_nums or header.commit_offset < 0:
+            text = (
+                f"offset {header.commit_offset} of queue {header.queue_id}: topic {topic.name} "
+                f"has {queue_nums} queues, and offsets begin at 0"
+            )
+            return response(command, ResponseCode.INVALID_PARAMETER, text)
+        where = (header.consumer_group, topic.name, header.queue_id)
+        if self._offsets.is_reset(*where):
+            # Of a client that does not know yet: it learns by its next pull.
+            return response(command, remark="Offset has been previously reset")
+        self._groups.get_or_create(header.consumer_group)
+        self._offsets.commit(*where, header.commit_offset)
+        return response(command)
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Return whether the queue's very first message is there and in memory."""
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        if not self._store.max_offset(topic, queue_id) or not self._resident_bytes:
+            return self._store.max_offset(topic, queue_id) > 0
+        first = self._store.entry_if_resident(topic, queue_id, 0)
+        if first is None:
+            return False  # nor is the record, then, and the loop must not wait
+        return self._store.written_position - first.physical_offset <= self._resident_bytes

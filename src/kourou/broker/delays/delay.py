@@ -1,0 +1,392 @@
+"""Delivery of delayed messages: when one is due, it is stored again, in the queue it is meant for.
+
+A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX, in the order in which the messages
+of the level came, which is also the order in which they are due: only the first of each queue must
+be looked at. Its consume queue entry says when it is due (`placement.py`).
+
+The progress of each level is in `config/delayOffset.json`: the queue offset of its first message
+that was not delivered. In the file it may lag behind, never run ahead of what is synced: after a
+crash messages may be delivered twice, and none is lost.
+
+    found at the head of a level                what happens
+    due later than its level allows: the clock  it waits as long as its level says, from now on
+    was set back since it was stored
+    it does not say where it goes, or its       logged and passed over
+    segment was removed
+    its record is damaged                       the level waits, and says so; passed over only
+                                                with `skip_damaged_records`
+    its entry was in the file at the start      compared with its record, which also tells when
+                                                it is due
+    the store refuses for now                   tried again, after 1 to 10 s
+
+Source: ScheduleMessageService.java, apache/rocketmq 5.5.0. Java looks every 100 ms; here a timer is
+set for the next message that is due. And where a clock was set back Java delivers at once, which
+would use up all tries of a message in a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
+from kourou.broker.delays.delay_level import DelayLevel
+from kourou.broker.delays.due_record import due_draft
+from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.pulling.long_polling import Arrived
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.clock import Clock
+from kourou.errors import CorruptRecordError, MalformedMessageError
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.bodies import (
+    DataVersion,
+    DelayOffsetTable,
+    decode_delay_offset_table,
+    encode_delay_offset_table,
+)
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.runtime import Offload
+from kourou.remoting.steady_time import steady_ms
+from kourou.store.formats import QueueEntry
+from kourou.store.log.record_check import Wanted
+from kourou.store.message_store import Asked, Found, MessageStore
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "config/delayOffset.json"
+
+BATCH_MESSAGES_MAX: Final = 64
+"""Messages of one level that are delivered together; they share a write and a sync."""
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of these messages; the one that passes this is the last of them."""
+LOOK_AGAIN_MS: Final = 5_000
+"""Longest time between two looks at a level: how late messages are if the clock is set forward."""
+BUSY_RETRY_MS: Final = 1_000
+"""When to try again after the store had too much to do."""
+FAILED_RETRY_MS: Final = 10_000
+"""When to try again after the store, or the disk, failed."""
+
+_STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
+
+
+class DelayDelivery:
+    """Delivers the delayed messages of one store.
+
+    Attributes:
+        offsets: level -> queue offset of its first message that was not delivered.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        commit: GroupCommit,
+        file: SavedFile,
+        stats: BrokerStats,
+        offload: Offload,
+        reads: CheckedReads,
+        clock: Clock,
+        delay_levels_ms: Sequence[int],
+    ) -> None:
+        """Go on where the file says.
+
+        Args:
+            store: holds the messages that wait.
+            commit: stores them again when they are due.
+            file: read now; written by `persist`.
+            stats: counts what is delivered.
+            offload: takes the write of the file off the loop.
+            reads: reads the messages when they are due.
+            clock: tells which messages are due.
+            delay_levels_ms: how long each level waits, level 1 first.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup parses.
+        """
+        self._store = store
+        self._commit = commit
+        self._stats = stats
+        self._reads = reads
+        self._clock = clock
+        self._saver = ConfigSaver(file, self._take, offload, covered_by=store)
+        self._version, self.offsets = _load(file)
+        self._levels = [
+            DelayLevel(number, delay_ms, self.offsets.get(number, 0))
+            for number, delay_ms in enumerate(delay_levels_ms, 1)
+        ]
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        """Begin to deliver; what became due while the broker was down comes first.
+
+        Progress beyond the end of a queue is set back: a crash took messages that it counts.
+        """
+        for level in self._levels:
+            self._clamp(level)
+        self._is_started = True
+        self._run()
+
+    async def stop(self) -> None:
+        """Begin no more deliveries, and return when those under way have ended."""
+        self._halt()
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def abandon(self) -> None:
+        """Stop as a killed process stops."""
+        self._halt()
+        for task in self._running:
+            task.cancel()
+
+    async def persist(self) -> bool:
+        """Write the progress if there was some; see `ConfigSaver.save`.
+
+        Raises:
+            OSError: the file could not be written; it is as it was.
+        """
+        return await self._saver.save()
+
+    def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
+        """Look at levels that were empty and are no longer; called once a turn of the loop."""
+        is_concerned = False
+        for arrival in [one for one in arrivals if one.topic == SCHEDULE_TOPIC]:
+            if arrival.queue_id >= len(self._levels):
+                continue
+            level = self._levels[arrival.queue_id]
+            if level.is_empty:
+                level.is_empty = False
+                level.look_at_ms = 0
+                is_concerned = True
+        if is_concerned:
+            self._set_timer()
+
+    def _halt(self) -> None:
+        self._is_started = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # When to look
+
+    def _set_timer(self) -> None:
+        """See to it that `_run` is called when the first level is to be looked at."""
+        times = [level.look_at_ms for level in self._levels if not level.is_busy]
+        if not self._is_started or not times:
+            return
+        at_s = min(times) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at_s:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at_s, self._run)
+
+    def _run(self) -> None:
+        """Deliver what is due at the levels that are to be looked at."""
+        self._timer = None
+        steady = steady_ms()
+        for level in self._levels:
+            if not level.is_busy and level.look_at_ms <= steady:
+                self._look(level, steady)
+        self._set_timer()
+
+    def _look(self, level: DelayLevel, steady: int) -> None:
+        level.look_at_ms = steady + FAILED_RETRY_MS
+        try:
+            due, wait_ms = self._due(level)
+        except Exception:  # a level that fails must not end delivery for good
+            log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
+            return
+        # Looks that are only made to be sure fall together, so that an idle broker sleeps.
+        level.look_at_ms = min(steady + wait_ms, (steady // LOOK_AGAIN_MS + 1) * LOOK_AGAIN_MS)
+        if due:
+            self._begin(level, self._deliver(level, due))
+
+    def _begin(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
+        """Let the work run; nobody else looks at the level meanwhile."""
+        level.is_busy = True
+        task = asyncio.get_running_loop().create_task(self._finish(level, work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _finish(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
+        """Wait for the work, and look at the level again when that says."""
+        wait_ms = FAILED_RETRY_MS
+        try:
+            wait_ms = await work
+        except Exception:  # a level that fails must not end delivery for good
+            log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
+        level.is_busy = False
+        level.look_at_ms = steady_ms() + wait_ms
+        self._set_timer()
+
+    def _due(self, level: DelayLevel) -> tuple[list[QueueEntry], int]:
+        """Return the entries of the level that are due, and in how many ms to look again."""
+        entries: Sequence[QueueEntry] | None = level.known()
+        if not entries:
+            entries = self._store.own_entries(
+                SCHEDULE_TOPIC, level.queue_id, level.queue_offset, BATCH_MESSAGES_MAX
+            )
+        if entries is None:
+            self._begin(level, self._read_ahead(level))
+            return [], LOOK_AGAIN_MS
+        level.is_empty = not entries
+        if level.is_empty and self._clamp(level):
+            return [], 0
+        now_ms, steady = self._clock.now_ms(), steady_ms()
+        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        due: list[QueueEntry] = []
+        size = 0
+        for queue_offset, entry in enumerate(entries, level.queue_offset):
+            wait_ms = level.wait_ms(queue_offset, entry.tags_code - now_ms, end, steady)
+            if wait_ms > 0:
+                return due, min(LOOK_AGAIN_MS, wait_ms)
+            due.append(entry)
+            size += entry.size
+            if len(due) == BATCH_MESSAGES_MAX or size >= BATCH_BYTES_MAX:
+                break
+        return due, LOOK_AGAIN_MS
+
+    async def _read_ahead(self, level: DelayLevel) -> int:
+        """Read entries that may have rotted, with their records; return when to look again."""
+        found = await self._read(level, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX)
+        if found is not None:
+            level.read_from = level.queue_offset
+            level.read_ahead = [QueueEntry._make(one[1:]) for one in _run(found.plan.wanted)]
+        return 0 if found is not None else FAILED_RETRY_MS
+
+    async def _read(self, level: DelayLevel, count: int, size: int) -> Found | None:
+        """Read messages from the level's offset on; None if the first is damaged.
+
+        What is passed over before them counts as delivered.
+        """
+        first = level.queue_offset
+        try:
+            asked = Asked(first, count, size, None)
+            found = await self._reads.read(SCHEDULE_TOPIC, level.queue_id, asked)
+        except CorruptRecordError as error:
+            log.error(  # noqa: TRY400 - the place says it all
+                "delay_level.blocked n=%d queue_offset=%d reason=%s", level.number, first, error
+            )
+            return None
+        begin = found.plan.wanted[0].queue_offset if found.plan.count else found.plan.next_offset
+        if begin > first:
+            self._passed_over(level, f"nothing can be read of {first} to {begin - 1}")
+            self._advance(level, begin)
+        return found
+
+    # Delivery
+
+    async def _deliver(self, level: DelayLevel, due: Sequence[QueueEntry]) -> int:
+        """Store the messages again, note how far that went, and return when to look again."""
+        end = level.queue_offset + len(due)
+        found = await self._read(level, len(due), sum(entry.size for entry in due))
+        if found is None:
+            return FAILED_RETRY_MS
+        now_ms = self._clock.now_ms()
+        puts: list[tuple[int, asyncio.Future[PutResult] | None]] = []
+        for wanted, record in zip(found.plan.wanted, found.records(), strict=True):
+            if wanted.queue_offset >= end:
+                break  # read in place of one that was passed over; it may not be due
+            draft = self._draft(level, record)
+            put = self._put(draft, now_ms) if draft is not None else None
+            puts.append((wanted.queue_offset, put))
+            if put is not None and put.done() and not _is_settled(put.result()):
+                break  # those behind it would be stored out of order, and twice
+        for queue_offset, put in puts:
+            result = await put if put is not None else None
+            if result is not None and not _is_settled(result):
+                log.warning(
+                    "delay_level.put_refused n=%d queue_offset=%d status=%s reason=%s",
+                    level.number, queue_offset, result.status.name, result.reason,
+                )  # fmt: skip
+                is_busy = result.status is PutStatus.BUSY
+                return BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS
+            if result is not None and result.status is PutStatus.MESSAGE_ILLEGAL:
+                self._passed_over(level, result.reason)
+            if result is not None and result.appended:
+                took_ms = self._clock.now_ms() - now_ms
+                self._stats.on_delivered(level.number, result.appended[0], took_ms)
+            self._advance(level, queue_offset + 1)
+        return 0
+
+    def _put(self, draft: RecordDraft, now_ms: int) -> asyncio.Future[PutResult]:
+        future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutResult) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self._commit.put([draft], now_ms, done)
+        return future
+
+    def _draft(self, level: DelayLevel, record: bytes) -> RecordDraft | None:
+        """Return the message as it is to be stored again, None if it cannot be delivered."""
+        try:
+            return due_draft(record)
+        except MalformedMessageError as error:
+            self._passed_over(level, str(error))
+        return None
+
+    def _passed_over(self, level: DelayLevel, reason: str) -> None:
+        log.error("delay_level.passed_over n=%d reason=%s", level.number, reason)
+
+    def _advance(self, level: DelayLevel, queue_offset: int) -> None:
+        level.queue_offset = self.offsets[level.number] = queue_offset
+        self._saver.changed()
+
+    def _clamp(self, level: DelayLevel) -> bool:
+        """Bring the progress into the bounds of the queue, and return whether it was not."""
+        first = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
+        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        queue_offset = max(first, min(level.queue_offset, end))
+        if queue_offset == level.queue_offset:
+            return False
+        log.warning(
+            "delay_level.clamped n=%d from=%d to=%d",
+            level.number, level.queue_offset, queue_offset,
+        )  # fmt: skip
+        level.queue_offset = self.offsets[level.number] = queue_offset
+        self._saver.changed()
+        return True
+
+    def table(self) -> DelayOffsetTable:
+        """Return how far each level is, in the form of the file."""
+        return DelayOffsetTable(dict(self.offsets), self._version)
+
+    def _take(self) -> TextParts:
+        self._version = self._version.next(self._clock.now_ms())
+        return (encode_delay_offset_table(self.table(), pretty=True),)
+
+
+def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
+    """Return what a `delayOffset.json` says: its version, and level -> queue offset.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    table = decode_delay_offset_table(text)
+    return table.data_version or DataVersion(), dict(table.offsets)
+
+
+def _load(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
+    text = file.load()
+    return (DataVersion(), {}) if text is None else parse_delay_offsets(text)
+
+
+def _run(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+    """Return those of the first that follow one another without a hole."""
+    for index, one in enumerate(wanted):
+        if one.queue_offset != wanted[0].queue_offset + index:
+            return wanted[:index]
+    return wanted
+
+
+def _is_settled(result: PutResult) -> bool:
+    """Return whether trying again would change nothing: it is stored, or never can be."""
+    return result.status in _STORED or result.status is PutStatus.MESSAGE_ILLEGAL

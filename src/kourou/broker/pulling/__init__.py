@@ -1,0 +1,1 @@
+"""Pulls and queries: what a consumer may read, at once or when it has arrived."""

@@ -1,0 +1,268 @@
+"""PULL_MESSAGE (11): hand out the messages of one queue, or hold the request until there are some.
+
+Who may pull what is decided in `pull_checks.py`.
+
+What is found is sent as the ranges of stored bytes that it is, no object made of a message. What
+is not in memory is read off the loop, queue entries too. A message whose record is damaged is
+refused with 1, by name; consumers ask again after a while, and lose nothing meanwhile.
+
+A request that finds nothing new is held when it asks for that: it then costs an entry in a table
+(`held_pulls.py`), until a message arrives, its time is over, or its connection closes; and is
+then served again, not held again.
+
+The first pull of a group after its offset was reset (`admin_offsets.py`) is answered 21 with the
+offset to go on at, whatever it asked for; one that is held then is answered at once.
+
+Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.pulling.checked_reads import REMEDY, CheckedReads
+from kourou.broker.pulling.filtered_reads import ArrivedProperties, FilteredReads
+from kourou.broker.pulling.held_pulls import HeldPulls
+from kourou.broker.pulling.pull_checks import Pull, PullChecks
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.errors import DamagedRecordError
+from kourou.filter.tags import matches_code
+from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
+from kourou.protocol.headers_consume import PullMessageRequestHeader
+from kourou.remoting.connection import Connection, Request
+from kourou.remoting.dispatch import reply_error
+from kourou.remoting.later import LaterReplies
+from kourou.remoting.steady_time import steady_ms
+from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, MessageStore
+
+log = logging.getLogger(__name__)
+
+_MASTER: Final = "0"
+
+
+class PullHandler:
+    """Serves pulls, at once or when there is something to read."""
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        *,
+        checks: PullChecks,
+        offsets: ConsumerOffsets,
+        store: MessageStore,
+        reads: CheckedReads,
+        held: HeldPulls,
+        later: LaterReplies,
+        stats: BrokerStats,
+    ) -> None:
+        self._config = config
+        self._checks = checks
+        self._offsets = offsets
+        self._store = store
+        self._reads = reads
+        self._later = later
+        self._stats = stats
+        self._held = held
+        self._filtered = FilteredReads(reads)
+        self._arrived = ArrivedProperties(store)
+
+    def on_pull_message(self, request: Request) -> RemotingCommand | None:
+        """Answer with messages or with where to go on; None when the request is held."""
+        header = request.command.header(PullMessageRequestHeader)
+        return self._serve(request, header, is_first=True)
+
+    def serve_again(self, request: Request, header: PullMessageRequestHeader | None = None) -> None:
+        """Answer a pull that was held. Whatever happens to it, nothing is raised.
+
+        Args:
+            request: the pull.
+            header: its header, where that was decoded before.
+        """
+        try:
+            header = header or request.command.header(PullMessageRequestHeader)
+            answer = self._serve(request, header, is_first=False)
+        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
+            reply_error(request, error)
+            return
+        if answer is not None:
+            request.reply(answer)
+
+    def _serve(
+        self, request: Request, header: PullMessageRequestHeader, *, is_first: bool
+    ) -> RemotingCommand | None:
+        """Check and read. Only a request that was not held yet commits, and may be held."""
+        pull = self._checks.check(request, header)
+        if isinstance(pull, RemotingCommand):
+            return pull
+        key = (header.consumer_group, header.topic, header.queue_id)
+        reset_to = self._offsets.take_reset(*key)
+        if reset_to is not None:
+            # What the pull commits is of before the reset, and does not count.
+            return self._answer_reset(pull, reset_to)
+        if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
+            self._offsets.commit(*key, header.commit_offset)
+        asked = self._asked(pull)
+        if pull.filter is None:
+            found = self._reads.at_once(header.topic, header.queue_id, asked)
+        else:
+            found = self._filtered.at_once(header.topic, header.queue_id, asked, pull.filter)
+        if found is None:
+            self._later.answer(pull.request, partial(self._read_later, pull, asked))
+            return None
+        self._offsets.note_pulled(*key, found.plan.next_offset)
+        if found.plan.status is GetStatus.FOUND:
+            self._count(header, found)
+            return _answer(pull, found.plan, ResponseCode.SUCCESS, found.body)
+        self._stats.on_miss()
+        code = _code(found.plan.status, header.queue_offset)
+        if code is ResponseCode.PULL_NOT_FOUND and is_first and self._hold(pull):
+            return None
+        return _answer(pull, found.plan, code)
+
+    async def _read_later(self, pull: Pull, asked: Asked) -> RemotingCommand:
+        """Answer with what must be read from the disk, or looked into."""
+        header, began_ms = pull.header, steady_ms()
+        try:
+            if pull.filter is None:
+                found = await self._reads.read(header.topic, header.queue_id, asked)
+            else:
+                where = (header.topic, header.queue_id)
+                found = await self._filtered.read(*where, asked, pull.filter)
+        except DamagedRecordError as error:
+            command = pull.request.command
+            return response(command, ResponseCode.SYSTEM_ERROR, f"{error}; {REMEDY}")
+        plan = found.plan
+        self._offsets.note_pulled(
+            header.consumer_group, header.topic, header.queue_id, plan.next_offset
+        )
+        if plan.status is GetStatus.FOUND:
+            self._count(header, found, steady_ms() - began_ms, is_cold=True)
+            return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
+        self._stats.on_miss()
+        # Not held: the client asks again, and what it asks for is in memory then.
+        return _answer(pull, plan, _code(plan.status, header.queue_offset))
+
+    def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
+        """Tell the client to go on at the offset that an operator set for its group."""
+        key = (pull.header.topic, pull.header.queue_id)
+        bounds = (self._store.min_offset(*key), self._store.max_offset(*key))
+        self._offsets.note_pulled(pull.header.consumer_group, *key, reset_to)
+        plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
+        return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
+
+    def _asked(self, pull: Pull) -> Asked:
+        header, subscription = pull.header, pull.subscription
+        return Asked(
+            header.queue_offset,
+            # One message at least, as Java does, so that a group that asks for none moves on.
+            max(1, min(header.max_msg_nums, self._config.now.pull_messages_max)),
+            self._config.now.pull_bytes_max,
+            partial(matches_code, subscription) if subscription.code_set else None,
+        )
+
+    def _count(
+        self,
+        header: PullMessageRequestHeader,
+        found: Found,
+        took_ms: int = 0,
+        *,
+        is_cold: bool = False,
+    ) -> None:
+        """Count messages that are handed out; what is in memory takes no time worth a clock."""
+        where = (header.consumer_group, header.topic, header.queue_id)
+        count, size_bytes = found.plan.count, len(found.body)
+        self._stats.on_get(*where, count, size_bytes, took_ms)
+        if is_cold:
+            self._stats.on_cold_get(*where, count, size_bytes)
+
+    def _hold(self, pull: Pull) -> bool:
+        """Hold the request if it asks for that and there is room, and return whether it is held."""
+        header, request = pull.header, pull.request
+        if not header.sys_flag & PULL_SUSPEND or request.is_oneway:
+            return False
+        is_held = self._held.hold(
+            _Held(self, request, header),
+            (header.topic, header.queue_id, header.queue_offset),
+            pull.subscription,
+            header.suspend_timeout_millis,
+            sum(len(name) + len(text) for name, text in request.command.ext_fields.items()),
+            None if pull.filter is None else partial(self._arrived.is_wanted, pull.filter),
+        )
+        if is_held:
+            # A body means nothing here, but would be kept for as long as the pull is.
+            request.command.body = b""
+        return is_held
+
+
+class _Held:
+    """A pull that this handler holds; see `HeldPull`."""
+
+    __slots__ = ("_handler", "_header", "_request")
+
+    def __init__(
+        self, handler: PullHandler, request: Request, header: PullMessageRequestHeader
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._header = header
+
+    @property
+    def group(self) -> str:
+        return self._header.consumer_group
+
+    @property
+    def connection(self) -> Connection:
+        return self._request.connection
+
+    def serve_again(self) -> None:
+        self._handler.serve_again(self._request, self._header)
+
+
+def _code(status: GetStatus, queue_offset: int) -> ResponseCode:
+    """Return what a read that found nothing means to the client."""
+    if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        # From the start of an empty queue there is nothing to correct.
+        return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+_CODES: Final = {
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -> RemotingCommand:
+    """Return the answer with its header, which clients read with each of the four codes."""
+    fields = answer_fields(plan, pull.topic.topic_sys_flag, pull.group.group_sys_flag)
+    return RemotingCommand(
+        code,
+        fields,
+        body,
+        opaque=pull.request.command.opaque,
+        flag=FLAG_RESPONSE,
+        remark=plan.status.name,
+        serialize_type=pull.request.command.serialize_type,
+    )
+
+
+def answer_fields(plan: GetPlan, topic_sys_flag: int, group_sys_flag: int) -> dict[str, str]:
+    """Return the header of an answer."""
+    return {
+        "suggestWhichBrokerId": _MASTER,
+        "nextBeginOffset": str(plan.next_offset),
+        "minOffset": str(plan.min_offset),
+        "maxOffset": str(plan.max_offset),
+        "topicSysFlag": str(topic_sys_flag),
+        "groupSysFlag": str(group_sys_flag),
+    }

@@ -1,0 +1,289 @@
+"""Whether a pull may be served, and which messages of the queue its group wants.
+
+The checks come in Java's order, each with Java's code:
+
+    16  the broker is not readable (forbiddenType 1)
+    26  the group does not exist and may not be made
+    16  the group may not consume (2)
+    17  the topic does not exist
+    16  the topic is not readable (3)
+    29  the queue does not exist
+    23  with its own subscription: it does not parse
+    24  without: no member of the group is connected, or it did not subscribe to the topic
+    16  the group reads as broadcast, which it may not (4), or may not read this topic (5)
+    25  the subscription known here is older than the client's
+    27  it filters by properties, and its group's filter does not compile, or is not known
+    28  the filter known here is older than the client's
+    1   it filters by properties, which is off (`enablePropertyFilter`)
+
+Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kourou.broker.clients import Clients
+from kourou.broker.consuming.retry_topics import TopicTable
+from kourou.broker.groups import Groups
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.pulling.consumer_filters import ConsumerFilters, compile_expression
+from kourou.broker.pulling.expressions import (
+    Bits,
+    Compiled,
+    MessageFilter,
+    is_tag_expression,
+    not_served,
+)
+from kourou.errors import FilterSyntaxError
+from kourou.filter.tags import parse_tags
+from kourou.model.group import MessageModel, SubscriptionGroup
+from kourou.model.subscription import SubscriptionData
+from kourou.model.sysflag import PULL_SUBSCRIPTION
+from kourou.model.topic import TopicConfig, retry_topic
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_consume import PullMessageRequestHeader
+from kourou.remoting.connection import Request
+from kourou.remoting.network import format_address
+
+
+@dataclass(slots=True)
+class Pull:
+    """A pull that may be served: the request, and what it is about.
+
+    Attributes:
+        filter: which messages it wants by their properties; None where tags tell.
+    """
+
+    request: Request
+    header: PullMessageRequestHeader
+    topic: TopicConfig
+    group: SubscriptionGroup
+    subscription: SubscriptionData
+    filter: MessageFilter | None = None
+
+
+class PlainPull(NamedTuple):
+    """What a pull asks, without where it is: the same from one pull of a queue to the next.
+
+    Attributes:
+        max_messages: as asked for.
+        suspend_ms: how long it asks to be held if it finds nothing; 0 not at all.
+        is_committing: it stores an offset beside.
+        has_subscription: it carries its own, and not that of its group's heartbeats.
+        wants_all: by its own subscription.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    max_messages: int
+    sub_version: int
+    suspend_ms: int
+    is_committing: bool
+    has_subscription: bool
+    wants_all: bool
+
+
+class Passed(NamedTuple):
+    """What a pull that may be served is about."""
+
+    topic: TopicConfig
+    group: SubscriptionGroup
+
+
+class PullChecks:
+    """Decides on pulls by the tables of the broker."""
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        topics: TopicTable,
+        groups: Groups,
+        clients: Clients,
+        filters: ConsumerFilters,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._filters = filters
+
+    def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:
+        """Return the pull, or why it is refused."""
+        command = request.command
+        if not self._config.now.is_readable:
+            return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            text = f"consumer group {header.consumer_group} does not exist"
+            return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        if not group.consume_enable:
+            text = f"consumer group {group.group_name} may not consume"
+            return _refuse(command, ResponseCode.NO_PERMISSION, text, 2)
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            text = f"topic {header.topic} does not exist"
+            return _refuse(command, ResponseCode.TOPIC_NOT_EXIST, text)
+        if not topic.is_readable:
+            text = f"topic {topic.name} may not be read"
+            return _refuse(command, ResponseCode.NO_PERMISSION, text, 3)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            text = (
+                f"queue {header.queue_id} of topic {topic.name} does not exist: it has "
+                f"{topic.read_queue_nums} queues to read, asked by "
+                f"{format_address(request.remote_address)}"
+            )
+            return _refuse(command, ResponseCode.INVALID_PARAMETER, text)
+        subscription = self._subscription(command, header, group)
+        if isinstance(subscription, RemotingCommand):
+            return subscription
+        wanted = None
+        if not is_tag_expression(subscription.expression_type):
+            found = self._filter(command, header, subscription)
+            if isinstance(found, RemotingCommand):
+                return found
+            wanted = found
+        self._groups.get_or_create(group.group_name)  # now that the pull is served
+        return Pull(request, header, topic, group, subscription, wanted)
+
+    def passes(self, asked: PlainPull) -> Passed | None:
+        """Return the topic and group of a pull that `check` lets pass and that wants all messages.
+
+        None where `check` must say what is the case. About 1 us.
+        """
+        group = self._groups.get(asked.group)
+        topic = self._topics.get(asked.topic)
+        if (
+            group is None
+            or topic is None
+            or not group.consume_enable
+            or not topic.is_readable
+            or not self._config.now.is_readable
+            or not 0 <= asked.queue_id < topic.read_queue_nums
+        ):
+            return None
+        if asked.has_subscription:
+            return Passed(topic, group) if asked.wants_all else None
+        live = self._clients.consumer_group(asked.group)
+        if live is None or self._groups.is_read_forbidden(asked.group, asked.topic):
+            return None
+        if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
+            return None
+        subscription = live.subscriptions.get(asked.topic)
+        if (
+            subscription is None
+            or subscription.sub_version < asked.sub_version
+            or subscription.code_set
+            or not is_tag_expression(subscription.expression_type)
+        ):
+            return None
+        return Passed(topic, group)
+
+    def _filter(
+        self,
+        command: RemotingCommand,
+        header: PullMessageRequestHeader,
+        subscription: SubscriptionData,
+    ) -> MessageFilter | RemotingCommand:
+        """Return what filters by properties for the pull, or why it is refused."""
+        has_own = header.sys_flag & PULL_SUBSCRIPTION
+        known = None if has_own else self._filters.get(header.topic, header.consumer_group)
+        if not has_own and known is None:
+            text = (
+                f"no filter of group {header.consumer_group} for topic {header.topic} is known "
+                f"here: {subscription.sub_string!r} may be wrong"
+            )
+            return _refuse(command, ResponseCode.FILTER_DATA_NOT_EXIST, text)
+        if known is not None and known.client_version < header.sub_version:
+            text = (
+                f"the filter of group {header.consumer_group} known here is of version "
+                f"{known.client_version}, older than the client's {header.sub_version}"
+            )
+            return _refuse(command, ResponseCode.FILTER_DATA_NOT_LATEST, text)
+        if not self._config.now.enable_property_filter:
+            text = not_served(subscription.expression_type)
+            return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
+        of_real_topic = self._of_real_topic(header)
+        if known is not None:
+            bits = Bits(self._filters.bloom, known.positions, known.born_at_ms)
+            return MessageFilter(known.compiled, bits, of_real_topic)
+        try:
+            own = compile_expression(subscription.expression_type, subscription.sub_string)
+        except FilterSyntaxError as error:
+            # Java takes all messages then.
+            return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        return MessageFilter(own, None, of_real_topic)
+
+    def _of_real_topic(
+        self, header: PullMessageRequestHeader
+    ) -> Callable[[str], Compiled | None] | None:
+        """Return what tells the filter of a message that is tried again, where that is on."""
+        group = header.consumer_group
+        if not self._config.now.filter_support_retry or header.topic != retry_topic(group):
+            return None
+
+        def of_real_topic(topic: str) -> Compiled | None:
+            known = self._filters.get(topic, group)
+            return None if known is None else known.compiled
+
+        return of_real_topic
+
+    def _subscription(
+        self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup
+    ) -> SubscriptionData | RemotingCommand:
+        """Return what the group wants of the topic, or why the pull is refused."""
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            return _own_subscription(command, header)
+        name = group.group_name
+        live = self._clients.consumer_group(name)
+        if live is None:
+            text = f"no consumer of group {name} is connected"
+            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
+            text = f"consumer group {name} may not consume as broadcast"
+            return _refuse(command, ResponseCode.NO_PERMISSION, text, 4)
+        if self._groups.is_read_forbidden(name, header.topic):
+            text = f"consumer group {name} may not read topic {header.topic}"
+            return _refuse(command, ResponseCode.NO_PERMISSION, text, 5)
+        subscription = live.subscriptions.get(header.topic)
+        if subscription is None:
+            text = f"consumer group {name} did not subscribe to topic {header.topic}"
+            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+        if subscription.sub_version < header.sub_version:
+            text = (
+                f"the subscription of group {name} known here is of version "
+                f"{subscription.sub_version}, older than the client's {header.sub_version}"
+            )
+            return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+        return subscription
+
+
+def _own_subscription(
+    command: RemotingCommand, header: PullMessageRequestHeader
+) -> SubscriptionData | RemotingCommand:
+    """Return the subscription that the request carries, or why it is refused."""
+    if not is_tag_expression(header.expression_type):
+        if not header.subscription:
+            text = f"the {header.expression_type} expression is empty"
+            return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
+        return SubscriptionData(
+            header.topic, header.subscription, expression_type=str(header.expression_type)
+        )
+    try:
+        return parse_tags(header.topic, header.subscription, header.sub_version)
+    except FilterSyntaxError as error:
+        return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+
+
+def _refuse(
+    command: RemotingCommand, code: ResponseCode, text: str, forbidden_type: int | None = None
+) -> RemotingCommand:
+    """Return a refusal; `forbidden_type` tells who forbids it, with code 16."""
+    refusal = response(command, code, text)
+    if forbidden_type is not None:
+        refusal.ext_fields["forbiddenType"] = str(forbidden_type)
+    return refusal

@@ -1,0 +1,122 @@
+"""Groups that read far behind the end of the log: told of, and stopped if that is asked.
+
+Who reads what was written long ago reads from the device, and takes its time from all others. With
+`disable_consume_if_consumer_read_slowly`, a group with live members that has more than
+`consumer_fallbehind_threshold_bytes` of the log before it, in any of its queues, is stopped: its
+`consume_enable` is false, which its members see as a refused pull, until an administrator sets it
+(`kourou group update GROUP consume_enable=true`).
+
+Java measures the distance at each pull. Here it is looked at with the check itself, from where the
+group stands: that costs pulls nothing, and notices members that pull no more.
+
+Source: BrokerController.protectBroker, SubscriptionGroupManager.disableConsume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final, Protocol
+
+from kourou.broker.clients import Clients
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.groups import Groups
+from kourou.broker.live_config import LiveConfig
+from kourou.model.topic import is_system_group
+from kourou.remoting.runtime import Offload
+from kourou.store.formats import QueueEntry
+
+log = logging.getLogger(__name__)
+
+SLOW_CHECK_INTERVAL_MS: Final = 180_000
+"""How often groups are looked at; Java's."""
+
+
+class LogDistances(Protocol):
+    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+
+    @property
+    def min_position(self) -> int: ...
+
+    @property
+    def visible_position(self) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None: ...
+
+
+class SlowConsumers:
+    """Looks at how far groups are behind.
+
+    Args:
+        config: whether they are stopped, and beyond what.
+        groups: what they may do.
+        clients: who is connected.
+        offsets: where they stand.
+        store: how much of the log is before them.
+        offload: takes the reads of queues off the loop.
+    """
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        *,
+        groups: Groups,
+        clients: Clients,
+        offsets: ConsumerOffsets,
+        store: LogDistances,
+        offload: Offload,
+    ) -> None:
+        self._config = config
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._store = store
+        self._offload = offload
+
+    async def check(self) -> None:
+        """Stop the groups that are too far behind, durably; do nothing where that is off.
+
+        Raises:
+            OSError: a group is stopped, but would not be after a restart.
+        """
+        if not self._config.now.disable_consume_if_consumer_read_slowly:
+            return
+        for name in [live.name for live in self._clients.consumer_groups()]:
+            group = self._groups.get(name)
+            if group is None or not group.consume_enable or is_system_group(name):
+                continue
+            behind_bytes = await self.behind_bytes(name)
+            limit_bytes = self._config.now.consumer_fallbehind_threshold_bytes
+            if behind_bytes > limit_bytes:
+                log.warning(
+                    "group.stopped name=%s behind_bytes=%d limit_bytes=%d",
+                    name, behind_bytes, limit_bytes,
+                )  # fmt: skip
+                self._groups.put(replace(group, consume_enable=False))
+        await self._groups.persist()
+
+    async def behind_bytes(self, group: str) -> int:
+        """Return how much of the log lies before the group, in the queue where that is most."""
+        places = [
+            (topic, queue_id, max(committed, self._offsets.pulled(group, topic, queue_id) or 0))
+            for topic in self._offsets.topics_of(group)
+            for queue_id, committed in self._offsets.of_topic(group, topic).items()
+        ]
+        furthest = 0
+        for place in places:
+            furthest = max(furthest, await self._offload(self._distance, *place))
+            await asyncio.sleep(0)
+        return furthest
+
+    def _distance(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the bytes from a queue's entry to the end of the log; 0 at the queue's end."""
+        store = self._store
+        if offset >= store.max_offset(topic, queue_id):
+            return 0
+        entry = store.entry(topic, queue_id, offset)
+        # An entry that is gone was of a record that expired: all that is left lies before it.
+        at = store.min_position if entry is None else entry.physical_offset
+        return max(0, store.visible_position - at)

@@ -1,0 +1,1 @@
+"""Sends, plain ones and all others: what is checked, and which record a request becomes."""

@@ -1,0 +1,297 @@
+"""The path of plain batches: SEND_BATCH_MESSAGE (320), all messages of one at a time.
+
+The messages of a batch are alike, so each step is taken for all of them in one call of the
+interpreter, by `map`, `zip` and `struct`: columns of bodies, ids and checksums, no object for a
+message. A frame is taken only if nothing about it is unusual:
+
+    header      JSON, the members and fields that clients write, each of its usual type
+    messages    whole, uncompressed or compressed, no property with a meaning here
+    topic       exists, is saved and writable; no retry topic, no batch queues; a known queue
+    room        for all in the log's segment, and below every limit on what waits for the disk
+
+Whatever else, it leaves to `send.py`, which alone is complete. A batch leaves the same records,
+queue entries and answer by either path: `tests/broker/sending/test_fast_batch.py` compares them.
+
+Source: see `send.py` beside it, `kourou.protocol.message_batch`, `kourou.protocol.message_layout`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.message_type import message_type
+from kourou.broker.sending.batch_columns import BatchColumns, BatchReader
+from kourou.broker.sending.batch_records import (
+    COMMON,
+    Target,
+    append_records,
+    message_ids,
+    places_from,
+)
+from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, BatchFields, decode_batch
+from kourou.broker.sending.plain_sends import Known, KnownPeer, PlainSends, is_number
+from kourou.broker.sending.plain_shapes import UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.topics import Topics
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.clock import Clock
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.msgid import UniqueIds
+from kourou.model.properties import decode_properties
+from kourou.model.sysflag import TRANSACTION_PREPARED
+from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.remoting.connection import Connection
+from kourou.store.log.record_seal import SEAL_BYTES
+from kourou.store.message_store import MessageStore, SealedRun
+
+_START: Final = b'{"code":320,'
+_START_AT: Final = 8
+_START_END: Final = _START_AT + len(_START)
+_SIZES: Final = struct.Struct(">II").unpack_from
+_PACK_SIZES: Final = struct.Struct(">II").pack
+_ID_CHARS_MAX: Final = 255
+_ANSWER_BYTES_MAX: Final = FRAME_SIZE_MAX - 4096
+"""Leaves room for a remark, should the sync be late. One with more has half a million ids."""
+
+_Whole = tuple[str | None, str]
+"""What the properties of a batch as a whole say: its id, None for none, and its type."""
+
+
+class _Batches(PlainSends):
+    """The plain batches of one read.
+
+    Attributes:
+        owner: whose read it is.
+        replies, request_bytes: see `PlainSends.reads`.
+        batches: what statistics need of each.
+        put_bytes: of all records, without their seals.
+    """
+
+    __slots__ = ("batches", "owner", "put_bytes", "replies", "request_bytes")
+
+    def __init__(self, path: FastBatch, owner: Connection, began_ms: int) -> None:
+        super().__init__(path, began_ms)
+        self.owner = owner
+        self.replies: list[bytes] = []
+        self.request_bytes = 0
+        self.batches: list[tuple[str, int, str, int, int]] = []
+        self.put_bytes = 0
+
+    def _count(self) -> None:
+        took_ms = self._path.clock.now_ms() - self.began_ms
+        for batch in self.batches:
+            self._path.stats.on_put(*batch, took_ms)
+
+
+class FastBatch:
+    """Serves plain batches; a `FastPath` of connections.
+
+    Attributes:
+        answers: makes them.
+        stats, clock: as they were given.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        topics: Topics,
+        store: MessageStore,
+        commit: GroupCommit,
+        stats: BrokerStats,
+        clock: Clock,
+        unique_ids: UniqueIds,
+        store_host: Host | None,
+    ) -> None:
+        """Take messages for `topics` into `store`; the arguments are those of `SendHandlers`."""
+        self._live = config
+        self._topics = topics
+        self._store = store
+        self._commit = commit
+        self.stats = stats
+        self.clock = clock
+        self._unique_ids = unique_ids
+        self._known = Known(config, topics, commit, store_host)
+        self.answers = self._known.answers
+        self._reader = BatchReader()
+        self._wholes: Shapes[str, _Whole] = Shapes(_find_out_whole)
+
+    def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
+        """Serve the plain batches that come first; return where they end."""
+        if buffer[start + _START_AT : start + _START_END] != _START:
+            return start
+        known = self._known
+        if self._live.now is not known.config:
+            known.forget(self._live.now)
+            self.answers = known.answers
+        try:
+            peer = known.peers[connection]
+        except KeyError:
+            peer = known.meet(connection)
+        if peer is None:
+            return start
+        now_ms = self.clock.now_ms()
+        run = self._store.begin_run(now_ms)
+        if run is None:
+            return start
+        batches = _Batches(self, connection, now_ms)
+        at = start
+        try:
+            while (next_at := self._serve(buffer, at, end, peer, run, batches)) != at:
+                at = next_at
+        finally:
+            if batches.replies:
+                self._store.end_run(run)
+                connection.unanswered.add_all(batches.request_bytes, len(batches.replies))
+                batches.reads.append((connection, batches.replies, batches.request_bytes))
+                batches.shares.append((connection, batches.put_bytes))
+                batches.follow(self._commit, run.position, batches.put_bytes, len(batches.replies))
+        return at
+
+    def _serve(
+        self,
+        buffer: bytearray,
+        at: int,
+        end: int,
+        peer: KnownPeer,
+        run: SealedRun,
+        batches: _Batches,
+    ) -> int:
+        """Append the batch of the frame that begins at `at`; return where it, or nothing, ends."""
+        if end - at <= _START_END or buffer[at + _START_AT : at + _START_END] != _START:
+            return at
+        size, header_size = _SIZES(buffer, at)
+        next_at: int = at + 4 + size
+        body_at: int = at + 8 + header_size
+        connection = batches.owner
+        if (
+            next_at > end
+            or size > connection.limits.frame_bytes_max
+            or not 0 < next_at - body_at <= self._known.config.max_message_size_bytes
+            or header_size >> 24
+        ):
+            return at
+        try:
+            header = decode_batch(buffer[at + 8 : body_at])  # a view takes half as long again
+            whole = self._whole(header.extFields.i)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return at
+        target = None if whole is None else self._target(header.extFields, whole, peer, run)
+        if target is None:
+            return at
+        columns = self._reader.read(memoryview(buffer)[body_at:next_at], target.part)
+        if columns is None:
+            return at
+        is_taken = self._take(columns, target, peer, run, batches, size, header.opaque)
+        return next_at if is_taken else at
+
+    def _take(
+        self,
+        columns: BatchColumns,
+        target: Target,
+        peer: KnownPeer,
+        run: SealedRun,
+        batches: _Batches,
+        frame_bytes: int,
+        opaque: int,
+    ) -> bool:
+        """Append the messages and note the answer, if there is room for all of them."""
+        count, total = len(columns.bodies), sum(columns.sizes)
+        request_bytes = batches.request_bytes + frame_bytes
+        put_bytes = batches.put_bytes + total - SEAL_BYTES * count
+        puts = len(batches.replies) + 1
+        if (
+            run.position + total > run.limit
+            or not batches.owner.unanswered.has_room(request_bytes, puts)
+            or not self._commit.has_room(batches.owner, put_bytes, puts)
+        ):
+            return False
+        places = places_from(run.position, columns.sizes)
+        offset = target.queue.next_offset
+        ids = message_ids(peer.place, places)
+        unique_id = target.unique_id or self._unique_ids.next(batches.began_ms)
+        to_ids, to_offset, to_unique_id, to_opaque, to_end = peer.answers.get(
+            target.queue_id
+        ) or self._known.answer_parts(peer, target.queue_id)
+        answer = (
+            f"{to_ids}{ids}{to_offset}{offset}{to_unique_id}{unique_id}{to_opaque}{opaque}{to_end}"
+        ).encode()
+        if len(answer) > _ANSWER_BYTES_MAX:
+            return False
+        append_records(columns, places, run.position + total, target, run)
+        batches.replies.append(_PACK_SIZES(len(answer) + 4, len(answer)) + answer)
+        batches.batches.append((target.topic, target.queue_id, target.kind, count, total))
+        batches.put_bytes = put_bytes
+        batches.request_bytes = request_bytes
+        return True
+
+    def _target(
+        self,
+        fields: BatchFields,
+        whole: _Whole,
+        peer: KnownPeer,
+        run: SealedRun,
+    ) -> Target | None:
+        """Return where the batch goes; None if something about it is unusual."""
+        known = self._known
+        topic = known.topics.get(fields.b)
+        if topic is None or self._topics.get(fields.b) is not topic.config:
+            topic = known.topic(fields.b)
+            if topic is None:
+                return None
+        queue_key = topic.queues.get(fields.e) or topic.add_queue(fields.e)
+        queue = None if queue_key is None else run.queues.get(queue_key[1])
+        sys_flag = known.sys_flags.get(fields.f)
+        if sys_flag is None:
+            sys_flag = known.sys_flag(fields.f)
+        if (
+            queue_key is None
+            or queue is None
+            or sys_flag is None
+            or sys_flag & TRANSACTION_PREPARED
+            or not (fields.d in known.numbers or known.is_known_number(fields.d))
+            or not is_number(fields.g, BORN_DIGITS_MAX)
+        ):
+            return None
+        common = COMMON.pack(
+            sys_flag, int(fields.g), peer.born_address, peer.born_port, run.store_at_ms,
+            peer.store_address, peer.store_port, 0, 0,
+        )  # fmt: skip
+        return Target(fields.b, topic.part, queue_key[0], queue, common, *whole)
+
+    def _whole(self, text: str) -> _Whole | None:
+        """Return what the properties of a batch as a whole say; None if that is unusual.
+
+        Nothing of them is stored. Without their id, they are mostly those of the batch before.
+        """
+        before, _, after = text.partition(UNIQ_KEY)
+        unique_id = after[:UNIQ_KEY_CHARS]
+        if (
+            after[UNIQ_KEY_CHARS : UNIQ_KEY_CHARS + 1] == "\x02"
+            and unique_id.isalnum()
+            and unique_id.isascii()
+            and (not before or before[-1] == "\x02")
+        ):
+            whole = self._wholes[before + after[UNIQ_KEY_CHARS + 1 :]]
+            if whole is None:
+                return None
+            if whole[0] is None:  # else a second id counts
+                return unique_id, whole[1]
+        return self._wholes[text]
+
+
+def _find_out_whole(text: str) -> _Whole | None:
+    """Return what properties of a batch as a whole say; None if that is unusual."""
+    properties = decode_properties(text.encode())
+    unique_id = properties.get(names.UNIQ_KEY, "x")
+    if (
+        not (unique_id.isalnum() and unique_id.isascii() and len(unique_id) <= _ID_CHARS_MAX)
+        or properties.get(names.WAIT, "true").lower() != "true"
+    ):
+        return None
+    return properties.get(names.UNIQ_KEY), message_type(properties)

@@ -1,0 +1,480 @@
+"""The path of plain sends: SEND_MESSAGE_V2 (310) without a command, a header or a draft object.
+
+Most of what a broker does is this, so it is written by hand as one loop, and is the one module
+that the limits of size do not hold for. It takes a frame only if nothing about it is unusual:
+
+    header      JSON, the members and fields that clients write, each of its usual type
+    message     uncompressed or compressed, no property with a meaning here but id, keys and tags
+    topic       exists, is saved and writable; no retry topic, no batch queues; a known queue
+    room        in the log's segment, and below every limit on what waits for the disk
+
+Half messages of transactions are taken as well: they lie in another queue, and their properties say
+where they are to go. The ends of others, which come between them, are handed on where they stand.
+
+A read that brings one small frame, as of a producer that waits for each answer, is kept until the
+turn of the loop ends: then all that were kept are taken together, which spares each of them what
+is done once a read, and are answered together. Nothing of them is decided before.
+
+Whatever else, it leaves to `send.py`, which alone is complete. A message leaves the same record,
+queue entry and answer by either path: `tests/broker/sending/test_fast_send.py` compares them.
+
+Source: see `send.py` beside it, `kourou.protocol.message_layout`, `kourou.store.log.record_seal`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.message_type import NORMAL, message_type
+from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
+from kourou.broker.sending.plain_sends import Known, PlainSends, SendPath, is_number
+from kourou.broker.sending.plain_shapes import KEYS, SPECIAL, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
+from kourou.broker.sending.send_answers import region_properties
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.topics import Topics
+from kourou.broker.transactions.halves import KeptHalf
+from kourou.broker.transactions.plain_halves import (
+    HALF_KEY,
+    HALF_PART,
+    MORE_BYTES_MAX,
+    TRANSACTION_ID,
+    PlainHalf,
+    plain_group,
+)
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.clock import Clock
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.msgid import UniqueIds
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.sysflag import TRANSACTION_PREPARED
+from kourou.model.topic import TRANS_HALF_TOPIC
+from kourou.protocol.hashing import tags_code, unmasked_crc32
+from kourou.protocol.message_layout import HEAD_V4, MAGIC_V1
+from kourou.remoting.connection import Connection, FastPath
+from kourou.store.log.record_seal import SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
+from kourou.store.message_store import Appended, MessageStore, SealedRun
+
+log = logging.getLogger(__name__)
+
+_START: Final = b'{"code":310,'
+_START_AT: Final = 8
+_START_END: Final = _START_AT + len(_START)
+_SIZES: Final = struct.Struct(">II").unpack_from
+_PACK_SIZES: Final = struct.Struct(">II").pack
+_PACK_HEAD: Final = HEAD_V4.pack
+_HEAD_BYTES: Final = HEAD_V4.size
+_CRC_MASK: Final = 0x7FFF_FFFF
+_ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
+"""Of the property that a message gets which comes without a unique id."""
+_FRAME_BYTES_MIN: Final = 128
+"""No plain send has fewer: its fields alone take more."""
+_SPECIAL: Final = (SPECIAL - {names.TRAN_MSG}) | {
+    names.PRIORITY, names.POP_CK, names.INNER_NUM,
+    names.MSG_REGION, names.TRACE_ON, names.CLUSTER,
+}  # fmt: skip
+"""Properties that a send handler looks at, or sets; it also looks whether it is a half message."""
+
+
+_KEPT_BYTES_MAX: Final = 8 * 1024
+"""Longest read that is kept: a copy of it costs less than what it spares."""
+_KEPT_BYTES_TOTAL_MAX: Final = 1024 * 1024
+"""Of all that are kept together: those that come then are taken at once."""
+
+_Read = tuple[Connection, bytearray, int, int]
+"""Whose bytes, and the first of them and the one behind the last in a buffer."""
+_Shape = tuple[int, str, str, str]
+"""Tag's hash, type, tags or "", and of half messages the group that may end them, of all messages
+whose properties differ in id and keys only."""
+
+
+class Transactions(Protocol):
+    """Who ends half messages."""
+
+    def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
+        """Note half messages that were stored."""
+
+
+class _Sends(PlainSends):
+    """Plain sends, some of them of half messages.
+
+    Attributes:
+        halves: these.
+    """
+
+    __slots__ = ("_transactions", "halves")
+
+    def __init__(self, path: SendPath, began_ms: int, transactions: Transactions) -> None:
+        super().__init__(path, began_ms)
+        self.halves: list[KeptHalf] = []
+        self._transactions = transactions
+
+    def _count(self) -> None:
+        if self.halves:
+            self._transactions.on_plain_halves(self.halves)
+        super()._count()
+
+
+class FastSend:
+    """Serves plain sends; a `FastPath` of connections.
+
+    Attributes:
+        answers: makes them.
+        stats, clock: as they were given.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        topics: Topics,
+        store: MessageStore,
+        commit: GroupCommit,
+        stats: BrokerStats,
+        clock: Clock,
+        unique_ids: UniqueIds,
+        transactions: Transactions,
+        ends: FastPath,
+        store_host: Host | None,
+    ) -> None:
+        """Take messages for `topics` into `store`; the arguments are those of `SendHandlers`.
+
+        Beside them, `ends` takes ends of transactions, and does nothing with the store before this
+        turn of the loop ends.
+        """
+        self._live = config
+        self._topics = topics
+        self._store = store
+        self._commit = commit
+        self.stats = stats
+        self.clock = clock
+        self._next_id = unique_ids.next
+        self._transactions = transactions
+        self._ends = ends
+        self._kept: list[_Read] = []
+        self._kept_bytes = 0
+        self._is_handing_back = False
+        self._born = ("0", 0)  # the last text that was read as a time, and the time
+        self._known = Known(config, topics, commit, store_host)
+        self._forget(config.now)
+
+    def _forget(self, config: BrokerConfig) -> None:
+        """Begin anew, with other options."""
+        known = self._known
+        known.forget(config)
+        self.answers = known.answers
+        region = region_properties(config)
+        suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
+        # What a record has beside the body, the topic and the properties of its frame.
+        self._more_bytes = _HEAD_BYTES + 3 + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
+        # What `_take` needs of all this, to be had at once.
+        self._locals = (
+            known, self._topics.by_name.get, known.topics, known.sys_flags, known.numbers,
+            suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
+        )  # fmt: skip
+        takes_halves = not config.transactions.reject_transaction_message
+        self._shapes = Shapes(partial(_shape, takes_halves=takes_halves))
+
+    def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
+        """Serve, or keep, the plain sends that come first; return where they end."""
+        if buffer[start + _START_AT : start + _START_END] != _START:
+            return start
+        size = end - start
+        if size <= _KEPT_BYTES_MAX and _SIZES(buffer, start)[0] + 4 == size:
+            if self._is_handing_back:
+                return start
+            if self._kept_bytes <= _KEPT_BYTES_TOTAL_MAX:
+                if not self._kept:
+                    self._commit.before_write(self._take_kept)
+                self._kept.append((connection, buffer[start:end], 0, size))
+                self._kept_bytes += size
+                connection.before_next = self._take_kept
+                return end
+        left = self._serve([(connection, buffer, start, end)], size, size // _FRAME_BYTES_MIN)
+        return left[0][2] if left else end
+
+    def _take_kept(self) -> None:
+        """Serve what was kept; hand back to its connection what is not as plain as it seemed."""
+        kept, self._kept = self._kept, []
+        size, self._kept_bytes = self._kept_bytes, 0
+        reads = []
+        for read in kept:
+            connection = read[0]
+            if connection.before_next is not None:  # else it has ended, and has not read this
+                connection.before_next = None
+                reads.append(read)
+        try:
+            left = self._serve(reads, size, len(reads)) if reads else []
+        except Exception:  # those who wait must learn of it, and the loop goes on
+            log.exception("fast_send.failed reads=%d", len(reads))
+            for read in reads:
+                read[0].abort("an error of ours")
+            return
+        self._is_handing_back = True
+        for connection, frame, _, _ in left:
+            try:
+                connection.hand_back(bytes(frame))
+            except Exception:  # one producer's frame must not keep the others from theirs
+                log.exception("fast_send.handing_back_failed peer=%s", connection)
+        self._is_handing_back = False
+
+    def _serve(self, reads: list[_Read], size: int, puts_max: int) -> list[_Read]:
+        """Take the plain sends that come first in each read, and return what is left of them.
+
+        Args:
+            reads: one, or several of one frame each, no two of the same connection.
+            size: of all together.
+            puts_max: no more sends are in all of them.
+        """
+        config = self._live.now
+        if config is not self._known.config:
+            self._forget(config)
+        commit, put_bytes = self._commit, size + puts_max * self._more_bytes
+        # All that the reads can bring must be within the limits, by far; near to one of them each
+        # is looked at alone, and nearer still the ordinary path looks at each message.
+        if len(reads) == 1:
+            if not commit.has_room(reads[0][0], put_bytes, puts_max):
+                return reads
+        elif not commit.has_room_for_any(put_bytes, puts_max):
+            return [left for read in reads for left in self._serve([read], read[3] - read[2], 1)]
+        now_ms = self.clock.now_ms()
+        run = self._store.begin_run(now_ms)
+        if run is None:
+            return reads
+        sends, began_at = _Sends(self, now_ms, self._transactions), run.position
+        left = self._take(reads, puts_max // len(reads), run, sends)
+        if puts := len(sends.records):
+            self._store.end_run(run)
+            sends.follow(commit, run.position, run.position - began_at - SEAL_BYTES * puts, puts)
+        return left
+
+    def _take(  # noqa: C901, PLR0912, PLR0915 - one loop by hand, see the module
+        self, reads: list[_Read], puts_max: int, run: SealedRun, sends: _Sends
+    ) -> list[_Read]:
+        """Append the plain sends that come first in each read, and note their answers.
+
+        Every name that is used for each message is a local one. About 4 us a message of 1 KB.
+
+        Args:
+            reads: as `_serve` gets them.
+            puts_max: no more sends are in each of them.
+            run: takes the records.
+            sends: get answers, and what else is needed when it is known what became of them.
+
+        Returns:
+            What is left of the reads: of those that do not end with a plain send.
+        """
+        known, topic_of, topics, sys_flags, numbers, suffix, own_bytes, body_max = self._locals
+        shapes, peers = self._shapes, known.peers
+        queue_of, pending, buffers = run.queues.get, run.pending, run.buffers
+        position, limit, store_at_ms = run.position, run.limit, run.store_at_ms
+        records, keyed = sends.records, run.keyed
+        new_tuple, crc32 = tuple.__new__, unmasked_crc32
+        born_text, born_at_ms = self._born  # most come within the same millisecond
+        left: list[_Read] = []
+        for read in reads:
+            connection, buffer, start, end = read
+            try:
+                peer = peers[connection]
+            except KeyError:
+                peer = known.meet(connection)
+            unanswered = connection.unanswered
+            if peer is None or not unanswered.add(end - start, puts_max):
+                left.append(read)
+                continue
+            frame_max = connection.limits.frame_bytes_max
+            born_address, born_port, store_address, store_port, place, answers = peer
+            # A short body is copied, which costs less than the two views of one that is not.
+            view = buffer if end - start <= _KEPT_BYTES_MAX else memoryview(buffer)
+            began_at, at, replies = position, start, []
+            try:
+                while end - at > _START_END:
+                    if buffer[at + _START_AT : at + _START_END] != _START:
+                        began, at = at, self._ends(connection, buffer, at, end)
+                        if at == began:
+                            break
+                        continue
+                    size, header_size = _SIZES(buffer, at)
+                    next_at = at + 4 + size
+                    body_at = at + 8 + header_size
+                    body_size = next_at - body_at
+                    if next_at > end or size > frame_max or not 0 < body_size <= body_max:
+                        break
+                    if header_size >> 24:
+                        break
+                    try:
+                        header = decode_send(buffer[at + 8 : body_at])  # a view: 1.5 times
+                        fields = header.extFields
+                        text = fields.i
+                        properties = text.encode()
+                    except (msgspec.DecodeError, UnicodeError, RecursionError):
+                        break
+                    # The topic and its queue.
+                    name = fields.b
+                    topic = topics.get(name)
+                    if topic is None or topic_of(name) is not topic.config:
+                        topic = known.topic(name)
+                        if topic is None:
+                            break
+                    queue_key = topic.queues.get(fields.e) or topic.add_queue(fields.e)
+                    if queue_key is None:
+                        break
+                    queue_id, key = queue_key
+                    queue = queue_of(key)
+                    if queue is None:
+                        break
+                    # Numbers that are written as text.
+                    sys_flag = sys_flags.get(fields.f)
+                    if sys_flag is None:
+                        sys_flag = known.sys_flag(fields.f)
+                        if sys_flag is None:
+                            break
+                    if fields.d not in numbers and not known.is_known_number(fields.d):
+                        break
+                    if fields.g != born_text:
+                        if not is_number(fields.g, BORN_DIGITS_MAX):
+                            break
+                        born_text = fields.g
+                        born_at_ms = int(born_text)
+                        self._born = (born_text, born_at_ms)
+                    properties_size = len(properties) + own_bytes
+                    if properties_size > PROPERTIES_SIZE_MAX:
+                        break
+                    # Properties: without id and keys, mostly those of the message before.
+                    before, has_id, after = text.partition(UNIQ_KEY)
+                    unique_id = after[:UNIQ_KEY_CHARS]
+                    if has_id and (
+                        after[UNIQ_KEY_CHARS : UNIQ_KEY_CHARS + 1] != "\x02"
+                        or not unique_id.isalnum()
+                        or (before and before[-1] != "\x02")
+                    ):
+                        break
+                    rest, keys = before + after[UNIQ_KEY_CHARS + 1 :], ""
+                    if KEYS in rest:
+                        keys_at = rest.find(KEYS)
+                        if keys_at == 0 or rest[keys_at - 1] == "\x02":
+                            keys_end = rest.find("\x02", keys_at + 5)
+                            if keys_end <= keys_at + 5:
+                                break
+                            keys = rest[keys_at + 5 : keys_end]
+                            rest = rest[:keys_at] + rest[keys_end + 1 :]
+                    shape = shapes[rest]
+                    if shape is None:
+                        break
+                    code, kind, tags, group = shape
+                    part, place_id, ending = topic.part, queue_id, suffix
+                    half: PlainHalf | None = None
+                    if group or sys_flag & TRANSACTION_PREPARED:
+                        # It lies elsewhere, and says where it is to go.
+                        queue = queue_of(HALF_KEY)
+                        if queue is None or not (
+                            has_id and group and sys_flag & TRANSACTION_PREPARED
+                        ):
+                            break
+                        target = topic.halves.get(queue_id) or topic.add_half(queue_id)
+                        ending += f"{TRANSACTION_ID}{unique_id}\x02".encode()
+                        half = PlainHalf(
+                            target, group, len(properties) + len(ending), code, tags, unique_id,
+                            keys,
+                        )  # fmt: skip
+                        ending += target.properties
+                        properties_size = len(properties) + len(ending) + SEAL_BYTES
+                        if properties_size > PROPERTIES_SIZE_MAX:
+                            break
+                        name, part, place_id, sys_flag = (
+                            TRANS_HALF_TOPIC, HALF_PART, 0, sys_flag ^ TRANSACTION_PREPARED
+                        )  # fmt: skip
+                    if not has_id:
+                        properties_size += _ID_BYTES
+                        if properties_size > PROPERTIES_SIZE_MAX:
+                            break
+                    # The record.
+                    total = _HEAD_BYTES + body_size + len(part) + 2 + properties_size
+                    if position + total > limit:
+                        break
+                    if not has_id:  # not before, so that a frame that is left gets no more than one
+                        unique_id = self._next_id(sends.began_ms)
+                        properties += f"{UNIQ_KEY}{unique_id}\x02".encode()
+                    tail = b"%b%b%b%b" % (
+                        part, properties_size.to_bytes(2, "big"), properties, ending
+                    )  # fmt: skip
+                    body = view[body_at:next_at]
+                    queue_offset = queue.next_offset
+                    sealed = b"".join((
+                        _PACK_HEAD(
+                            total, MAGIC_V1, crc32(body) & _CRC_MASK, place_id, 0, queue_offset,
+                            position, sys_flag, born_at_ms, born_address, born_port, store_at_ms,
+                            store_address, store_port, 0, 0, body_size,
+                        ),
+                        body,
+                        tail,
+                    ))  # fmt: skip
+                    digits = str(SEAL_TEN_DIGITS + (crc32(sealed) & _CRC_MASK))[:0:-1]
+                    seal = SEAL % digits.encode()
+                    # The answer.
+                    to_ids, to_offset, to_unique_id, to_opaque, to_end = answers.get(
+                        queue_id
+                    ) or known.answer_parts(peer, queue_id)
+                    answer = (
+                        f"{to_ids}{place}{position:016X}{to_offset}{queue_offset}"
+                        f"{to_unique_id}{unique_id}{to_opaque}{header.opaque}{to_end}"
+                    ).encode()
+                    answer_size = len(answer)
+                    # Nothing that can fail stands between here and the end of the loop.
+                    appended = new_tuple(
+                        Appended,
+                        (position, queue_offset, total, name, place_id, code, store_at_ms, 1),
+                    )
+                    buffers += (sealed, seal)  # not joined: that would be one more copy
+                    pending.append((queue, appended))
+                    queue.next_offset = queue_offset + 1
+                    placed_at, position = position, position + total
+                    run.position = position
+                    keyed.append((placed_at, position, store_at_ms, name, tags, unique_id, keys))
+                    replies.append(_PACK_SIZES(answer_size + 4, answer_size) + answer)
+                    if kind is not NORMAL:
+                        sends.note_kind(kind)
+                        if half is not None:
+                            sends.halves.append(KeptHalf((sealed, seal), appended, half))
+                    records.append(appended)
+                    at = next_at
+            except Exception:  # one producer's frame must not keep the others from theirs
+                log.exception("fast_send.failed peer=%s", connection)
+                connection.abort("an error of ours")
+                at = end
+            if replies:
+                sends.reads.append((connection, replies, at - start))
+                unsealed = position - began_at - SEAL_BYTES * len(replies)
+                sends.shares.append((connection, unsealed))
+            if at != end or len(replies) != puts_max:
+                unanswered.remove(end - at, puts_max - len(replies))
+                if at != end:
+                    left.append((connection, buffer, at, end))
+        return left
+
+
+def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
+    """Return what properties mean that have neither id nor keys; None if they are unusual.
+
+    Unusual is also a text that the ordinary path would not store as it is.
+    """
+    properties = decode_properties(rest.encode())
+    if encode_properties(properties).decode() != rest or not _SPECIAL.isdisjoint(properties):
+        return None
+    if properties.get(names.WAIT, "true").lower() != "true":
+        return None
+    group = ""
+    if names.TRAN_MSG in properties:
+        group = plain_group(properties) if takes_halves else ""
+        if not group:
+            return None
+    tags = properties.get(names.TAGS, "")
+    return tags_code(tags), message_type(properties), tags, group

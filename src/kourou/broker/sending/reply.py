@@ -1,0 +1,276 @@
+"""Replies to requests of producers: SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325).
+
+A consumer answers a message by one to the cluster's reply topic, with the requester's client id in
+the property REPLY_TO_CLIENT. The broker hands it to that producer by PUSH_REPLY_MESSAGE_TO_CLIENT
+(326), on the connection by which the producer's heartbeats come. The one who replied is told:
+
+    0   the requester took it
+    1   it did not, is not connected here, or the message names none
+
+Where `storeReplyMessageEnable` is on, the reply is stored too, whatever became of it; the answer
+then names the place. Handing it on does not wait for the disk.
+
+Source: ReplyMessageProcessor.java, apache/rocketmq 5.5.0. One difference: a compressed reply is
+stored with the flag that says so, which Java forgets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from random import Random
+from typing import Final
+
+from kourou.broker.client_calls import CallClient
+from kourou.broker.clients import NAME_LENGTH_MAX, Clients
+from kourou.broker.config import FlushDiskType
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.message_type import message_type
+from kourou.broker.sending.send_answers import SendAnswers, region_properties
+from kourou.broker.sending.send_checks import (
+    SendChecks,
+    check_has_body,
+    check_size,
+    send_header,
+    stored_properties,
+)
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.topics import Topics
+from kourou.broker.writing.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.clock import Clock
+from kourou.errors import (
+    ProtocolError,
+    RemoteError,
+    TransportError,
+)
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.msgid import encode_offset_msg_id
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.command import request as command_of
+from kourou.protocol.headers_send import (
+    ReplyMessageRequestHeader,
+    SendHeader,
+    SendMessageResponseHeader,
+)
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+from kourou.remoting.network import format_address
+
+log = logging.getLogger(__name__)
+
+PUSH_TIMEOUT_S: Final = 10.0
+"""How long the requester may take to say that it has the reply."""
+
+_NOT_STORED: Final = "0"
+"""The message id in the answer to a reply that was not stored; clients want one."""
+
+
+class ReplyHandler:
+    """Hands replies to those who wait for them."""
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        topics: Topics,
+        checks: SendChecks,
+        clients: Clients,
+        call_client: CallClient,
+        commit: GroupCommit,
+        later: LaterReplies,
+        stats: BrokerStats,
+        clock: Clock,
+        random: Random,
+        store_host: Host | None,
+    ) -> None:
+        """Hand replies to producers of `clients`.
+
+        Args:
+            config: whether replies are stored, and the largest size.
+            topics: saved before a message is stored in one of them.
+            checks: what is refused.
+            clients: who is connected.
+            call_client: the way to a client.
+            commit: stores.
+            later: answers when the requester has.
+            stats: counts what was stored.
+            clock: the store time.
+            random: chooses a queue where the client did not.
+            store_host: as `SendHandlers` takes it.
+        """
+        self._config = config
+        self._topics = topics
+        self._checks = checks
+        self._clients = clients
+        self._call_client = call_client
+        self._commit = commit
+        self._later = later
+        self._stats = stats
+        self._clock = clock
+        self._random = random
+        self._store_host = store_host
+        self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._region = region_properties(config.now)
+        self._answers = SendAnswers(self._region)
+
+    def on_send_reply_message(self, request: Request) -> RemotingCommand | None:
+        """Serve 324 and 325: check, hand on, store, and answer when all that is done.
+
+        Raises:
+            MalformedHeaderError: a field is missing or has a bad value.
+        """
+        command = request.command
+        try:
+            header = send_header(command)
+            topic, properties = self._accept(command, header)
+        except RemoteError as error:
+            return self._answers.plain(command, error.code, error.remark)
+        self._later.answer(request, partial(self._serve, request, header, topic, properties))
+        return None
+
+    def _accept(
+        self, command: RemotingCommand, header: SendHeader
+    ) -> tuple[TopicConfig, dict[str, str]]:
+        """Return the topic of a reply that may be served, which may have to be made."""
+        check_has_body(command.body)
+        topic = self._checks.topic_of(header)
+        check_size(command.body, self._config.now)
+        properties = decode_properties((header.properties or "").encode(errors="replace"))
+        properties |= self._region
+        stored_properties(properties)  # or refuse them
+        return topic, properties
+
+    async def _serve(
+        self,
+        request: Request,
+        header: SendHeader,
+        topic: TopicConfig,
+        properties: dict[str, str],
+    ) -> RemotingCommand:
+        command, is_stored = request.command, self._config.now.store_reply_message_enable
+        if is_stored and not self._topics.is_saved(topic.name):
+            try:
+                self._checks.make(topic)
+                await self._topics.settle()
+            except RemoteError as error:
+                return self._answers.plain(command, error.code, error.remark)
+            except OSError as error:
+                log.warning("reply.not_stored topic=%s reason=%s", topic.name, error)
+                is_stored = False
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums)
+        stored: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+        if is_stored:
+            self._store(request, header, queue_id, encode_properties(properties), stored)
+        failure = await self._push(request, header, properties)
+        result = await stored if is_stored else None
+        code = ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR
+        if result is None or not result.appended:
+            if result is not None:
+                log.warning("reply.not_stored topic=%s reason=%s", topic.name, result.reason)
+            place = SendMessageResponseHeader(_NOT_STORED, queue_id, 0)
+            return self._answers.plain(command, code, failure, place if failure is None else None)
+        (appended,) = result.appended
+        host = self._host(request)
+        place = SendMessageResponseHeader(
+            encode_offset_msg_id(host, appended.physical_offset), queue_id, appended.queue_offset
+        )
+        if failure is not None:
+            return self._answers.plain(command, code, failure, place)
+        waits = self._waits(properties) and result.status is PutStatus.OK
+        return self._answers.stored(command, PutStatus.OK, "", place, waits=waits)
+
+    async def _push(
+        self, request: Request, header: SendHeader, properties: dict[str, str]
+    ) -> str | None:
+        """Hand the reply to who waits for it; return why it did not work, None if it did."""
+        client_id = properties.get(names.REPLY_TO_CLIENT)
+        if client_id is None:
+            return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
+        member = self._clients.producer(client_id)
+        if member is None:
+            asked_for = client_id[:NAME_LENGTH_MAX]
+            return f"push reply message fail, channel of <{asked_for}> not found."
+        now_ms = self._clock.now_ms()
+        told = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}
+        pushed = command_of(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            ReplyMessageRequestHeader(
+                producer_group=header.producer_group,
+                topic=header.topic,
+                default_topic=header.default_topic,
+                default_topic_queue_nums=header.default_topic_queue_nums,
+                queue_id=header.queue_id,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                flag=header.flag,
+                born_host=format_address(request.remote_address),
+                store_host=format_address(self._host(request)),
+                store_timestamp=now_ms,
+                properties=encode_properties(told).decode(),
+                reconsume_times=header.reconsume_times,
+                unit_mode=header.unit_mode,
+            ),
+            request.command.body,
+        )
+        try:
+            answer = await self._call_client(member.peer, pushed, PUSH_TIMEOUT_S)
+        except (TransportError, ProtocolError) as error:
+            log.warning("reply.not_pushed client=%s reason=%s", client_id, error)
+            return f"push reply message to {client_id}fail."
+        if answer.code != ResponseCode.SUCCESS:
+            log.warning("reply.not_pushed client=%s reason=%s", client_id, answer.remark)
+            return f"push reply message to {client_id}fail."
+        return None
+
+    def _store(
+        self,
+        request: Request,
+        header: SendHeader,
+        queue_id: int,
+        properties: bytes,
+        stored: asyncio.Future[PutResult],
+    ) -> None:
+        """Append the reply; `stored` gets what becomes of it, always."""
+        now_ms = self._clock.now_ms()
+        draft = RecordDraft(
+            topic=header.topic.encode(),
+            queue_id=queue_id,
+            flag=header.flag,
+            sys_flag=header.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+            born_at_ms=header.born_timestamp,
+            born_host=request.remote_address,
+            store_host=self._host(request),
+            reconsume_times=header.reconsume_times,
+            prepared_transaction_offset=0,
+            body=request.command.body,
+            properties=properties,
+        )
+
+        def done(result: PutResult) -> None:
+            if result.appended:
+                took_ms = self._clock.now_ms() - now_ms
+                (one,) = result.appended
+                kind = message_type({})
+                self._stats.on_put(one.topic, one.queue_id, kind, 1, one.size, took_ms)
+            else:
+                self._stats.on_put_failed()
+            if not stored.done():
+                stored.set_result(result)
+
+        waits = self._waits(decode_properties(properties))
+        self._commit.put([draft], now_ms, done, owner=request.connection, wait_for_sync=waits)
+
+    def _waits(self, properties: dict[str, str]) -> bool:
+        return self._is_sync_mode and properties.get(names.WAIT, "true").lower() == "true"
+
+    def _host(self, request: Request) -> Host:
+        return self._store_host or request.connection.local_address

@@ -1,0 +1,371 @@
+"""Requests that store messages: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+What is refused beforehand is in `send_checks.py`; what the group commit makes of the rest becomes
+
+    OK                     0
+    FLUSH_DISK_TIMEOUT     10, with the header of a success: the message is in the log
+    BUSY                   2
+    MESSAGE_ILLEGAL        13
+    SERVICE_NOT_AVAILABLE  14
+
+A topic that this send has made must outlive a crash as its message does: the message is appended
+once the topic is in its file, and in the routes, where consumers look for it as soon as the
+producer knows that it was sent.
+
+Source: SendMessageProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Final, Protocol
+
+from kourou.broker.config import FlushDiskType
+from kourou.broker.consuming.retry_topics import find_dlq_topic
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.message_type import message_type
+from kourou.broker.sending.send_answers import SendAnswers, region_properties
+from kourou.broker.sending.send_checks import (
+    SendChecks,
+    check_batch,
+    check_batch_topic,
+    check_half,
+    check_has_body,
+    check_inner_batch,
+    check_served,
+    check_size,
+    is_half,
+    is_redriven,
+    send_header,
+    stored_properties,
+)
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.timer.scheduling import TimerSends
+from kourou.broker.topic_attributes import has_batch_queues
+from kourou.broker.topics import Topics
+from kourou.broker.transactions.half_messages import place_half
+from kourou.broker.writing.group_commit import GroupCommit, PutResult
+from kourou.broker.writing.placement import (
+    Placement,
+    drop_timers,
+    has_timer,
+    place,
+    queue_by_priority,
+)
+from kourou.clock import Clock
+from kourou.errors import (
+    RemoteError,
+)
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.msgid import UniqueIds, encode_offset_msg_id
+from kourou.model.properties import decode_properties
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
+from kourou.model.topic import TopicConfig, is_retry_topic
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_send import (
+    SendHeader,
+    SendMessageResponseHeader,
+)
+from kourou.protocol.message_batch import BatchItem, decode_batch
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.connection import Request
+from kourou.remoting.later import LaterReplies
+from kourou.store.message_store import Appended
+
+_DEAD_LETTER_DELAY: Final = "-1"
+
+
+class Halves(Protocol):
+    """Who ends half messages, see `kourou.broker.transactions.transactions.Transactions`."""
+
+    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """A send that passed all checks.
+
+    Attributes:
+        topic: where consumers are to find it; the dead-letter topic of a message that is dead. It
+            may have to be made.
+        queue_id: the queue there.
+        properties: as stored; a delay adds to them. Of a batch, those of the whole, not stored.
+        items: the messages of a batch; empty for a single message.
+        is_inner: the batch is stored as one record.
+        is_half: it is part of a transaction.
+    """
+
+    header: SendHeader
+    topic: TopicConfig
+    queue_id: int
+    properties: dict[str, str]
+    items: Sequence[BatchItem]
+    is_inner: bool = False
+    is_half: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether its producer waits for the sync, as that of a half message always does."""
+        return self.is_half or self.properties.get(names.WAIT, "true").lower() == "true"
+
+
+class SendHandlers:
+    """Serves the requests of producers."""
+
+    def __init__(
+        self,
+        *,
+        config: LiveConfig,
+        topics: Topics,
+        checks: SendChecks,
+        commit: GroupCommit,
+        later: LaterReplies,
+        stats: BrokerStats,
+        clock: Clock,
+        random: Random,
+        unique_ids: UniqueIds,
+        transactions: Halves,
+        timers: TimerSends,
+        store_host: Host | None,
+    ) -> None:
+        """Take messages for `topics` into `commit`.
+
+        Args:
+            config: names that are stored in each message, and the largest size.
+            topics: saved before a message is stored in one of them.
+            checks: what is refused.
+            commit: stores and answers.
+            later: runs the few sends that wait for a new topic to be saved.
+            stats: counts them.
+            clock: the store time.
+            random: chooses a queue where the client did not.
+            unique_ids: makes the ids of messages and batches that came without one.
+            transactions: told of half messages.
+            timers: places messages that are to be delivered at a time.
+            store_host: the broker's address in message ids; None takes the one that the producer
+                connected to.
+        """
+        self._config = config
+        self._topics = topics
+        self._checks = checks
+        self._commit = commit
+        self._later = later
+        self._stats = stats
+        self._clock = clock
+        self._random = random
+        self._timers = timers
+        self._store_host = store_host
+        self._unique_ids = unique_ids
+        self._transactions = transactions
+        self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._region = region_properties(config.now)
+        self._answers = SendAnswers(self._region)
+
+    def on_send_message(self, request: Request) -> RemotingCommand | None:
+        """Serve 10, 310 and 320: check, append, and answer when the message is safe.
+
+        Raises:
+            MalformedHeaderError: a field is missing or has a bad value.
+            MalformedMessageError: the body is not a batch.
+        """
+        command = request.command
+        try:
+            send = self._accept(command)
+            if self._topics.is_saved(send.topic.name):
+                self._store(request, send, request.reply)
+            else:
+                self._make_topic(request, send)
+                self._later.answer(request, partial(self._store_when_saved, request, send))
+        except RemoteError as error:
+            return self._answers.plain(command, error.code, error.remark)
+        return None
+
+    def _accept(self, command: RemotingCommand) -> _Send:
+        """Return what the request asks for; nothing is made or stored here."""
+        header = send_header(command)
+        check_has_body(command.body)
+        topic = self._checks.topic_of(header)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums)
+        properties = decode_properties((header.properties or "").encode(errors="replace"))
+        if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+            check_batch_topic(topic)
+            check_size(command.body, self._config.now)
+            items = decode_batch(command.body)
+            check_batch(header, items)
+            if has_batch_queues(topic) and names.UNIQ_KEY in properties:
+                return self._inner_batch(_Send(header, topic, queue_id, properties, items))
+            self._add_unique_key(properties)
+            return _Send(header, topic, queue_id, properties, items)
+        if is_retry_topic(topic.name):
+            group = self._checks.group_of_retry(topic.name)
+            is_dead = self._checks.is_dead(header, group, command.version)
+            if is_dead and not is_redriven(header, properties):
+                topic = find_dlq_topic(self._topics, group)
+                properties[names.DELAY] = _DEAD_LETTER_DELAY
+                drop_timers(properties)  # or it would be a dead letter only when due
+                queue_id = 0
+        check_served(topic, header, properties)
+        is_part = is_half(header, properties)
+        if is_part:
+            check_half(self._config.now)
+        check_size(command.body, self._config.now)
+        queue_id = queue_by_priority(properties, topic, queue_id)
+        properties.pop(names.POP_CK, None)
+        self._add_unique_key(properties)
+        properties |= self._region
+        properties[names.CLUSTER] = self._config.now.cluster_name
+        return _Send(header, topic, queue_id, properties, (), is_half=is_part)
+
+    def _inner_batch(self, send: _Send) -> _Send:
+        """Return a batch with an id of its own as the one record that it becomes.
+
+        Raises:
+            MessageIllegalError: it cannot be stored so.
+        """
+        properties = send.properties
+        check_inner_batch(send.header, properties, send.items)
+        properties |= self._region
+        properties[names.CLUSTER] = self._config.now.cluster_name
+        properties[names.INNER_NUM] = str(len(send.items))
+        return replace(send, is_inner=True)
+
+    def _make_topic(self, request: Request, send: _Send) -> None:
+        """Make the topic, which there may be none of; a message that is refused makes none.
+
+        Raises:
+            MessageIllegalError: as `_drafts`.
+            RemoteSystemError: the broker has as many topics as it may have.
+        """
+        copy = replace(send, properties=dict(send.properties))  # a delay adds to them
+        self._drafts(request, copy, request.connection.local_address)
+        self._checks.make(send.topic)
+
+    async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
+        """Save the topics and have them in the routes, then go on as for a known topic."""
+        try:
+            await self._topics.settle()
+        except OSError as error:
+            reason = f"topic {send.topic.name} cannot be saved: {error}"
+            return self._answers.plain(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        try:
+            self._store(request, send, answer.set_result)
+        except RemoteError as error:
+            return self._answers.plain(request.command, error.code, error.remark)
+        return await answer
+
+    def _store(
+        self, request: Request, send: _Send, reply: Callable[[RemotingCommand], None]
+    ) -> None:
+        """Append, and reply when the message is safe.
+
+        Raises:
+            MessageIllegalError: the properties are too long.
+        """
+        now_ms = self._clock.now_ms()
+        command = request.command
+        store_host = self._store_host or request.connection.local_address
+        unique_key = send.properties[names.UNIQ_KEY]
+        waits = self._is_sync_mode and send.waits
+
+        def done(result: PutResult) -> None:
+            if result.appended:
+                header = SendMessageResponseHeader(
+                    ",".join(
+                        encode_offset_msg_id(store_host, appended.physical_offset)
+                        for appended in result.appended
+                    ),
+                    send.queue_id,
+                    result.appended[0].queue_offset,
+                    unique_key,
+                    unique_key if send.is_inner else None,
+                    handle,
+                )
+                if send.is_half:
+                    self._transactions.on_half_stored(
+                        drafts[0], result.appended[0], send.topic.name
+                    )
+                status, reason = result.status, result.reason
+                reply(self._answers.stored(command, status, reason, header, waits=waits))
+                self._count(result, message_type(send.properties), self._clock.now_ms() - now_ms)
+                return
+            self._stats.on_put_failed()
+            reply(self._answers.refused(command, result.status, result.reason))
+
+        drafts = self._drafts(request, send, store_host)
+        handle = self._timers.handle(drafts[0].topic, send.properties)
+        self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
+
+    def _drafts(self, request: Request, send: _Send, store_host: Host) -> list[RecordDraft]:
+        """Return the records of the message, or of the batch's messages, all for one queue."""
+        draft = partial(
+            _draft, header=send.header, born_host=request.remote_address, store_host=store_host
+        )
+        if send.items and not send.is_inner:
+            placement = Placement(send.topic.name, send.queue_id)
+            return [
+                draft(placement, flag=item.flag, body=item.body, properties=item.properties)
+                for item in send.items
+            ]
+        name, properties = send.topic.name, send.properties
+        if send.is_half:
+            placement = place_half(name, send.queue_id, properties, send.header.producer_group)
+        else:
+            levels = len(self._config.now.delay_levels_ms)
+            placement = place(name, send.queue_id, properties, levels)
+            if has_timer(properties):
+                now_ms = self._clock.now_ms()
+                placement = self._timers.place(name, send.queue_id, properties, now_ms)
+        text = stored_properties(send.properties)
+        single = draft(placement, flag=send.header.flag, body=request.command.body, properties=text)
+        if send.is_inner:
+            single.sys_flag |= INNER_BATCH | NEED_UNWRAP
+        if send.is_half:
+            single.sys_flag &= ~TRANSACTION_MASK
+        return [single]
+
+    def _count(self, result: PutResult, kind: str, took_ms: int) -> None:
+        """Count what was stored, where it was stored: all of it lies in one queue."""
+        first = result.appended[0]
+        count, size_bytes = first.count, first.size
+        if len(result.appended) > 1:
+            count = len(result.appended)
+            size_bytes = sum(appended.size for appended in result.appended)
+        self._stats.on_put(first.topic, first.queue_id, kind, count, size_bytes, took_ms)
+
+    def _add_unique_key(self, properties: dict[str, str]) -> None:
+        if names.UNIQ_KEY not in properties:
+            properties[names.UNIQ_KEY] = self._unique_ids.next(self._clock.now_ms())
+
+
+def _draft(
+    placement: Placement,
+    *,
+    header: SendHeader,
+    born_host: Host,
+    store_host: Host,
+    flag: int,
+    body: bytes,
+    properties: bytes,
+) -> RecordDraft:
+    return RecordDraft(
+        topic=placement.topic.encode(),
+        queue_id=placement.queue_id,
+        flag=flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_timestamp,
+        born_host=born_host,
+        store_host=store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=properties,
+    )

@@ -1,0 +1,81 @@
+"""What a producer is answered, with the region that clients read in each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.writing.put import PutStatus
+from kourou.model import properties as names
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.headers_send import DURABILITY_FIELD, SendMessageResponseHeader
+
+CODES: Final = {
+    PutStatus.OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_BUSY_REMARK: Final = "[OVERLOAD]system busy, start flow control for a while: "
+_DISK: Final = "DISK"
+_MEMORY: Final = "MEMORY"
+
+
+class SendAnswers:
+    """Makes the answers of one broker.
+
+    Args:
+        region: properties of each message that clients read in answers too.
+    """
+
+    def __init__(self, region: Mapping[str, str]) -> None:
+        self._region = dict(region)
+
+    def refused(self, command: RemotingCommand, status: PutStatus, reason: str) -> RemotingCommand:
+        """Return the answer to a send of which nothing was stored."""
+        remark = _BUSY_REMARK + reason if status is PutStatus.BUSY else reason
+        return self.plain(command, CODES[status], remark)
+
+    def stored(
+        self,
+        command: RemotingCommand,
+        status: PutStatus,
+        reason: str,
+        header: SendMessageResponseHeader,
+        *,
+        waits: bool,
+    ) -> RemotingCommand:
+        """Return the answer to a send that is in the log; `waits`: it was to wait for the sync."""
+        answer = self.plain(command, CODES[status], reason or None, header)
+        is_synced = waits and status is PutStatus.OK
+        answer.ext_fields[DURABILITY_FIELD] = _DISK if is_synced else _MEMORY
+        return answer
+
+    def late(self, stored: RemotingCommand, reason: str) -> RemotingCommand:
+        """Return what the answer OK becomes when the sync did not end in time."""
+        stored.code, stored.remark = ResponseCode.FLUSH_DISK_TIMEOUT, reason
+        stored.ext_fields[DURABILITY_FIELD] = _MEMORY
+        return stored
+
+    def plain(
+        self,
+        command: RemotingCommand,
+        code: int,
+        remark: str | None,
+        header: SendMessageResponseHeader | None = None,
+    ) -> RemotingCommand:
+        """Return an answer."""
+        answer = response(command, code, remark, header)
+        answer.ext_fields |= self._region
+        return answer
+
+
+def region_properties(config: BrokerConfig) -> dict[str, str]:
+    """Return the properties that each message gets, and each answer shows."""
+    return {
+        names.MSG_REGION: config.region_id,
+        names.TRACE_ON: "true" if config.trace_on else "false",
+    }

@@ -1,0 +1,337 @@
+"""What a send is refused for, before anything is stored.
+
+The checks come in Java's order, each with Java's code:
+
+    29  the topic's name is invalid
+    16  the topic is one that only the broker writes
+    17  the topic does not exist and may not be made
+    16  the broker is not writable and the topic is an ordered one
+    29  the queue does not exist
+    26  retry topic: its group does not exist
+    13  the message is for a compacted topic or light queues: neither is built yet, and stored as a
+        plain message it would be delivered as such
+    13  it claims to be an inner batch, or is transactional by half
+    16  it is transactional and those are refused
+    13  a batch that is empty, delayed, transactional, or for a retry topic; one to be stored as one
+        record that is compressed or has too many messages
+
+Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.consuming.queue_locks import QueueLocks
+from kourou.broker.groups import Groups
+from kourou.broker.live_config import LiveConfig
+from kourou.broker.topic_attributes import SERVED_VALUES
+from kourou.broker.topics import Topics
+from kourou.broker.writing.placement import delay_level_of, has_timer
+from kourou.errors import (
+    GroupNotFoundError,
+    InvalidParameterError,
+    InvalidTopicError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemoteSystemError,
+    TopicNotFoundError,
+)
+from kourou.model import properties as names
+from kourou.model.group import SubscriptionGroup
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_MASK
+from kourou.model.topic import (
+    NOT_ALLOWED_SEND_TOPICS,
+    RETRY_PREFIX,
+    TopicConfig,
+    check_topic,
+    is_retry_topic,
+)
+from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_send import (
+    SendHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from kourou.protocol.message_batch import BatchItem
+from kourou.remoting.steady_time import steady_ms
+from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
+
+_LONG_HEADERS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+_LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
+
+
+def send_header(command: RemotingCommand) -> SendHeader:
+    """Return the header of a send or a reply, in whichever of the two forms it came.
+
+    Raises:
+        MalformedHeaderError: a field is missing or has a bad value.
+    """
+    if command.code in _LONG_HEADERS:
+        return command.header(SendMessageRequestHeader)
+    return command.header(SendMessageRequestHeaderV2)
+
+
+def check_has_body(body: bytes) -> None:
+    """Refuse a message without a body.
+
+    Raises:
+        RemoteSystemError: it has none.
+    """
+    if not body:
+        raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+
+
+def check_size(body: bytes, config: BrokerConfig) -> None:
+    """Refuse a body that is too long.
+
+    Raises:
+        MessageIllegalError: it is longer than `max_message_size_bytes`.
+    """
+    if len(body) > config.max_message_size_bytes:
+        raise _too_long("body", len(body), config.max_message_size_bytes)
+
+
+def stored_properties(properties: Mapping[str, str]) -> bytes:
+    """Return the properties as they are stored.
+
+    Raises:
+        MessageIllegalError: they are too long for a record.
+    """
+    text = encode_properties(properties)
+    if len(text) > PROPERTIES_SIZE_MAX:
+        raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
+    return text
+
+
+class SendChecks:
+    """Decides on the headers of sends; `make` makes what those that pass may make."""
+
+    def __init__(
+        self, config: LiveConfig, topics: Topics, groups: Groups, locks: QueueLocks | None = None
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._locks = QueueLocks() if locks is None else locks
+
+    def topic_of(self, header: SendHeader) -> TopicConfig:
+        """Return the topic that the message is for: the one there is, or the one it may make.
+
+        Raises:
+            InvalidParameterError: the name is invalid, or the queue does not exist.
+            NoPermissionError: only the broker itself writes the topic, or the broker is not
+                writable and the topic is ordered.
+            TopicNotFoundError: it does not exist, and may not be made.
+        """
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is None:
+            _check_name(name)
+        if name in NOT_ALLOWED_SEND_TOPICS:
+            raise NoPermissionError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
+        if topic is None:
+            topic = self._topics.for_send(
+                name,
+                header.default_topic,
+                header.default_topic_queue_nums,
+                is_unit=header.unit_mode,
+            )
+        if topic is None:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! create it, or have "
+                f"auto_create_topic_enable on and topic {header.default_topic} inheritable",
+            )
+        if topic.order and not self._config.now.is_writable:
+            raise NoPermissionError(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._config.now.broker_name} is not writable, and topic {name} is "
+                "ordered",
+            )
+        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
+        if header.queue_id >= queue_nums or topic.write_queue_nums < 1:
+            raise InvalidParameterError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, topic {name} has "
+                f"{topic.write_queue_nums} queues to write and {topic.read_queue_nums} to read",
+            )
+        return topic
+
+    def group_of_retry(self, topic: str) -> SubscriptionGroup:
+        """Return the group whose retry topic this is, or the one that the send may make.
+
+        Raises:
+            GroupNotFoundError: it does not exist, and may not be made.
+        """
+        name = topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {name} not exist"
+            )
+        return group
+
+    def is_dead(self, header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:
+        """Return whether a message sent to the group's retry topic is a dead letter.
+
+        It is when it was given back too often, and also while the group consumes a queue in order:
+        such a consumer tries by itself, and sends what it gives up.
+        """
+        is_spent = is_dead(header, group, client_version)
+        return is_spent or self._locks.is_any_held(group.group_name, steady_ms())
+
+    def make(self, topic: TopicConfig) -> None:
+        """Make the topic, and the group whose retry topic it is, where there are none.
+
+        Raises:
+            RemoteSystemError: the broker has as many topics as it may have.
+        """
+        self._topics.ensure(topic)
+        if is_retry_topic(topic.name):
+            self._groups.get_or_create(topic.name.removeprefix(RETRY_PREFIX))
+
+
+def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:
+    """Return whether a message sent to the group's retry topic has been given back too often."""
+    limit = group.retry_max_times
+    if client_version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
+        limit = header.max_reconsume_times
+    return header.reconsume_times > limit
+
+
+def is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
+    """Return whether it is a dead letter that an administrator sends to its group again.
+
+    A group that consumes in order gives up by itself what it sends there, but did not send that.
+    """
+    by_a_member = header.reconsume_times > 0 or header.max_reconsume_times is not None
+    return names.REDRIVEN_FROM in properties and not by_a_member
+
+
+def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
+    """Refuse a single message that asks for what is not built yet, or is not what it says.
+
+    Raises:
+        MessageIllegalError: its topic is compacted, it goes to light queues, claims to be an inner
+            batch, or says in one place only that it is part of a transaction.
+    """
+    check_attributes(topic)
+    if header.sys_flag & TRANSACTION_MASK and not is_half(header, properties):
+        raise _illegal(
+            f"sys_flag {header.sys_flag:#x} says that it is part of a transaction, and its "
+            f"properties do not: a half message has {names.TRAN_MSG}=true"
+        )
+    if header.sys_flag & INNER_BATCH or names.INNER_NUM in properties:
+        raise _illegal("a single message is no inner batch: the broker makes those of batches")
+    for name in _LIGHT:
+        if name in properties:
+            raise _illegal(f"property {name}: light queues are not served yet")
+
+
+def is_half(header: SendHeader, properties: Mapping[str, str]) -> bool:
+    """Return whether the message is part of a transaction.
+
+    One that its consumer gave back keeps the property; it was committed long ago.
+    """
+    if properties.get(names.TRAN_MSG, "").lower() != "true":
+        return False
+    return not (header.reconsume_times > 0 and is_retry_topic(header.topic))
+
+
+def check_half(config: BrokerConfig) -> None:
+    """Refuse a half message where they are refused.
+
+    Raises:
+        NoPermissionError: `reject_transaction_message` is on.
+    """
+    if config.transactions.reject_transaction_message:
+        raise NoPermissionError(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{config.broker_name}] sending transaction message is forbidden: "
+            "rejectTransactionMessage is on",
+        )
+
+
+def check_attributes(topic: TopicConfig) -> None:
+    """Refuse a topic whose messages would have to be stored in another way.
+
+    Raises:
+        MessageIllegalError: it is compacted.
+    """
+    for name, served in SERVED_VALUES.items():
+        value = topic.attributes.get(name, served)
+        if value != served:
+            raise _illegal(f"topic {topic.name} has {name}={value}; only {served} is served yet")
+
+
+def check_batch_topic(topic: TopicConfig) -> None:
+    """Refuse a batch for its topic, before its body is looked at.
+
+    Raises:
+        MessageIllegalError: it is a retry topic, or is compacted.
+    """
+    check_attributes(topic)
+    if is_retry_topic(topic.name):
+        raise _illegal(f"batch request does not support retry group {topic.name}")
+
+
+def check_batch(header: SendHeader, items: Sequence[BatchItem]) -> None:
+    """Refuse a batch that could not be stored message by message.
+
+    Raises:
+        MessageIllegalError: it is empty, or one of its messages is delayed, part of a transaction,
+            or for light queues.
+    """
+    if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
+        raise _illegal("a batch has no transactions and no inner batches")
+    if not items:
+        raise _illegal("the batch is empty")
+    for item in items:
+        properties = decode_properties(item.properties)
+        is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
+        if is_half or delay_level_of(properties) > 0 or has_timer(properties):
+            raise _illegal("a message of a batch is not delayed and not part of a transaction")
+        if any(name in properties for name in _LIGHT):
+            raise _illegal("light queues are not served yet")
+
+
+def check_inner_batch(
+    header: SendHeader, properties: dict[str, str], items: Sequence[BatchItem]
+) -> None:
+    """Refuse a batch that could not be stored as one record; after `check_batch`.
+
+    Raises:
+        MessageIllegalError: it is compressed, which nobody could take apart, is delayed, or has
+            more messages than a queue entry can count.
+    """
+    if header.sys_flag & COMPRESSED:
+        raise _illegal("a batch for batch consume queues is not compressed")
+    if delay_level_of(properties) > 0 or has_timer(properties):
+        raise _illegal("a batch is not delayed")
+    if len(items) > INNER_MESSAGES_MAX:
+        raise _illegal(f"a batch of {len(items)} messages, at most {INNER_MESSAGES_MAX}")
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_topic(name)
+    except InvalidTopicError as error:
+        raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+
+
+def _illegal(reason: str) -> MessageIllegalError:
+    return MessageIllegalError(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:
+    return MessageIllegalError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message is illegal: {what} of {size} bytes, limit {limit}",
+    )

@@ -1,0 +1,211 @@
+"""Requests 28, 315 and 907, and what sends, pulls and deliveries count."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.broker.administration.readings import SIZE_BOUNDS
+from kourou.broker.administration.stats_handlers import StatsHandlers
+from kourou.broker.statistics.stats_samples import Window
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.bodies_broker import BrokerStatsItem, decode_broker_stats
+from kourou.protocol.bodies_replicas import HARuntimeInfo
+from kourou.protocol.bodies_route import decode_kv_table
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
+from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.json_records import decode_record
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts
+from kourou.testing.peers import FakePeer
+from kourou.testing.send_rig import SendRig, message, run_sends
+
+
+def handlers(parts: BrokerParts) -> StatsHandlers:
+    return StatsHandlers(
+        stats=parts.stats,
+        store=parts.store,
+        disk=parts.disk,
+        commit=parts.commit,
+        delay=parts.delay,
+        timers=parts.timers,
+        later=parts.later,
+        offload=parts.runtime.offload,
+        clock=parts.clock,
+    )
+
+
+def total(parts: BrokerParts, stats_name: str, key: str) -> float | None:
+    """Return the sum of the last minute, one after a sample."""
+    parts.stats.sample(10_000_000)
+    values = parts.stats.values(stats_name, key, Window.MINUTE)
+    return values.sum if values is not None else None
+
+
+async def runtime_info(parts: BrokerParts) -> dict[str, str]:
+    peer = FakePeer()
+    peer.ask(
+        handlers(parts).on_get_broker_runtime_info,
+        peer.request(RequestCode.GET_BROKER_RUNTIME_INFO),
+    )
+    await asyncio.sleep(0.1)
+    (answer,) = peer.sent
+    return decode_kv_table(answer.body)
+
+
+def ask_stats(parts: BrokerParts, stats_name: str, key: str) -> RemotingCommand:
+    peer = FakePeer()
+    header = ViewBrokerStatsDataRequestHeader(stats_name, key)
+    asked = peer.request(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    answer = peer.ask(handlers(parts).on_view_broker_stats_data, asked)
+    assert answer is not None
+    return answer
+
+
+def test_a_key_is_told_over_minute_hour_and_day() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.stats.count("SNDBCK_PUT_NUMS", "T@g", 3, calls=3)
+        parts.stats.sample(60_000)
+        stats = decode_broker_stats(ask_stats(parts, "SNDBCK_PUT_NUMS", "T@g").body)
+        assert stats.minute == BrokerStatsItem(3, 0.05, 1.0)
+        assert stats.hour == stats.day == BrokerStatsItem(3, 0.0, 1.0)
+
+    run_with_parts(test)
+
+
+def test_a_key_that_was_never_counted_is_refused_in_javas_words() -> None:
+    async def test(parts: BrokerParts) -> None:
+        answer = ask_stats(parts, "TOPIC_PUT_NUMS", "NoSuchTopic")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "The stats <TOPIC_PUT_NUMS> <NoSuchTopic> not exist"
+
+    run_with_parts(test)
+
+
+def test_runtime_information_tells_where_the_log_stands() -> None:
+    async def test(parts: BrokerParts) -> None:
+        empty = await runtime_info(parts)
+        assert empty["earliestMessageTimeStamp"] == "-1"
+        assert (empty["commitLogMaxOffset"], empty["brokerActive"]) == ("0", "true")
+        now_ms = parts.clock.now_ms()
+        await parts.store_messages([parts.draft(delay_level=3)])
+        await parts.store_messages([parts.draft()])
+        info = await runtime_info(parts)
+        assert info["earliestMessageTimeStamp"] == str(now_ms)
+        assert info["commitLogMaxOffset"] == str(parts.store.written_position)
+        assert info["remainHowManyDataToFlush"] == "0 B"
+        assert info[f"commitLogDiskRatio_{parts.disk.root}/commitlog"] == info["commitLogDiskRatio"]
+
+    run_with_parts(test)
+
+
+def test_runtime_information_tells_how_far_delay_levels_are() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(delay_level=1)])
+        await asyncio.sleep(3)
+        await parts.store_messages([parts.draft(delay_level=1)])
+        info = await runtime_info(parts)
+        assert info["scheduleMessageOffset_1"] == "1,2"
+
+    run_with_parts(test, is_delivering=True)
+
+
+def test_a_store_that_takes_no_messages_is_not_active() -> None:
+    async def test(rig: SendRig) -> None:
+        rig.parts.store.set_read_only("a test")
+        assert (await runtime_info(rig.parts))["brokerActive"] == "false"
+
+    run_sends(test)
+
+
+def test_sends_count_where_their_messages_are_stored() -> None:
+    async def test(rig: SendRig) -> None:
+        await rig.send(b"x" * 100)
+        await rig.send(b"x" * 100, queue_id=1)
+        await rig.send(b"x", "DELAY\x013")
+        assert total(rig.parts, "TOPIC_PUT_NUMS", "T") == 2
+        assert total(rig.parts, "QUEUE_PUT_NUMS", "T@1") == 1
+        assert total(rig.parts, "TOPIC_PUT_NUMS", SCHEDULE_TOPIC) == 1
+        size = total(rig.parts, "TOPIC_PUT_SIZE", "T") or 0
+        assert size + (total(rig.parts, "TOPIC_PUT_SIZE", SCHEDULE_TOPIC) or 0) == (
+            rig.parts.store.written_position
+        )
+        assert rig.parts.stats.store.today == (2, 0)
+
+    run_sends(test)
+
+
+def test_a_send_of_which_nothing_is_stored_counts_as_failed() -> None:
+    async def test(rig: SendRig) -> None:
+        rig.parts.store.set_read_only("a test")
+        answer = await rig.ask(message())
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert rig.parts.stats.store.put_failures == 1
+        assert rig.parts.stats.store.put_messages == 0
+
+    run_sends(test)
+
+
+def test_pulls_count_what_they_hand_out_and_what_they_miss() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(), parts.draft()])
+        assert parts.pull(FakePeer()) is not None
+        assert parts.pull(FakePeer(), queue_offset=2) is not None
+        assert total(parts, "GROUP_GET_NUMS", "T@g") == 2
+        assert total(parts, "GROUP_GET_SIZE", "T@g") == parts.store.written_position
+        assert total(parts, "GROUP_GET_FROM_DISK_NUMS", "T@g") is None
+        assert (parts.stats.store.found, parts.stats.store.missed) == (1, 1)
+
+    run_with_parts(test)
+
+
+def test_pulls_that_wait_for_the_device_count_as_cold() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        peer = FakePeer()
+        assert parts.pull(peer) is None
+        await asyncio.sleep(1)
+        assert peer.sent[0].code == ResponseCode.SUCCESS
+        assert total(parts, "GROUP_GET_FROM_DISK_NUMS", "T@g") == 1
+        assert total(parts, "GROUP_GET_NUMS", "T@g") == 1
+
+    run_with_parts(test, ColdDisk())
+
+
+def test_deliveries_and_messages_given_back_count() -> None:
+    async def test(parts: BrokerParts) -> None:
+        result = await parts.store_messages([parts.draft()])
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=result.appended[0].physical_offset, group="g", delay_level=1
+        )
+        peer = FakePeer()
+        asked = peer.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        peer.ask(parts.send_backs.on_consumer_send_msg_back, asked)
+        await asyncio.sleep(3)
+        assert total(parts, "SNDBCK_PUT_NUMS", "T@g") == 1
+        assert total(parts, "TOPIC_PUT_NUMS", "%RETRY%g") == 1
+        assert total(parts, "GROUP_GET_NUMS", f"{SCHEDULE_TOPIC}@SCHEDULE_CONSUMER") == 1
+        assert total(parts, "SNDBCK2DLQ_TIMES", "T@g") is None
+
+    run_with_parts(test, is_delivering=True)
+
+
+@pytest.mark.parametrize("bound", SIZE_BOUNDS)
+def test_sizes_are_counted_by_bits_because_bounds_are_powers_of_two(bound: int) -> None:
+    assert bound & (bound - 1) == 0
+
+
+def test_a_master_without_slaves_tells_how_far_its_log_is() -> None:
+    async def test(rig: SendRig) -> None:
+        await rig.send(b"x")
+        peer = FakePeer()
+        asked = peer.request(RequestCode.GET_BROKER_HA_STATUS)
+        answer = peer.ask(handlers(rig.parts).on_get_broker_ha_status, asked)
+        assert answer is not None
+        info = decode_record(HARuntimeInfo, answer.body)
+        assert info == HARuntimeInfo(True, rig.parts.store.written_position)
+        assert info.master_commit_log_max_offset > 0
+
+    run_sends(test)

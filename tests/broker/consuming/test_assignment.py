@@ -1,0 +1,306 @@
+"""The broker shares queues out to members that ask it, and remembers who pulls and who pops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.broker.client_handlers import ConsumerIdsNotifier
+from kourou.broker.clients import Clients
+from kourou.broker.consuming.assignment import STRATEGIES, assign
+from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
+from kourou.broker.consuming.assignment_modes import FILE_NAME, RequestModes
+from kourou.broker.consuming.assignment_routes import AssignmentRoutes
+from kourou.errors import SystemBusyError
+from kourou.model.group import MessageModel
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies_locks import (
+    MessageRequestMode,
+    QueryAssignment,
+    SetMessageRequestMode,
+    decode_assignments,
+    decode_message_request_modes,
+    encode_message_request_mode,
+    encode_query_assignment,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.steady_time import steady_ms
+from kourou.store.state.config_file import ConfigFile
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.disk import SimDisk
+from kourou.testing.peers import FakePeer
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+MEMBER = "127.0.0.1@i-golden_push_pop"
+GROUP = "golden_push_pop"
+
+
+def handlers(parts: BrokerParts) -> AssignmentHandlers:
+    return AssignmentHandlers(
+        parts.live,
+        broker_name="broker-a",
+        topics=parts.topics,
+        groups=parts.groups,
+        clients=parts.clients,
+        modes=parts.tables.modes,
+        routes=AssignmentRoutes((), "broker-a", parts.topics, None, steady_ms),  # type: ignore[arg-type]
+        later=parts.later,
+    )
+
+
+async def ask(parts: BrokerParts, recorded: RemotingCommand) -> RemotingCommand:
+    served = handlers(parts)
+    handler = {
+        RequestCode.QUERY_ASSIGNMENT: served.on_query_assignment,
+        RequestCode.SET_MESSAGE_REQUEST_MODE: served.on_set_message_request_mode,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: served.on_get_all_message_request_mode,
+    }[RequestCode(recorded.code)]
+    peer = FakePeer()
+    answer = peer.ask(handler, peer.request_of(recorded))
+    await parts.later.close()
+    return answer if answer is not None else peer.sent[0]
+
+
+async def set_mode(parts: BrokerParts, mode: SetMessageRequestMode) -> RemotingCommand:
+    return await parts.ask(
+        handlers(parts).on_set_message_request_mode, body=encode_message_request_mode(mode)
+    )
+
+
+async def assigned(parts: BrokerParts, asked: QueryAssignment) -> list[tuple[int, str]] | None:
+    """Return queue ids and modes; None where the broker has nothing to go by."""
+    answer = await parts.ask(
+        handlers(parts).on_query_assignment, body=encode_query_assignment(asked)
+    )
+    found = decode_assignments(answer.body).message_queue_assignments
+    return (
+        None if found is None else [(one.message_queue.queue_id, one.mode.value) for one in found]
+    )
+
+
+def asking(topic: str = "T", client_id: str = "a", strategy: str = "AVG") -> QueryAssignment:
+    return QueryAssignment(topic, "g", client_id, strategy)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "400_QUERY_ASSIGNMENT_pop-query-assignment-broadcast",
+        "400_QUERY_ASSIGNMENT_pop-query-assignment-unknown-topic",
+        "400_QUERY_ASSIGNMENT_push-pop",
+        "400_QUERY_ASSIGNMENT_push-pop_2",
+        "401_SET_MESSAGE_REQUEST_MODE_admin-setConsumeMode",
+        "401_SET_MESSAGE_REQUEST_MODE_pop-set-request-mode-pull",
+        "401_SET_MESSAGE_REQUEST_MODE_pop-set-request-mode-retry-topic_rc16",
+        "401_SET_MESSAGE_REQUEST_MODE_pop-set-request-mode-unknown-topic_rc17",
+        "402_GET_ALL_MESSAGE_REQUEST_MODE_raw-all-message-request-mode",
+    ],
+)
+def test_requests_are_answered_as_java_does(golden: Golden, name: str) -> None:
+    recorded, expected = golden(name)
+    assert expected is not None
+
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("GoldenPop", 2, 2))
+        parts.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
+        parts.connect(MEMBER, GROUP)
+        for mode in (
+            SetMessageRequestMode("GoldenPop", GROUP, MessageRequestMode.POP, 8),
+            SetMessageRequestMode("GoldenPop", "golden_mode", MessageRequestMode.PULL, 0),
+        ):
+            parts.tables.modes.put(mode)
+        answer = await ask(parts, recorded)
+
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert json.loads(answer.body or b"0") == json.loads(expected.body or b"0")
+
+    run_with_parts(test)
+
+
+def test_a_group_that_nobody_is_in_gets_no_answer_to_go_by(golden: Golden) -> None:
+    recorded, expected = golden("400_QUERY_ASSIGNMENT_pop-query-assignment-pop")
+    assert expected is not None
+
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("GoldenPop", 2, 2))
+        assert (await ask(parts, recorded)).body == expected.body == b"{}"
+
+    run_with_parts(test)
+
+
+def test_members_share_the_queues_by_the_strategy_that_they_name() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.connect("b")
+        parts.connect("a")
+        pull = MessageRequestMode.PULL.value
+        assert await assigned(parts, asking()) == [(0, pull), (1, pull)]
+        assert await assigned(parts, asking(client_id="b")) == [(2, pull), (3, pull)]
+        circle = asking(strategy="AVG_BY_CIRCLE")
+        assert await assigned(parts, circle) == [(0, pull), (2, pull)]
+        assert await assigned(parts, asking(client_id="stranger")) == []
+        assert await assigned(parts, asking(strategy="CONSISTENT_HASH")) is None
+        assert await assigned(parts, asking(topic="absent")) is None
+        everybody = replace(asking(), message_model=MessageModel.BROADCASTING)
+        assert len(await assigned(parts, everybody) or ()) == 4
+
+    run_with_parts(test)
+
+
+def test_members_that_pop_have_the_shares_of_those_behind_them_too() -> None:
+    all_queues = [MessageQueue("T", "a", number) for number in range(4)]
+    mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 1)
+    shares = {
+        member: [
+            queue.queue_id for queue in assign(all_queues, "abc", member, STRATEGIES["AVG"], mode)
+        ]
+        for member in "abc"
+    }
+    assert shares == {"a": [0, 1, 2], "b": [2, 3], "c": [0, 1, 3]}
+
+
+def test_a_topic_without_queues_to_read_is_nothing_to_go_by() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4, perm=2))
+        parts.connect("a")
+        assert await assigned(parts, asking()) is None
+
+    run_with_parts(test)
+
+
+def test_a_broker_that_shares_nothing_out_gives_all_queues_to_everybody() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.live.update({"serverLoadBalancerEnable": "false"}, 0)
+        found = await assigned(parts, asking(strategy="unknown"))
+        assert [queue_id for queue_id, _ in found or ()] == [0, 1, 2, 3]
+
+    run_with_parts(test)
+
+
+def test_the_broker_has_a_mode_for_groups_that_have_none() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.topics.put(TopicConfig("%RETRY%g", 1, 1))
+        parts.connect("a")
+        parts.live.update({"defaultMessageRequestMode": "POP"}, 0)
+        assert await assigned(parts, asking()) == [(-1, "POP")]
+        assert await assigned(parts, asking(topic="%RETRY%g")) == [(0, "PULL")]
+        await set_mode(parts, SetMessageRequestMode("T", "g"))
+        assert [mode for _, mode in await assigned(parts, asking()) or ()] == ["PULL"] * 4
+
+    run_with_parts(test)
+
+
+def test_a_mode_outlives_the_broker_once_it_is_acknowledged() -> None:
+    mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3)
+
+    async def first(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        assert (await set_mode(parts, mode)).code == 0
+        # Of what was acknowledged the file has all, whoever reads it.
+        text = ConfigFile(parts.disk, FILE_NAME).load()
+        assert text is not None
+        assert decode_message_request_modes(text).message_request_mode_map == {"T": {"g": mode}}
+
+    async def again(parts: BrokerParts) -> None:
+        assert parts.tables.modes.get("T", "g") == mode
+        assert parts.tables.modes.get("T", "other") is None
+
+    run_with_parts(again, disk=run_with_parts(first))
+
+
+def test_only_modes_of_topics_that_exist_and_are_no_retries_are_set() -> None:
+    async def test(parts: BrokerParts) -> None:
+        peer = FakePeer()
+        for topic, code in (("%RETRY%g", 16), ("absent", 17)):
+            body = encode_message_request_mode(SetMessageRequestMode(topic, "g"))
+            answer = peer.ask(
+                handlers(parts).on_set_message_request_mode, peer.request(401, None, body)
+            )
+            assert answer is not None
+            assert answer.code == code
+        assert parts.tables.modes.body() == b'{"messageRequestModeMap":{}}'
+
+    run_with_parts(test)
+
+
+def test_there_is_an_end_to_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kourou.broker.consuming.assignment_modes.MODES_MAX", 2)
+
+    async def test(parts: BrokerParts) -> None:
+        modes = RequestModes(ConfigFile(SimDisk(), FILE_NAME), parts.runtime.offload)
+        for group in ("a", "b", "b"):
+            modes.put(SetMessageRequestMode("T", group))
+        with pytest.raises(SystemBusyError, match="2 modes are set"):
+            modes.put(SetMessageRequestMode("T", "c"))
+        modes.put(SetMessageRequestMode("T", "a", MessageRequestMode.POP))
+
+    run_with_parts(test)
+
+
+queues = st.lists(
+    st.builds(MessageQueue, st.just("T"), st.sampled_from("ab"), st.integers(0, 9)),
+    unique=True,
+    min_size=1,
+).map(sorted)
+ids = st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1).map(sorted)
+
+
+@given(queues, ids, st.sampled_from(sorted(STRATEGIES)), st.integers(-1, 12))
+def test_every_queue_is_read_by_somebody_in_every_mode(
+    all_queues: list[MessageQueue], members: list[str], strategy: str, share: int
+) -> None:
+    for kind in MessageRequestMode:
+        mode = SetMessageRequestMode("T", "g", kind, share)
+        shares = [assign(all_queues, members, one, STRATEGIES[strategy], mode) for one in members]
+        read = {queue for one in shares for queue in one}
+        brokers = {queue.broker_name for queue in read if queue.queue_id == -1}
+        is_one_each = len(members) > len(all_queues)
+        assert all(queue in read or queue.broker_name in brokers for queue in all_queues)
+        if kind is MessageRequestMode.PULL:
+            assert sum(map(len, shares)) == len(all_queues)
+        elif 0 < share < len(members) - 1:
+            assert all(len(one) == 1 for one in shares) or not is_one_each
+
+
+def test_members_are_told_together_where_they_are_not_told_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.live.update({"realTimeNotifyConsumerChange": "false"}, 0)
+        notifier = ConsumerIdsNotifier(parts.groups, parts.live)
+        parts.clients = Clients(notifier)
+        first, second = parts.connect("a"), parts.connect("bb")
+        assert not first.sent
+        notifier.flush()
+        assert [command.code for command in first.sent + second.sent] == [40, 40]
+        notifier.flush()
+        assert len(first.sent) == 1, "nothing changed meanwhile"
+
+        parts.connect("ccc")
+        parts.live.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
+        notifier.flush()
+        assert len(first.sent) == 1
+
+    run_with_parts(test)
+
+
+def test_a_body_that_is_none_is_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for body in (b"", b"{}", b'{"topic":"T"}', b'{"topic":1,"consumerGroup":"g"}'):
+            for code, handler in (
+                (400, handlers(parts).on_query_assignment),
+                (401, handlers(parts).on_set_message_request_mode),
+            ):
+                peer = FakePeer()
+                answer = peer.ask(handler, peer.request(code, None, body))
+                assert answer is not None
+                assert answer.code != 0
+
+    run_with_parts(test)

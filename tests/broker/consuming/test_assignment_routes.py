@@ -1,0 +1,121 @@
+"""Queues of all brokers are looked up at a name server, remembered, and kept while none answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kourou.broker.consuming.assignment_routes import FRESH_MS, AssignmentRoutes
+from kourou.model.topic import TopicConfig
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import parse_address
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.steady_time import steady_ms
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+
+@asynccontextmanager
+async def routes_of(cluster: Cluster) -> AsyncIterator[AssignmentRoutes]:
+    pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
+    namesrv = tuple(cluster.namesrv_addr.split(";"))
+    topics: object = None
+    try:
+        yield AssignmentRoutes(namesrv, "broker-x", topics, pool, steady_ms)  # type: ignore[arg-type]
+    finally:
+        await pool.close()
+
+
+def test_those_who_ask_together_share_a_look_up_of_all_brokers_queues() -> None:
+    async def main() -> None:
+        async with recording(brokers=2, queues=2) as w, routes_of(w.cluster) as routes:
+            assert routes.known(TOPIC) is None
+            first, second = await asyncio.gather(routes.look_up(TOPIC), routes.look_up(TOPIC))
+            assert first is second
+            assert [(one.broker_name, one.queue_id) for one in first or ()] == [
+                ("broker-0", 0),
+                ("broker-0", 1),
+                ("broker-1", 0),
+                ("broker-1", 1),
+            ]
+            assert routes.known(TOPIC) == first
+            await asyncio.sleep(FRESH_MS / 1000 + 1)
+            assert routes.known(TOPIC) is None
+
+    run_virtual(main())
+
+
+def test_what_was_known_counts_while_no_name_server_answers() -> None:
+    async def main() -> None:
+        async with recording() as w, routes_of(w.cluster) as routes:
+            before = await routes.look_up(TOPIC)
+            where = parse_address(w.cluster.namesrv_addr)
+            w.cluster.network.cut(where)
+            await asyncio.sleep(FRESH_MS / 1000 + 1)
+            assert await routes.look_up(TOPIC) == before
+            assert await routes.look_up("unheard") is None
+            w.cluster.network.heal(where)
+
+    run_virtual(main())
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for_long() -> None:
+    async def main() -> None:
+        async with recording() as w, routes_of(w.cluster) as routes:
+            where = parse_address(w.cluster.namesrv_addr)
+            w.cluster.network.stall(where)
+            async with asyncio.timeout(4):
+                assert await routes.look_up(TOPIC) is None
+            w.cluster.network.heal(where)
+
+    run_virtual(main())
+
+
+def test_a_topic_that_no_name_server_knows_any_more_is_forgotten() -> None:
+    async def main() -> None:
+        async with recording() as w, routes_of(w.cluster) as routes, w.cluster.admin() as admin:
+            assert await routes.look_up(TOPIC)
+            await admin.delete_topic(TOPIC)
+            await asyncio.sleep(60)
+            assert await routes.look_up(TOPIC) is None
+            assert await routes.look_up(TOPIC) is None
+
+    run_virtual(main())
+
+
+def test_the_topic_unused_for_the_longest_time_is_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kourou.broker.consuming.assignment_routes.TOPICS_MAX", 2)
+
+    async def main() -> None:
+        async with recording() as w, routes_of(w.cluster) as routes, w.cluster.admin() as admin:
+            for topic in ("A", "B", "C"):
+                await admin.create_topic(topic, queues=1)
+            for topic in ("A", "B"):
+                await routes.look_up(topic)
+            assert routes.known("A")
+            await routes.look_up("C")
+            assert routes.known("A")
+            assert routes.known("B") is None
+
+    run_virtual(main())
+
+
+def test_without_name_servers_a_broker_knows_its_own_queues() -> None:
+    async def test(parts: BrokerParts) -> None:
+        pool: object = None
+        routes = AssignmentRoutes((), "broker-a", parts.topics, pool, steady_ms)  # type: ignore[arg-type]
+        parts.topics.put(TopicConfig("T", 3, 2))
+        parts.topics.put(TopicConfig("W", 3, 2, perm=2))
+        assert [one.queue_id for one in routes.known("T") or ()] == [0, 1, 2]
+        assert routes.known("W") == []
+        assert routes.known("absent") is None
+        assert await routes.look_up("absent") is None
+
+    run_with_parts(test)

@@ -1,0 +1,202 @@
+"""Committed offsets are kept as they were committed, in Java's file, never ahead of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kourou.broker.consuming.consumer_offsets import (
+    FILE_NAME,
+    ConsumerOffsets,
+    parse_consumer_offsets,
+)
+from kourou.errors import CorruptRecordError, MalformedBodyError
+from kourou.store.state.config_file import ConfigFile
+from kourou.store.state.config_seal import unseal
+from kourou.testing.clock import ManualClock
+from kourou.testing.disk import SimDisk
+from kourou.testing.runtime import call_directly
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden" / "config" / "consumerOffset.json"
+
+
+class Log:
+    """How far a log is written and synced."""
+
+    def __init__(self, written: int = 0, synced: int = 0) -> None:
+        self.written_position = written
+        self.synced_position = synced
+
+
+def offsets_on(disk: SimDisk, log: Log | None = None) -> ConsumerOffsets:
+    file = ConfigFile(disk, FILE_NAME, parse_consumer_offsets)
+    return ConsumerOffsets(file, call_directly, ManualClock(), log)
+
+
+def disk_with(text: bytes) -> SimDisk:
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [text])
+    return disk
+
+
+def saved_text(disk: SimDisk) -> bytes:
+    return unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
+
+
+def test_what_was_committed_last_counts_whether_it_goes_on_or_back() -> None:
+    offsets = offsets_on(SimDisk())
+    assert offsets.query("g", "T", 0) is None
+
+    offsets.commit("g", "T", 0, 7)
+    offsets.commit("g", "T", 0, 3)
+
+    assert offsets.query("g", "T", 0) == 3
+    assert offsets.query("g", "T", 1) is None
+    assert offsets.query("h", "T", 0) is None
+
+
+def test_members_that_set_each_other_back_all_day_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    offsets = offsets_on(SimDisk())
+    with caplog.at_level("INFO", logger="kourou.broker.consuming.consumer_offsets"):
+        for _ in range(1_000):
+            offsets.commit("g", "T", 0, 7)
+            offsets.commit("g", "T", 0, 3)
+    assert 1 <= len(caplog.records) <= 20
+
+
+def test_the_file_is_in_javas_text() -> None:
+    async def main() -> None:
+        offsets.commit("g", "T", 1, 20)
+        offsets.commit("g", "T", 0, 10)
+        offsets.commit("g", "%RETRY%g", 0, 1)
+        offsets.note_pulled("g", "T", 0, 12)
+        assert await offsets.persist()
+
+    disk = SimDisk()
+    offsets = offsets_on(disk)
+    asyncio.run(main())
+
+    assert saved_text(disk) == (
+        b'{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,'
+        b'\n\t\t"timestamp":1700000000000\n\t},'
+        b'\n\t"groupTopicMap":{\n\t\t"g":[\n\t\t\t"%RETRY%g",\n\t\t\t"T"\n\t\t]\n\t},'
+        b'\n\t"offsetTable":{\n\t\t"%RETRY%g@g":{\n\t\t\t0:1\n\t\t},'
+        b'\n\t\t"T@g":{\n\t\t\t0:10,\n\t\t\t1:20\n\t\t}\n\t},'
+        b'\n\t"pullOffsetTable":{\n\t\t"T@g":{\n\t\t\t0:12\n\t\t}\n\t}\n}'
+    )
+
+
+def test_javas_file_is_read() -> None:
+    offsets = offsets_on(disk_with(GOLDEN.read_bytes()))
+
+    assert [offsets.query("store_group", "StoreNormal", queue_id) for queue_id in range(5)] == [
+        10, 11, 12, 13, None,
+    ]  # fmt: skip
+    assert offsets.pulled("store_group", "StoreRetry", 0) == 6
+    assert offsets.topics_of("store_group") == ["StoreNormal", "StoreRetry"]
+
+
+def test_a_file_with_quoted_queue_ids_is_read_too() -> None:
+    offsets = offsets_on(disk_with(b'{"offsetTable":{"T@g":{"0":5},"nonsense":{"0":1}}}'))
+
+    assert offsets.query("g", "T", 0) == 5
+    assert offsets.topics_of("g") == ["T"]
+
+
+@pytest.mark.parametrize("text", [b"[]", b'{"offsetTable":[]}', b'{"offsetTable":{"T@g":{"a":1}}}'])
+def test_a_file_of_another_shape_is_refused(text: bytes) -> None:
+    with pytest.raises(MalformedBodyError):
+        parse_consumer_offsets(text)
+    with pytest.raises(CorruptRecordError):
+        offsets_on(disk_with(text))
+
+
+def test_a_removed_group_or_topic_leaves_nothing() -> None:
+    offsets = offsets_on(SimDisk())
+    for group in ("g", "h"):
+        for topic in ("T", "U"):
+            offsets.commit(group, topic, 0, 1)
+            offsets.note_pulled(group, topic, 0, 1)
+
+    offsets.remove_group("g")
+    offsets.remove_topic("U")
+
+    assert offsets.topics_of("g") == []
+    assert offsets.topics_of("h") == ["T"]
+    assert offsets.pulled("h", "U", 0) is None
+
+
+def test_offsets_beyond_what_a_crash_left_are_set_back_to_the_end() -> None:
+    offsets = offsets_on(SimDisk())
+    offsets.commit("g", "T", 0, 9)
+    offsets.commit("g", "T", 1, 4)
+    offsets.commit("g", "Gone", 0, 2)
+    offsets.note_pulled("g", "T", 0, 10)
+    ends = {("T", 0): 7, ("T", 1): 7}
+
+    count = offsets.clamp(lambda topic, queue_id: ends.get((topic, queue_id), 0))
+
+    assert count == 3
+    assert offsets.query("g", "T", 0) == 7
+    assert offsets.query("g", "T", 1) == 4
+    assert offsets.query("g", "Gone", 0) == 0
+    assert offsets.pulled("g", "T", 0) == 7
+
+
+def test_the_file_waits_until_the_log_is_synced_as_far_as_was_consumed() -> None:
+    async def main() -> None:
+        offsets.commit("g", "T", 0, 1)
+        assert not await offsets.persist()
+        assert not disk.exists(FILE_NAME)
+
+        offsets.commit("g", "T", 0, 2)  # under load the log's end is never synced ...
+        log.written_position, log.synced_position = 200, 150
+        assert not await offsets.persist()
+        assert b"0:1" in saved_text(disk)  # ... so that what was taken before is written
+
+        log.synced_position = 200
+        assert await offsets.persist()
+        assert b"0:2" in saved_text(disk)
+
+    disk, log = SimDisk(), Log(written=100, synced=99)
+    offsets = offsets_on(disk, log)
+    asyncio.run(main())
+
+
+def test_a_save_that_failed_is_made_up_for() -> None:
+    async def main() -> None:
+        offsets.commit("g", "T", 0, 1)
+        disk.fail_after(0, OSError(28, "No space left on device"))
+        with pytest.raises(OSError, match="No space"):
+            await offsets.persist()
+        offsets.commit("g", "T", 0, 2)
+        assert await offsets.persist()
+
+    disk = SimDisk()
+    offsets = offsets_on(disk)
+    asyncio.run(main())
+
+    assert offsets_on(disk).query("g", "T", 0) == 2
+
+
+def test_nothing_is_written_when_nothing_changed() -> None:
+    async def main() -> None:
+        offsets.commit("g", "T", 0, 1)
+        await offsets.persist()
+        before = saved_text(disk)
+        offsets.commit("g", "T", 0, 1)
+        offsets.note_pulled("g", "T", 0, 1)
+        await offsets.persist()
+        after_pull = saved_text(disk)
+        offsets.note_pulled("g", "T", 0, 1)
+        assert await offsets.persist()
+        assert saved_text(disk) == after_pull != before
+
+    disk = SimDisk()
+    offsets = offsets_on(disk)
+    asyncio.run(main())

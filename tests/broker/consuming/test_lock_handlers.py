@@ -1,0 +1,115 @@
+"""Ordered consumers lock queues by request, and are answered as by the Java broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kourou.broker.clients import NAME_LENGTH_MAX
+from kourou.broker.consuming.lock_handlers import LockHandlers
+from kourou.broker.consuming.queue_locks import EXPIRY_MS, QueueLocks
+from kourou.errors import InvalidParameterError
+from kourou.model.group import SubscriptionGroup
+from kourou.model.queue import MessageQueue
+from kourou.protocol.bodies import LockBatch, decode_locked_queues, encode_lock_batch
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import format_address
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.steady_time import steady_ms
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+from kourou.testing.send_rig import SendRig, message, run_sends
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+QUEUE = MessageQueue("T", "broker-0", 0)
+
+
+def ask(handlers: LockHandlers, command: RemotingCommand) -> RemotingCommand:
+    """Serve a request 41 or 42 and return the answer."""
+    is_lock = command.code == RequestCode.LOCK_BATCH_MQ
+    handler = handlers.on_lock_batch_mq if is_lock else handlers.on_unlock_batch_mq
+    return handler(FakePeer().request_of(command))
+
+
+def granted(answer: RemotingCommand | None) -> set[MessageQueue]:
+    assert answer is not None
+    assert answer.code == 0
+    return set(decode_locked_queues(answer.body).queues)
+
+
+def test_locks_are_answered_as_by_java(golden: Golden) -> None:
+    async def main() -> None:
+        locks = QueueLocks()
+        handlers = LockHandlers(locks)
+        for name in (
+            "41_LOCK_BATCH_MQ_raw-lock-mq",
+            "41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other",
+            "41_LOCK_BATCH_MQ_push-orderly",
+            "41_LOCK_BATCH_MQ_push-orderly_2",
+            "41_LOCK_BATCH_MQ_push-orderly_3",
+        ):
+            asked, expected = golden(name)
+            assert granted(ask(handlers, asked)) == granted(expected), name
+        assert len(locks) == 5
+        for name in ("42_UNLOCK_BATCH_MQ_raw-unlock-mq", "42_UNLOCK_BATCH_MQ_push-orderly"):
+            asked, expected = golden(name)
+            answer = ask(handlers, asked)
+            assert expected is not None
+            assert (answer.code, answer.body) == (expected.code, expected.body), name
+        assert len(locks) == 1
+        asked, _ = golden("41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other")
+        assert len(granted(ask(handlers, asked))) == 1  # what was unlocked is free
+
+    run_virtual(main())
+
+
+def test_a_name_that_no_client_has_is_refused() -> None:
+    async def main() -> None:
+        handlers = LockHandlers(QueueLocks())
+        body = encode_lock_batch(LockBatch("g", "c" * (NAME_LENGTH_MAX + 1), (QUEUE,)))
+        with pytest.raises(InvalidParameterError, match="1025 characters"):
+            handlers.on_lock_batch_mq(FakePeer().request(RequestCode.LOCK_BATCH_MQ, body=body))
+
+    run_virtual(main())
+
+
+def test_a_broker_forgets_locks_that_nobody_asked_for_again() -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
+            address = format_address(cluster.broker_address())
+
+            async def lock(client: str) -> bool:
+                body = encode_lock_batch(LockBatch("g", client, (QUEUE,)))
+                command = request(RequestCode.LOCK_BATCH_MQ, body=body)
+                return QUEUE in granted(await pool.request(address, command, 3))
+
+            assert await lock("c1")
+            assert not await lock("c2")
+            await asyncio.sleep(EXPIRY_MS / 1000 - 1)
+            assert not await lock("c2")
+            await asyncio.sleep(20)
+            assert await lock("c2")
+            assert not await lock("c1")
+            await pool.close()
+
+    run_virtual(main())
+
+
+def test_what_an_ordered_group_sends_to_its_retry_topic_is_a_dead_letter_at_once() -> None:
+    async def test(rig: SendRig) -> None:
+        rig.parts.groups.put(SubscriptionGroup("g"))
+        retry = message(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16)
+        rig.locks.lock("g", "c1", [QUEUE], steady_ms())
+        assert (await rig.ask(retry)).code == 0
+        assert len(rig.stored("%DLQ%g")) == 1
+        await asyncio.sleep(EXPIRY_MS / 1000 + 1)
+        assert (await rig.ask(retry)).code == 0
+        assert len(rig.stored("%RETRY%g")) == 1
+
+    run_sends(test)

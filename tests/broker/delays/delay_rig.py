@@ -1,0 +1,47 @@
+"""A broker that delivers delayed messages, and what consumers find of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kourou.broker.delays.delay import (
+    FILE_NAME,
+    parse_delay_offsets,
+)
+from kourou.model.message import MessageExt
+from kourou.protocol.message_decoding import decode_message
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.disk import SimDisk
+
+
+def run(
+    test: Callable[[BrokerParts], Coroutine[Any, Any, None]],
+    disk: SimDisk | None = None,
+    *,
+    later_ms: int = 0,
+    **options: object,
+) -> SimDisk:
+    """Run `test` with a broker that delivers, as `run_with_parts` does."""
+    config = small_config(**options)
+    return run_with_parts(test, disk, config=config, later_ms=later_ms, is_delivering=True)
+
+
+def messages(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
+    """Return what consumers find in the queue."""
+    found = []
+    for queue_offset in range(parts.store.max_offset(topic, queue_id)):
+        entry = parts.store.entry(topic, queue_id, queue_offset)
+        assert entry is not None
+        record = parts.store.read_record(entry.physical_offset)
+        assert record is not None
+        found.append(decode_message(record))
+    return found
+
+
+def bodies(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    return [message.body for message in messages(parts, topic, queue_id)]
+
+
+def saved_offsets(disk: SimDisk) -> dict[int, int]:
+    return parse_delay_offsets(disk.read(FILE_NAME, 0, disk.size(FILE_NAME)))[1]

@@ -1,0 +1,194 @@
+"""Delayed messages come when they are due, once each, and never get lost by a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from pathlib import Path
+
+import pytest
+
+from kourou.broker.delays.delay import (
+    BATCH_MESSAGES_MAX,
+    FILE_NAME,
+    LOOK_AGAIN_MS,
+    parse_delay_offsets,
+)
+from kourou.errors import MalformedBodyError
+from kourou.model.delay import DELAY_LEVELS_MS
+from kourou.model.sysflag import COMPRESSED
+from kourou.protocol.bodies import DataVersion
+from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.disk import SimDisk
+from tests.broker.delays.delay_rig import bodies, messages, run, saved_offsets
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden" / "config" / "delayOffset.json"
+
+
+@pytest.mark.parametrize("level", range(1, 19))
+def test_a_message_comes_when_its_level_says(level: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        sent_at_ms = parts.clock.now_ms()
+        await parts.store_messages([parts.draft(b"late", delay_level=level, queue_id=3)])
+        assert bodies(parts, queue_id=3) == []
+
+        await asyncio.sleep(DELAY_LEVELS_MS[level - 1] / 1000 + 0.1)
+
+        (message,) = messages(parts, queue_id=3)
+        assert 0 <= message.store_at_ms - sent_at_ms - DELAY_LEVELS_MS[level - 1] < 50
+        assert message.delay_level == level  # as Java leaves it
+        assert message.properties["REAL_TOPIC"] == "T"
+
+    run(test)
+
+
+def test_a_message_is_delivered_as_it_was_sent() -> None:
+    async def test(parts: BrokerParts) -> None:
+        properties = {"KEYS": "k", "UNIQ_KEY": "u", "mine": "1"}
+        draft = parts.draft(zlib.compress(b"long"), properties=properties, delay_level=1)
+        draft.sys_flag, draft.flag, draft.reconsume_times = COMPRESSED, 7, 3
+        await parts.store_messages([draft])
+        await asyncio.sleep(1.1)
+        (message,) = messages(parts)
+        assert (message.body, message.flag, message.reconsume_times) == (b"long", 7, 3)
+        assert message.born_host == draft.born_host
+        assert message.born_at_ms == draft.born_at_ms < message.store_at_ms
+        assert properties.items() <= message.properties.items()
+
+    run(test)
+
+
+def test_levels_do_not_wait_for_one_another() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for level in (3, 1, 2):
+            await parts.store_messages([parts.draft(b"%d" % level, delay_level=level)])
+        await asyncio.sleep(10.1)
+        assert bodies(parts) == [b"1", b"2", b"3"]
+
+    run(test)
+
+
+def test_many_messages_come_once_each_and_in_their_order() -> None:
+    count = 3 * BATCH_MESSAGES_MAX + 7
+
+    async def test(parts: BrokerParts) -> None:
+        for first in range(0, count, 20):
+            drafts = [
+                parts.draft(b"%d" % number, delay_level=1)
+                for number in range(first, min(first + 20, count))
+            ]
+            await parts.store_messages(drafts)
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2)
+        assert bodies(parts) == [b"%d" % number for number in range(count)]
+
+    run(test)
+
+
+def test_an_idle_broker_looks_only_now_and_then() -> None:
+    async def test(parts: BrokerParts) -> None:
+        looks = 0
+        look = parts.delay._run
+
+        def counted() -> None:
+            nonlocal looks
+            looks += 1
+            look()
+
+        parts.delay._run = counted  # type: ignore[method-assign]
+        await asyncio.sleep(10 * LOOK_AGAIN_MS / 1000)
+        assert looks <= 11
+
+    run(test)
+
+
+def test_a_clock_that_was_set_back_neither_skips_nor_prolongs_the_wait() -> None:
+    hour_ms = 3_600_000
+
+    async def test(parts: BrokerParts) -> None:
+        async def store(body: bytes, ahead_ms: int) -> None:
+            draft = parts.draft(body, delay_level=2)
+            await parts.commit.put_and_wait([draft], parts.clock.now_ms() + ahead_ms)
+
+        await store(b"first", hour_ms)
+        await asyncio.sleep(3)
+        await store(b"with it", hour_ms)
+        await asyncio.sleep(1.9)
+        assert bodies(parts) == []
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"first", b"with it"]
+
+        await store(b"later", 0)  # its store time is the log's, which never goes back
+        await asyncio.sleep(4.9)
+        assert bodies(parts) == [b"first", b"with it"]
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"first", b"with it", b"later"]
+
+        await asyncio.sleep(hour_ms / 1000)  # the clock has caught up
+        await store(b"as always", 0)
+        await asyncio.sleep(4.9)
+        assert len(bodies(parts)) == 3
+        await asyncio.sleep(0.2)
+        assert bodies(parts)[3:] == [b"as always"]
+
+    run(test)
+
+
+def test_many_messages_that_are_ahead_do_not_wait_in_turn() -> None:
+    count = 3 * BATCH_MESSAGES_MAX
+
+    async def test(parts: BrokerParts) -> None:
+        drafts = [parts.draft(b"%d" % number, delay_level=2) for number in range(count)]
+        await parts.commit.put_and_wait(drafts, parts.clock.now_ms() + 3_600_000)
+        await asyncio.sleep(5.2)
+        assert bodies(parts) == [b"%d" % number for number in range(count)]
+
+    run(test)
+
+
+def test_what_became_due_while_the_broker_was_down_comes_at_its_start() -> None:
+    async def before(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=3)])
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(0.1)
+        assert bodies(parts) == [b"late"]
+
+    run(after, run(before), later_ms=10_000)
+
+
+def test_progress_is_kept_over_a_stop() -> None:
+    async def before(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
+        await asyncio.sleep(1.1)
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert bodies(parts) == [b"0", b"1", b"2"]
+
+    disk = run(before)
+    assert saved_offsets(disk) == {1: 3}
+    run(after, disk, later_ms=60_000)
+
+
+def test_the_file_is_javas() -> None:
+    version, offsets = parse_delay_offsets(GOLDEN.read_bytes())
+
+    assert version == DataVersion(3, 0, 1795227425541)
+    assert offsets == {1: 4, 2: 2, 3: 3, 9: 0, 18: 0}
+    with pytest.raises(MalformedBodyError):
+        parse_delay_offsets(b'{"offsetTable":{"one":1}}')
+
+
+def test_a_level_that_is_configured_no_more_keeps_its_progress() -> None:
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [GOLDEN.read_bytes()])
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(1.1)
+
+    run(test, disk, message_delay_level="1s")
+
+    assert saved_offsets(disk) == {1: 1, 2: 2, 3: 3, 9: 0, 18: 0}

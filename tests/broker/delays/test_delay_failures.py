@@ -1,0 +1,256 @@
+"""Delayed messages outlive crashes, damage and a store that refuses, and come once each."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.broker.config import FlushDiskType
+from kourou.broker.delays.delay import (
+    FAILED_RETRY_MS,
+    FILE_NAME,
+)
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from tests.broker.delays.delay_rig import bodies, run, saved_offsets
+
+
+@pytest.mark.parametrize("mode", list(FlushDiskType))
+@pytest.mark.parametrize("seed", range(6))
+def test_a_crash_after_delivery_may_deliver_twice_but_loses_nothing(
+    seed: int, mode: FlushDiskType
+) -> None:
+    async def crash(disk: SimDisk) -> None:
+        parts = BrokerParts(disk, seed=seed, config=small_config(flush_disk_type=mode))
+        parts.delay.start()
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(5)])
+        # With ASYNC_FLUSH, what was acknowledged is on the disk after this; then the crash comes
+        # around the deliveries.
+        await asyncio.sleep(0.9)
+        assert parts.store.synced_position == parts.store.written_position
+        await asyncio.sleep(0.1 + seed / 500)
+        await parts.delay.persist()
+        parts.abandon()
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(2)
+        assert set(bodies(parts)) == {b"0", b"1", b"2", b"3", b"4"}
+        assert len(bodies(parts)) <= 10
+
+    disk = SimDisk(seed)
+    run_virtual(crash(disk))
+    disk.crash()
+    run(after, disk, later_ms=2_000, flush_disk_type=mode)
+
+
+def test_the_file_never_says_more_than_the_log_holds() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(0.9)
+        parts.flusher.stall()
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"late"]  # written, and with ASYNC_FLUSH visible, but not synced
+
+        assert not await parts.delay.persist()
+        assert not parts.disk.exists(FILE_NAME)
+        parts.flusher.release()
+        await asyncio.sleep(1)
+        assert await parts.delay.persist()
+        assert saved_offsets(parts.disk) == {1: 1}
+
+    run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+
+
+def test_progress_beyond_what_a_crash_left_is_set_back() -> None:
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.write(FILE_NAME, 0, [b'{"offsetTable":{1:9,2:4}}'])
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(1.1)
+        assert bodies(parts) == [b"late"]
+
+    assert saved_offsets(run(test, disk)) == {1: 1, 2: 0}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"REAL_TOPIC": ""},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
+        {"REAL_TOPIC": "T", "REAL_QID": "x"},
+        {"REAL_TOPIC": "x" * 128, "REAL_QID": "0"},
+    ],
+)
+def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
+    properties: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        lost = parts.draft(b"lost", topic=SCHEDULE_TOPIC, properties=properties | {"DELAY": "0"})
+        await parts.store_messages([lost])
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(1.1)
+        assert bodies(parts) == [b"late"]
+
+    run(test)
+
+    assert [one.levelname for one in caplog.records if "passed_over" in one.message] == ["ERROR"]
+
+
+def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=18)])
+        await asyncio.sleep(7_200.1)
+        assert bodies(parts) == [b"late"]
+
+    run(test, ColdDisk())
+
+
+@pytest.mark.parametrize("disk_class", [SimDisk, ColdDisk])
+def test_a_record_that_the_disk_has_spoilt_holds_up_its_level_until_it_may_be_skipped(
+    disk_class: type[SimDisk], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        disk = disk_class()
+        parts = BrokerParts(disk)
+        parts.delay.start()
+        for body in (b"early", b"spoilt", b"late"):
+            await parts.store_messages([parts.draft(body, delay_level=1)])
+        log = f"commitlog/{0:020d}"
+        content = disk.read(log, 0, 2000)
+        disk.write(log, content.index(b"spoilt"), [b"XXXXXX"])
+        await asyncio.sleep(60)
+        assert bodies(parts) == [b"early"]
+        assert "delay_level.blocked n=1 queue_offset=1" in caplog.text
+
+        parts.live.update({"skipDamagedRecords": "true"}, 0)
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"early", b"late"]
+        assert "message 1 of queue 0 of topic SCHEDULE_TOPIC_XXXX is damaged" in caplog.text
+        await parts.stop()
+
+    run_virtual(main())
+    assert sum("record.damaged" in one.message for one in caplog.records) == 1
+
+
+def test_what_is_read_in_place_of_a_damaged_message_waits_until_it_is_due() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for body in (b"spoilt", b"late"):
+            await parts.store_messages([parts.draft(body, delay_level=5)])
+            await asyncio.sleep(25)
+        log = f"commitlog/{0:020d}"
+        at = parts.disk.read(log, 0, 2000).index(b"spoilt")
+        parts.disk.write(log, at, [b"XXXXXX"])
+        await asyncio.sleep(20)
+        assert bodies(parts) == []
+        await asyncio.sleep(20)
+        assert bodies(parts) == [b"late"]
+        parts.disk.write(log, at, [b"spoilt"])  # as the check of the store's files finds it
+
+    run(test, skip_damaged_records=True)
+
+
+def test_a_due_time_that_rotted_on_the_disk_is_taken_from_the_record() -> None:
+    async def first(parts: BrokerParts) -> None:
+        for body in (b"one", b"two"):
+            await parts.store_messages([parts.draft(body, delay_level=5)])
+
+    async def second(parts: BrokerParts) -> None:
+        await asyncio.sleep(61)
+        assert bodies(parts) == [b"one", b"two"]
+
+    disk = run(first)
+    name = f"consumequeue/{SCHEDULE_TOPIC}/4/{0:020d}"
+    disk.write(name, 12, [b"\x10"])  # the first one's is in the far future
+    run(second, disk)
+
+
+def test_a_level_that_waits_for_a_lost_queue_says_so_and_goes_on_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        parts.store.flush(parts.clock.now_ms())
+        name = f"consumequeue/{SCHEDULE_TOPIC}/0/{0:020d}"
+        parts.disk.rename(name, f"{name}.lost")
+        await asyncio.sleep(2)
+        assert "delay_level.blocked n=1 queue_offset=0" in caplog.text
+        parts.disk.rename(f"{name}.lost", name)
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"late"]
+
+    run(test)
+
+
+def test_a_read_that_fails_is_tried_again() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(0.99)
+        parts.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
+        await asyncio.sleep(1)
+        assert bodies(parts) == []
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"late"]
+
+    run(test, ColdDisk())
+
+
+def test_a_store_that_refuses_is_asked_again() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
+        free_bytes, parts.disk.free = parts.disk.free, 0
+        parts.store._guard.look_at_space()
+        await asyncio.sleep(2)
+        assert bodies(parts) == []
+
+        parts.disk.free = free_bytes
+        parts.store._guard.look_at_space()
+        await asyncio.sleep(FAILED_RETRY_MS / 1000)
+        assert bodies(parts) == [b"0", b"1", b"2"]
+
+    run(test)
+
+
+def test_a_busy_store_delays_and_repeats_nothing() -> None:
+    async def before(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(5)])
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert bodies(parts) == [b"%d" % n for n in range(5)]
+
+    run(after, run(before), later_ms=2_000, pending_requests_max=2)
+
+
+def test_what_the_store_has_no_room_for_is_not_overtaken() -> None:
+    sizes = [200_000, 200_000, 200_000, 1]
+
+    async def before(parts: BrokerParts) -> None:
+        for size in sizes:
+            await parts.store_messages([parts.draft(bytes(size), delay_level=1)])
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert list(map(len, bodies(parts))) == sizes
+
+    small = {"pending_bytes_max": 1 << 19, "pending_connection_bytes_max": 1 << 19}
+    run(after, run(before), later_ms=2_000, **small)
+
+
+@pytest.mark.parametrize("stalled_s", [4.6, 20])
+def test_a_disk_that_takes_its_time_gets_each_message_once(stalled_s: float) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        await asyncio.sleep(0.9)
+        parts.flusher.stall()
+        await asyncio.sleep(stalled_s)
+        assert bodies(parts) == []
+        parts.flusher.release()
+        await asyncio.sleep(20)
+        assert bodies(parts) == [b"late"]
+
+    run(test)

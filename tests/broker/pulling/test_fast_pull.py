@@ -1,0 +1,381 @@
+"""A plain pull gets the same bytes by the fast path and leaves the same; others are left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from kourou.broker.clients import Member
+from kourou.broker.pulling.fast_pull import FastPull
+from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.errors import ProtocolError
+from kourou.filter.tags import parse_tags
+from kourou.model.group import MessageModel, SubscriptionGroup
+from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.model.topic import PERM_WRITE, TopicConfig
+from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.frame import decode_frame, encode_frame
+from kourou.protocol.message_decoding import decode_messages
+from kourou.remoting.connection import Connection
+from kourou.remoting.limits import ConnectionLimits
+from kourou.store.config import StoreConfig
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
+from kourou.testing.peers import FakePeer
+
+USUAL: dict[str, object] = {
+    "consumerGroup": "g",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": str(PULL_SUBSCRIPTION | PULL_SUSPEND | PULL_COMMIT_OFFSET),
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+    "maxMsgBytes": "2147483647",
+    "bname": "broker-a",
+}
+
+
+def frame(fields: dict[str, object], *, body: bytes = b"", **members: object) -> bytes:
+    """Return a pull as clients write it, with what differs."""
+    header: dict[str, object] = {"code": 11, "extFields": USUAL | fields, "flag": 0}
+    header |= {"language": "JAVA", "opaque": 7, "serializeTypeCurrentRPC": "JSON", "version": 513}
+    text = json.dumps(header | members, separators=(",", ":")).encode()
+    return struct.pack(">II", 4 + len(text) + len(body), len(text)) + text + body
+
+
+class Peer(FakePeer):
+    """A connection that keeps the frames it sends."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        super().__init__()
+        self.limits = limits or ConnectionLimits()
+        self.frames: list[bytes] = []
+
+    def send_frames(self, data: bytes) -> None:
+        self.frames.append(data)
+
+
+def fast_path(parts: BrokerParts) -> FastPull:
+    return FastPull(
+        parts.live,
+        checks=PullChecks(
+            parts.live, parts.topics, parts.groups, parts.clients, parts.tables.filters
+        ),
+        offsets=parts.offsets,
+        store=parts.store,
+        held=parts.held_pulls,
+        stats=parts.stats,
+        ordinary=parts.pulls.serve_again,
+    )
+
+
+def serve_fast(parts: BrokerParts, data: bytes, peer: Peer | None = None) -> bytes | None:
+    """Return the frame of the answer; None if the fast path leaves the request."""
+    peer = peer or Peer()
+    buffer = bytearray(b"before" + data + b"behind")
+    at = fast_path(parts)(cast(Connection, peer), buffer, 6, len(buffer))
+    assert at == (6 + len(data) if peer.frames else 6)
+    return peer.frames[0] if peer.frames else None
+
+
+async def serve(parts: BrokerParts, data: bytes) -> bytes | None:
+    """Return the frame of the answer by the ordinary way; None if there is none."""
+    peer = Peer()
+    try:
+        peer.ask(parts.pulls.on_pull_message, peer.request_of(decode_frame(data[4:])))
+    except ProtocolError:
+        return b"refused"
+    await parts.later.close()
+    return encode_frame(peer.sent[0]) if peer.sent else None
+
+
+def left_behind(parts: BrokerParts) -> object:
+    """Return what pulls leave: offsets, statistics, groups."""
+    gets = [
+        (topic, group, [(item.calls, item.messages, item.size_bytes) for item in items])
+        for topic, group, items in parts.stats.gets()
+    ]
+    offsets = [
+        (parts.offsets.query(group, topic, queue_id), parts.offsets.pulled(group, topic, queue_id))
+        for group in ("g", "h")
+        for topic in ("T", "U")
+        for queue_id in range(4)
+    ]
+    return offsets, gets, parts.stats.store.found, parts.groups.names()
+
+
+async def fill(parts: BrokerParts, dice: random.Random, count: int) -> None:
+    """Store messages of all sizes in four queues, some of them with tags."""
+    parts.groups.get_or_create("g")
+    for _ in range(count):
+        tags = dice.choice(("", "TagA", "TagB"))
+        body = b"b" * dice.choice((0, 10, 1000, 5000))
+        topic = dice.choice(("T", "T", "T", "U"))
+        draft = parts.draft(body, topic=topic, queue_id=dice.randrange(4), tags=tags)
+        await parts.store_messages([draft])
+
+
+def differing(dice: random.Random) -> dict[str, object]:
+    """Return fields of which most make a usual pull."""
+    choices: dict[str, tuple[object, ...]] = {
+        "queueId": ("0", "1", "2", "3", "4", "-1", "x", "00", 1),
+        "queueOffset": (*map(str, range(40)), "99", "-1", "", "+1", "1_0", "1.0", " 1", "1e1"),
+        "maxMsgNums": ("1", "2", "5", "31", "64", "0", "-1", "100000", "9" * 10, "1.0"),
+        "sysFlag": ("0", "1", "2", "4", "5", "6", "7", "15", "x"),
+        "commitOffset": ("0", "3", "-1", "5", "9" * 19),
+        "subscription": ("*", "", "TagA", "TagA || TagB", "||", None),
+        "subVersion": ("0", "1", "9", "1.5"),
+        "expressionType": ("TAG", "SQL92", "", None),
+        "topic": ("T", "U", "V", "%RETRY%g"),
+        "consumerGroup": ("g", "h", "?"),
+        "maxMsgBytes": ("1", "x", None),
+        "suspendTimeoutMillis": ("0", "x"),
+        "liteTopic": ("a", 1, None),
+    }
+    names = dice.sample(sorted(choices), dice.choice((1, 2, 2, 3)))
+    fields = {name: dice.choice(choices[name]) for name in names}
+    return {"queueOffset": str(dice.randrange(12))} | fields
+
+
+def subscribe(parts: BrokerParts, text: str = "*", version: int = 1, **options: Any) -> None:
+    subscription = parse_tags("T", text, version)
+    parts.clients.register_consumer(
+        Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0),
+        ConsumerData("g", subscriptions=[subscription], **options),
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_pulls_leave_the_same_answers_and_the_same_behind(seed: int) -> None:
+    answers: list[list[bytes | None]] = []
+    left: list[object] = []
+    fast_count = 0
+
+    def run(*, is_fast: bool) -> Callable[[BrokerParts], Coroutine[Any, Any, None]]:
+        async def test(parts: BrokerParts) -> None:
+            nonlocal fast_count
+            dice = random.Random(seed)
+            await fill(parts, dice, 60)
+            got: list[bytes | None] = []
+            for number in range(180):
+                if number == 60:
+                    subscribe(parts)
+                if number == 120:
+                    parts.offsets.reset("g", "T", 1, 2)
+                data = frame(differing(dice), opaque=number)
+                answer = serve_fast(parts, data) if is_fast else None
+                fast_count += answer is not None
+                got.append(await serve(parts, data) if answer is None else answer)
+            answers.append(got)
+            left.append(left_behind(parts))
+
+        return test
+
+    run_with_parts(run(is_fast=False))
+    run_with_parts(run(is_fast=True))
+
+    assert answers[0] == answers[1]
+    assert left[0] == left[1]
+    assert fast_count > 30
+
+
+def test_a_plain_pull_is_answered_with_what_is_stored() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
+        await parts.store_messages([parts.draft(b"elsewhere", queue_id=1)])
+        await parts.store_messages([parts.draft(b"three")])
+        parts.groups.get_or_create("g")
+
+        answer = serve_fast(parts, frame({"commitOffset": "1"}, body=b"ignored"))
+
+        assert answer is not None
+        assert answer == await serve(parts, frame({"commitOffset": "1"}))
+        assert parts.offsets.query("g", "T", 0) == 1
+        assert parts.offsets.pulled("g", "T", 0) == 3
+
+    run_with_parts(test)
+
+
+def test_a_member_is_served_by_its_groups_subscription() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+        data = frame({"sysFlag": "2", "subscription": None, "subVersion": "1"})
+
+        assert serve_fast(parts, data) is None
+        subscribe(parts)
+        assert serve_fast(parts, data) == await serve(parts, data)
+        assert serve_fast(parts, frame({"sysFlag": "2", "subVersion": "2"})) is None
+        parts.groups.set_read_forbidden("g", "T", is_forbidden=True)
+        assert serve_fast(parts, data) is None
+        parts.groups.set_read_forbidden("g", "T", is_forbidden=False)
+        subscribe(parts, "TagA", 2)
+        assert serve_fast(parts, data) is None
+
+    run_with_parts(test)
+
+
+def test_a_change_counts_from_the_next_pull_on() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+        data = frame({})
+        assert serve_fast(parts, data) is not None
+
+        parts.topics.put(TopicConfig("T", 4, 4, perm=PERM_WRITE))
+        assert serve_fast(parts, data) is None
+        parts.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2))
+        assert serve_fast(parts, data) == await serve(parts, data)
+        parts.groups.put(SubscriptionGroup("g", consume_enable=False))
+        assert serve_fast(parts, data) is None
+        parts.groups.put(SubscriptionGroup("g", group_sys_flag=1))
+        assert serve_fast(parts, data) == await serve(parts, data)
+        parts.offsets.reset("g", "T", 0, 0)
+        assert serve_fast(parts, data) is None
+        parts.offsets.take_reset("g", "T", 0)
+        parts.live.update({"brokerPermission": "2"}, 1)
+        assert serve_fast(parts, data) is None
+
+    run_with_parts(test)
+
+
+def test_a_broadcasting_group_is_refused_by_the_ordinary_way() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.put(SubscriptionGroup("g", consume_broadcast_enable=False))
+        subscribe(parts, message_model=MessageModel.BROADCASTING)
+
+        assert serve_fast(parts, frame({"sysFlag": "2", "subVersion": "1"})) is None
+
+    run_with_parts(test)
+
+
+def test_what_another_process_wrote_is_compared() -> None:
+    async def write(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+
+    async def read(parts: BrokerParts) -> None:
+        parts.groups.get_or_create("g")
+        await parts.store_messages([parts.draft()])
+        found = serve_fast(parts, frame({}))
+        assert found is not None
+        messages = decode_messages(decode_frame(found[4:]).body)
+        assert [message.queue_offset for message in messages] == [0, 1]
+
+    run_with_parts(read, run_with_parts(write))
+
+
+def test_a_damaged_record_of_another_process_is_left_each_time() -> None:
+    async def write(parts: BrokerParts) -> None:
+        for number in range(8):
+            await parts.store_messages([parts.draft(b"body-%d" % number)])
+
+    async def read(parts: BrokerParts) -> None:
+        parts.groups.get_or_create("g")
+        for _ in range(3):
+            assert serve_fast(parts, frame({})) is None
+            before = serve_fast(parts, frame({"maxMsgNums": "5"}))
+            assert before is not None
+            assert len(decode_messages(decode_frame(before[4:]).body)) == 5
+            assert serve_fast(parts, frame({"queueOffset": "6"})) is not None
+        disk.write(name, at, [b"b"])
+        assert serve_fast(parts, frame({})) is not None
+
+    disk = run_with_parts(write)
+    name = f"commitlog/{disk.list('commitlog')[0]}"
+    at = disk.read(name, 0, disk.size(name)).index(b"body-5")
+    disk.write(name, at, [b"X"])
+    run_with_parts(read, disk)
+
+
+def test_what_is_not_in_memory_is_left_to_a_thread() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+
+        assert serve_fast(parts, frame({})) is None
+
+    run_with_parts(test, ColdDisk())
+
+
+def test_the_limits_of_old_messages_are_kept_by_the_ordinary_way() -> None:
+    config = small_config(
+        store=StoreConfig(
+            commitlog_segment_bytes=1 << 20, resident_bytes=1, cold_get_messages_max=1
+        )
+    )
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(), parts.draft()])
+        parts.groups.get_or_create("g")
+
+        assert serve_fast(parts, frame({})) is None
+
+    run_with_parts(test, config=config)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame({}, code=361),
+        frame({}, flag=2),
+        frame({}, flag=1),
+        frame({}, opaque=2**31),
+        frame({}, opaque="7"),
+        frame({}, version="x"),
+        frame({"queueOffset": 0}),
+        frame({"topic": None}),
+        frame({"consumerGroup": "new"}),
+        frame({"subscription": "x" * 4096}),
+        frame({})[:-1],
+        b'\0\0\0\x06\0\0\0\x00{"code":11,',
+        frame({}).replace(b"\0\0", b"\1\0", 1),
+        frame({}, code=310),
+    ],
+)  # fmt: skip
+def test_an_unusual_frame_is_left_alone(data: bytes) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+        peer, buffer = Peer(), bytearray(data)
+        before = left_behind(parts)
+
+        assert fast_path(parts)(cast(Connection, peer), buffer, 0, len(buffer)) == 0
+        assert (peer.frames, left_behind(parts)) == ([], before)
+
+    run_with_parts(test)
+
+
+def test_a_frame_beyond_what_the_connection_takes_is_left_alone() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+        data = frame({})
+        size = len(data) - 4
+
+        assert serve_fast(parts, data, Peer(ConnectionLimits(frame_bytes_max=size - 1))) is None
+        assert serve_fast(parts, data, Peer(ConnectionLimits(frame_bytes_max=size))) is not None
+
+    run_with_parts(test)
+
+
+def test_a_peer_with_too_many_unanswered_requests_is_left_to_be_told() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+        peer = Peer()
+        peer.unanswered.add_all(0, peer.limits.unanswered_requests_max)
+
+        assert serve_fast(parts, frame({}), peer) is None
+
+    run_with_parts(test)

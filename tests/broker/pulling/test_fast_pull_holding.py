@@ -1,0 +1,238 @@
+"""A plain pull that waits is answered as by the ordinary way, whatever has changed by then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kourou.broker.writing.put import PutResult
+from kourou.model.group import SubscriptionGroup
+from kourou.model.topic import PERM_WRITE, TopicConfig
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.message_decoding import decode_messages
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.lone_connection import LoneConnection
+from tests.broker.pulling.test_fast_pull import differing, fast_path, fill, frame, left_behind
+
+WAITING: dict[str, object] = {"suspendTimeoutMillis": "15000"}
+"""The first pull of an empty queue that waits for its first message."""
+
+
+def connect(parts: BrokerParts, *, is_fast: bool = True) -> LoneConnection:
+    lone = LoneConnection(
+        {RequestCode.PULL_MESSAGE: parts.pulls.on_pull_message},
+        fast_path(parts) if is_fast else None,
+    )
+    lone.connection.on_closed.append(parts.held_pulls.on_connection_closed)
+    return lone
+
+
+def is_all_answered(lone: LoneConnection) -> bool:
+    """Tell whether no request of the connection counts as unanswered."""
+    most = lone.connection.limits
+    return lone.connection.unanswered.has_room(
+        most.unanswered_bytes_max, most.unanswered_requests_max
+    )
+
+
+def change(parts: BrokerParts, dice: random.Random) -> None:
+    """Change something that decides on pulls, or change it back."""
+    changes: list[Callable[[], object]] = [
+        lambda: parts.topics.put(TopicConfig("T", 4, 4, perm=PERM_WRITE)),
+        lambda: parts.topics.put(TopicConfig("T", 4, 4)),
+        lambda: parts.topics.put(TopicConfig("T", 4, 4)),
+        lambda: parts.topics.put(TopicConfig("T", 2, 4)),
+        lambda: parts.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2)),
+        lambda: parts.groups.put(SubscriptionGroup("g", consume_enable=False)),
+        lambda: parts.groups.put(SubscriptionGroup("g")),
+        lambda: parts.groups.put(SubscriptionGroup("g")),
+        lambda: parts.live.update({"longPollingEnable": dice.choice(("true", "false"))}, 1),
+        lambda: parts.offsets.reset("g", "T", 1, 0),
+        lambda: parts.held_pulls.on_offset_reset("g", "T", 1),
+    ]
+    dice.choice(changes)()
+
+
+async def live(parts: BrokerParts, dice: random.Random, lone: LoneConnection) -> None:
+    """Let pulls come that mostly wait, messages that wake some of them, changes, and time pass."""
+    for number in range(150):
+        step = dice.randrange(10)
+        if step < 5:
+            queue_id = dice.randrange(4)
+            end = parts.store.max_offset("T", queue_id)
+            fields: dict[str, object] = {
+                "queueId": str(queue_id),
+                "queueOffset": str(max(0, end + dice.choice((0, 0, 0, 0, -1, 1)))),
+                "suspendTimeoutMillis": dice.choice(("15000", "15000", "700", "0", "-1", "9" * 12)),
+                "commitOffset": str(dice.randrange(9)),
+            }
+            if dice.random() < 0.3:
+                fields |= {**differing(dice), **fields}
+            lone.receive_bytes(frame(fields, opaque=number, body=dice.choice((b"", b"ignored"))))
+        elif step < 8:
+            count = dice.choice((1, 1, 1, 3))
+            tags = dice.choice(("", "TagA"))
+            drafts = [parts.draft(queue_id=dice.randrange(4), tags=tags) for _ in range(count)]
+            await asyncio.gather(*(parts.store_messages([draft]) for draft in drafts))
+        elif step < 9:
+            change(parts, dice)
+        else:
+            await asyncio.sleep(dice.choice((0.05, 1, 5)))
+        await asyncio.sleep(0)
+    await asyncio.sleep(61)
+    await parts.later.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pulls_that_wait_get_the_same_answers_and_leave_the_same_behind(seed: int) -> None:
+    answers: list[dict[int, tuple[object, ...]]] = []
+    left: list[object] = []
+
+    def run(*, is_fast: bool) -> Callable[[BrokerParts], Coroutine[Any, Any, None]]:
+        async def test(parts: BrokerParts) -> None:
+            dice = random.Random(seed)
+            await fill(parts, dice, 10)
+            lone = connect(parts, is_fast=is_fast)
+            await live(parts, dice, lone)
+            # Of pulls that one put wakes together, those that are not plain come a turn later.
+            answers.append({one.opaque: (one.code, one.remark, one.ext_fields, one.body)
+                            for one in lone.sent()})  # fmt: skip
+            left.append((left_behind(parts), parts.stats.store.missed))
+            assert len(parts.held_pulls) == 0
+            assert is_all_answered(lone)
+            lone.end()
+
+        return test
+
+    run_with_parts(run(is_fast=False))
+    run_with_parts(run(is_fast=True))
+
+    assert answers[0] == answers[1]
+    assert left[0] == left[1]
+
+
+def test_the_answer_to_a_held_pull_leaves_before_the_producer_is_answered() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame(WAITING))
+        assert len(parts.held_pulls) == 1
+        assert lone.transport.writes == []
+        writes_then: list[int] = []
+
+        def done(_: PutResult) -> None:
+            writes_then.append(len(lone.transport.writes))
+
+        parts.commit.put([parts.draft(b"news")], parts.clock.now_ms(), done)
+        await asyncio.sleep(1)
+
+        assert writes_then == [1]
+        assert [message.body for message in decode_messages(lone.sent()[0].body)] == [b"news"]
+        lone.end()
+
+    run_with_parts(test)
+
+
+def test_pulls_of_one_connection_that_are_woken_together_leave_in_one_write() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        for queue_id in range(3):
+            lone.receive_bytes(frame({**WAITING, "queueId": str(queue_id)}, opaque=queue_id))
+
+        drafts = [parts.draft(queue_id=queue_id) for queue_id in range(3)]
+        await asyncio.gather(*(parts.store_messages([draft]) for draft in drafts))
+        await asyncio.sleep(0)
+
+        assert len(lone.transport.writes) == 1
+        assert [answer.opaque for answer in lone.sent()] == [0, 1, 2]
+        lone.end()
+
+    run_with_parts(test)
+
+
+def test_a_waiting_pull_counts_as_unanswered_until_it_is_answered() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame(WAITING))
+        assert not is_all_answered(lone)
+
+        await parts.store_messages([parts.draft()])
+
+        assert is_all_answered(lone)
+        lone.end()
+
+    run_with_parts(test)
+
+
+def test_a_waiting_pull_goes_with_its_connection() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame(WAITING))
+
+        lone.end()
+
+        assert len(parts.held_pulls) == 0
+        await parts.store_messages([parts.draft()])
+        assert lone.transport.writes == []
+
+    run_with_parts(test)
+
+
+def test_a_waiting_pull_whose_header_turns_out_wrong_ends_its_connection() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame({**WAITING, "bname": []}))
+        assert len(parts.held_pulls) == 1
+
+        await asyncio.sleep(16)
+
+        assert not lone.connection.is_open
+        lone.end()
+
+    run_with_parts(test)
+
+
+def test_a_failure_with_one_waiting_pull_leaves_the_answer_to_the_ordinary_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame(WAITING))
+        monkeypatch.setattr(parts.store, "get_plain", None)
+
+        await parts.store_messages([parts.draft(b"news")])
+
+        assert [message.body for message in decode_messages(lone.sent()[0].body)] == [b"news"]
+        assert "held_pull.failed" in caplog.text
+        lone.end()
+
+    run_with_parts(test)
+
+
+def test_there_is_no_place_for_more_plain_pulls_than_may_be_held() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame(WAITING, opaque=1))
+        lone.receive_bytes(frame({**WAITING, "queueId": "1"}, opaque=2))
+
+        assert [(one.opaque, one.code) for one in lone.sent()] == [(2, 19)]
+        lone.end()
+
+    run_with_parts(test, config=small_config(held_pulls_max=1))

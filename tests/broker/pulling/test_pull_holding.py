@@ -1,0 +1,266 @@
+"""A pull that finds nothing waits: for a message that concerns it, or for its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from kourou.broker.pulling.held_pulls import SUSPEND_MAX_MS
+from kourou.filter.tags import parse_tags
+from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig
+from kourou.protocol.bodies_client import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.message_decoding import decode_messages
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.peers import FakePeer
+
+HOLD = PULL_SUBSCRIPTION | PULL_SUSPEND
+
+
+def outcome(answer: RemotingCommand | None) -> tuple[int, str | None, str | None]:
+    """Return code, remark and next offset."""
+    assert answer is not None
+    return answer.code, answer.remark, answer.ext_fields.get("nextBeginOffset")
+
+
+def bodies(answer: RemotingCommand | None) -> list[bytes]:
+    assert answer is not None
+    return [message.body for message in decode_messages(answer.body)]
+
+
+def test_a_held_pull_is_answered_when_a_message_comes() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        assert parts.pull(peer, flags=HOLD) is None
+        assert len(parts.held_pulls) == 1
+
+        await parts.store_messages([parts.draft(b"other queue", queue_id=1)])
+        assert peer.sent == []
+        await parts.store_messages([parts.draft(b"news")])
+
+        assert bodies(peer.sent[0]) == [b"news"]
+        assert len(parts.held_pulls) == 0
+
+    run_with_parts(test)
+
+
+def test_messages_of_one_turn_answer_a_held_pull_together() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        await asyncio.gather(
+            *(parts.store_messages([parts.draft(b"%d" % number)]) for number in range(3))
+        )
+
+        assert [bodies(one) for one in peer.sent] == [[b"0", b"1", b"2"]]
+
+    run_with_parts(test)
+
+
+def test_a_held_pull_sees_nothing_that_a_crash_could_take_back() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+        parts.flusher.stall()
+
+        storing = asyncio.create_task(parts.store_messages([parts.draft(b"news")]))
+        await asyncio.sleep(1)
+        assert parts.store.written_position > parts.store.synced_position
+        assert peer.sent == []
+        assert outcome(parts.pull(FakePeer(2)))[0] == 19
+        parts.flusher.release()
+        await storing
+
+        assert bodies(peer.sent[0]) == [b"news"]
+
+    run_with_parts(test)
+
+
+def test_a_message_with_another_tag_leaves_the_pull_held() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD, subscription="a")
+
+        await parts.store_messages([parts.draft(tags="b")])
+        assert peer.sent == []
+        await asyncio.sleep(15.2)
+
+        # It learns at the end that there is nothing for it in what came.
+        assert outcome(peer.sent[0]) == (20, "NO_MATCHED_MESSAGE", "1")
+
+    run_with_parts(test)
+
+
+def test_a_held_pull_is_answered_at_its_deadline() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD, suspend_timeout_millis=2_500)
+        parts.pull(peer, flags=HOLD, suspend_timeout_millis=1_000, queue_id=1)
+
+        await asyncio.sleep(0.99)
+        assert peer.sent == []
+        await asyncio.sleep(0.2)
+        assert outcome(peer.sent[0]) == (19, "NO_MATCHED_LOGIC_QUEUE", "0")
+        await asyncio.sleep(1.4)
+        assert len(peer.sent) == 2
+        assert len(parts.held_pulls) == 0
+
+    run_with_parts(test)
+
+
+def test_no_pull_is_held_for_longer_than_the_limit() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD, suspend_timeout_millis=2**40)
+
+        await asyncio.sleep(SUSPEND_MAX_MS / 1000 + 0.2)
+
+        assert outcome(peer.sent[0])[0] == 19
+
+    run_with_parts(test)
+
+
+def test_with_long_polling_off_a_pull_is_held_shortly() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        await asyncio.sleep(1.2)
+
+        assert outcome(peer.sent[0])[0] == 19
+
+    run_with_parts(test, config=small_config(long_polling_enable=False))
+
+
+def test_more_pulls_than_may_be_held_are_answered_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+
+        assert parts.pull(peer, flags=HOLD) is None
+        assert outcome(parts.pull(peer, flags=HOLD, queue_id=1))[0] == 19
+
+    run_with_parts(test, config=small_config(held_pulls_max=1))
+
+
+def test_what_no_wait_would_change_is_answered_at_once() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(tags="a")])
+        peer = FakePeer()
+
+        assert outcome(parts.pull(peer, flags=HOLD, queue_offset=9))[0] == 21
+        assert outcome(parts.pull(peer, flags=HOLD, subscription="b"))[0] == 20
+        assert outcome(parts.pull(peer, flags=HOLD, queue_offset=1, suspend_timeout_millis=0)) == (
+            19, "OFFSET_OVERFLOW_ONE", "1",
+        )  # fmt: skip
+
+    run_with_parts(test)
+
+
+def test_a_pull_that_wants_no_answer_is_not_held() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.pull(FakePeer(), flags=HOLD, is_oneway=True)
+        assert len(parts.held_pulls) == 0
+
+    run_with_parts(test)
+
+
+def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        gone, stays = FakePeer(1), FakePeer(2)
+        parts.pull(gone, flags=HOLD)
+        parts.pull(stays, flags=HOLD)
+
+        parts.held_pulls.on_connection_closed(gone)  # type: ignore[arg-type] # stands for one
+        await parts.store_messages([parts.draft()])
+
+        assert gone.sent == []
+        assert len(stays.sent) == 1
+
+    run_with_parts(test)
+
+
+def test_a_pull_whose_topic_is_deleted_while_it_waits_is_refused_in_the_end() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        parts.topics.delete("T")
+        await asyncio.sleep(15.2)
+
+        assert outcome(peer.sent[0])[0] == 17
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize("is_news", [True, False], ids=["by news", "in the end"])
+def test_a_pull_whose_topic_may_no_longer_be_read_gets_nothing(*, is_news: bool) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        parts.pull(peer, flags=HOLD)
+
+        parts.topics.put(TopicConfig("T", 4, 4, PERM_WRITE))
+        if is_news:
+            await parts.store_messages([parts.draft(b"news")])
+        else:
+            await asyncio.sleep(15.2)
+
+        assert peer.sent[0].code == 16
+        assert peer.sent[0].ext_fields == {"forbiddenType": "3"}
+        assert not peer.sent[0].body
+        parts.topics.put(TopicConfig("T", 4, 4, PERM_READ))
+        again = parts.pull(peer, flags=HOLD)
+        assert (again is not None) is is_news
+        assert not is_news or bodies(again) == [b"news"]
+
+    run_with_parts(test)
+
+
+def _heartbeat(parts: BrokerParts, peer: FakePeer, tags: str, version: int) -> None:
+    wanted = replace(parse_tags("T", tags), sub_version=version)
+    body = encode_heartbeat(
+        HeartbeatData("c", consumers=[ConsumerData("g", subscriptions=[wanted])])
+    )
+    answer = peer.ask(
+        parts.client_handlers.on_heartbeat, peer.request(RequestCode.HEART_BEAT, body=body)
+    )
+    assert answer is not None
+    assert answer.code == 0
+
+
+def test_a_held_pull_is_served_by_what_its_group_wants_as_soon_as_that_changes() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        member, reader, other = FakePeer(), FakePeer(), FakePeer()
+        _heartbeat(parts, member, "a", 1)
+        await parts.store_messages([parts.draft(b"first", tags="b")])
+        assert parts.pull(reader, queue_offset=1, flags=PULL_SUSPEND, subscription=None) is None
+        assert parts.pull(other, queue_offset=1, flags=HOLD, consumer_group="h") is None
+        await parts.store_messages([parts.draft(b"second", tags="b", queue_id=1)])
+        _heartbeat(parts, member, "a", 2)
+        assert (reader.sent, other.sent) == ([], [])
+
+        _heartbeat(parts, member, "b", 3)
+
+        assert outcome(reader.sent[0]) == (19, "OFFSET_OVERFLOW_ONE", "1")
+        assert other.sent == []
+        answer = parts.pull(reader, flags=PULL_SUSPEND, subscription=None)
+        assert bodies(answer) == [b"first"]
+
+    run_with_parts(test)

@@ -1,0 +1,282 @@
+"""Messages are found by key, unique id and tag, and nothing else is, in the span that is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from kourou.broker.pulling.query_messages import MESSAGES_MAX, SEARCHES_MAX, MessageQueryHandler
+from kourou.broker.writing.index_following import IndexFollowing
+from kourou.model import properties as names
+from kourou.model.msgid import UniqueIds
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_consume import QueryMessageRequestHeader
+from kourou.protocol.message_decoding import decode_messages
+from kourou.store.config import StoreConfig
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from tests.golden_exchanges import exchanges
+from tests.store.golden import draft_of
+
+LONG_MAX = 2**63 - 1
+
+
+def handler(parts: BrokerParts) -> MessageQueryHandler:
+    return MessageQueryHandler(parts.topics, parts.store, parts.runtime.offload, parts.later)
+
+
+async def query(parts: BrokerParts, key: str, **fields: Any) -> RemotingCommand:
+    said: dict[str, Any] = {
+        "topic": "T",
+        "max_num": 32,
+        "begin_timestamp": 0,
+        "end_timestamp": LONG_MAX,
+    } | fields
+    header = QueryMessageRequestHeader(key=key, **said)
+    return await parts.ask(handler(parts).on_query_message, header)
+
+
+async def found(parts: BrokerParts, key: str, **fields: Any) -> list[bytes]:
+    answer = await query(parts, key, **fields)
+    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND), answer.remark
+    return [message.body for message in decode_messages(answer.body or b"")]
+
+
+async def send(parts: BrokerParts, body: bytes, queue_id: int = 0, **properties: str) -> None:
+    await parts.store_messages([parts.draft(body, queue_id=queue_id, properties=properties)])
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def in_a_while(search: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> R:
+    """Run as a thread that is slow would."""
+    await asyncio.sleep(1)
+    return search(*arguments, **named)
+
+
+async def follow(parts: BrokerParts) -> None:
+    """Let the index come up to the log."""
+    following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+    following.start()
+    while parts.store.index_lag_bytes:  # noqa: ASYNC110 - in virtual time
+        await asyncio.sleep(0.1)
+    await following.stop()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_followed: bool) -> None:
+    async def test(parts: BrokerParts) -> None:
+        ids = UniqueIds("10.0.0.7", 4711, 99)
+        sent = [ids.next(parts.clock.now_ms()) for _ in range(6)]
+        for number, unique_id in enumerate(sent):
+            properties = {
+                names.UNIQ_KEY: unique_id,
+                names.KEYS: f"k-{number} all größe-{number}",
+                names.TAGS: f"tag-{number % 2}",
+            }
+            await send(parts, b"%d" % number, number % 4, **properties)
+        if is_followed:
+            await follow(parts)
+
+        assert await found(parts, "k-3") == [b"3"]
+        assert await found(parts, "größe-4") == [b"4"]
+        assert await found(parts, sent[5]) == [b"5"]
+        assert await found(parts, sent[5], is_unique_key=True) == [b"5"]
+        assert await found(parts, sent[5], index_type="U") == [b"5"]
+        assert await found(parts, "all") == [b"%d" % number for number in range(6)]
+        assert await found(parts, "tag-1", index_type="T") == [b"1", b"3", b"5"]
+        for key, kind in (
+            ("tag-1", "K"), ("k-3", "T"), ("k-3", "U"), ("T#tag-1", "K"), ("", "K"), ("", "T"),
+        ):  # fmt: skip
+            assert await found(parts, key, index_type=kind) == [], (key, kind)
+
+    run_with_parts(test)
+
+
+def test_an_index_that_is_made_again_finds_all_by_key_id_and_time() -> None:
+    ids = UniqueIds("10.0.0.7", 4711, 99)
+    sent: list[str] = []
+    at_ms: list[int] = []
+
+    async def fill(parts: BrokerParts) -> None:
+        for number in range(40):
+            await asyncio.sleep(1)
+            at_ms.append(parts.clock.now_ms())
+            sent.append(ids.next(at_ms[-1]))
+            await send(parts, b"%d" % number, UNIQ_KEY=sent[-1], KEYS=f"k-{number} all")
+        await follow(parts)
+
+    async def check(parts: BrokerParts) -> None:
+        await follow(parts)
+        for number in (0, 7, 39):
+            body = [b"%d" % number]
+            assert await found(parts, f"k-{number}") == body
+            assert await found(parts, sent[number], is_unique_key=True) == body
+            span = {"begin_timestamp": at_ms[number], "end_timestamp": at_ms[number] + 900}
+            assert await found(parts, "all", **span) == body
+
+    disk = run_with_parts(fill)
+    for name in disk.list("index"):
+        disk.unlink(f"index/{name}")
+    run_with_parts(check, disk, later_ms=3_600_000)
+
+
+def test_of_many_the_newest_come_in_the_order_of_the_log() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for number in range(100):
+            if number == 60:
+                await follow(parts)
+            await send(parts, b"%d" % number, KEYS="k")
+        last = [b"%d" % number for number in range(100)]
+        assert await found(parts, "k", max_num=7) == last[-7:]
+        assert await found(parts, "k", max_num=50) == last[-50:]
+        assert await found(parts, "k", max_num=1000) == last[-MESSAGES_MAX:]
+        assert await found(parts, "k", max_num=0) == []
+
+    run_with_parts(test)
+
+
+def test_a_send_that_was_tried_again_is_found_as_often_as_it_is_stored() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for queue_id in (0, 3):
+            await send(parts, b"twice", queue_id, UNIQ_KEY="id-1")
+        await follow(parts)
+        assert await found(parts, "id-1", is_unique_key=True, max_num=1) == [b"twice"] * 2
+
+    run_with_parts(test)
+
+
+def test_the_span_is_one_of_store_times_to_the_millisecond() -> None:
+    async def test(parts: BrokerParts) -> None:
+        at_ms = []
+        for number in range(5):
+            at_ms.append(parts.clock.now_ms())
+            await send(parts, b"%d" % number, KEYS="k")
+            await asyncio.sleep(0.4)
+        for _ in range(2):
+            for first in range(5):
+                for last in range(first, 5):
+                    bodies = await found(
+                        parts, "k", begin_timestamp=at_ms[first], end_timestamp=at_ms[last]
+                    )
+                    assert bodies == [b"%d" % number for number in range(first, last + 1)]
+            assert await found(parts, "k", begin_timestamp=at_ms[4] + 300) == []
+            assert await found(parts, "k", end_timestamp=at_ms[0] - 1) == []
+            await follow(parts)
+
+    run_with_parts(test)
+
+
+def test_the_answer_tells_how_far_the_index_is() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, b"1", KEYS="k")
+        at_ms = parts.clock.now_ms()
+        await follow(parts)
+        await asyncio.sleep(5)
+        await send(parts, b"2", KEYS="other")
+        answer = await query(parts, "k")
+        assert at_ms - 1000 < int(answer.ext_fields["indexLastUpdateTimestamp"]) <= at_ms
+        assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
+
+    run_with_parts(test)
+
+
+def test_a_key_that_stands_elsewhere_in_a_message_is_not_its_key() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, b"o-1", note="o-1", MYKEYS="o-1", KEYS="o-11 xo-1")
+        await parts.store_messages([parts.draft(topic="T2", properties={"KEYS": "o-1"})])
+        assert await found(parts, "o-1") == []
+        await follow(parts)
+        assert await found(parts, "o-1") == []
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"topic": "NoSuchTopic"}, "does not exist"),
+        ({}, "can not find message"),
+        ({"is_unique_key": True}, "can not find message"),
+    ],
+)
+def test_what_is_not_found_is_answered_as_by_java(fields: dict[str, Any], text: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        answer = await query(parts, "o-17", **fields)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        assert text in (answer.remark or "")
+        assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
+
+    run_with_parts(test)
+
+
+def test_a_broker_without_an_index_says_so() -> None:
+    store = StoreConfig(
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_file_bytes=20 * 1000,
+        message_index_enable=False,
+    )
+
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, b"1", KEYS="k")
+        answer = await query(parts, "k")
+        assert (answer.code, parts.store.index) == (ResponseCode.QUERY_NOT_FOUND, None)
+        assert "messageIndexEnable is false" in (answer.remark or "")
+
+    run_with_parts(test, config=small_config(store=store))
+
+
+def test_more_searches_at_once_than_may_be_are_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, b"1", KEYS="k")
+        slow = MessageQueryHandler(parts.topics, parts.store, in_a_while, parts.later)
+        serve = slow.on_query_message
+        header = QueryMessageRequestHeader("T", "k", 32, 0, LONG_MAX)
+        answers = await asyncio.gather(*(parts.ask(serve, header) for _ in range(SEARCHES_MAX + 2)))
+        codes = sorted(answer.code for answer in answers)
+        assert codes == [0] * SEARCHES_MAX + [ResponseCode.SYSTEM_BUSY] * 2
+
+    run_with_parts(test)
+
+
+RECORDED = sorted(name for name in exchanges() if name.startswith("12_QUERY_MESSAGE"))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_java_was_asked_is_answered_as_java_answered(name: str) -> None:
+    exchange = exchanges()[name]
+    assert exchange.response is not None
+    asked, java = exchange.request.command, exchange.response.command
+    header = asked.header(QueryMessageRequestHeader)
+    record = java.body or b""
+
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig(header.topic, 4, 4))
+        for _ in range(3):
+            draft = parts.draft(topic=header.topic, properties={"KEYS": "other", "UNIQ_KEY": "o"})
+            await parts.store_messages([draft])
+        if record:
+            await parts.store_messages([draft_of(record)])
+        await follow(parts)
+        # Its times are of the day of the recording; here it was stored now.
+        now = replace(header, begin_timestamp=0, end_timestamp=LONG_MAX)
+        answer = await parts.ask(handler(parts).on_query_message, now)
+        assert (answer.code, answer.remark) == (java.code, java.remark)
+        assert answer.ext_fields.keys() == java.ext_fields.keys()
+        if not record:
+            assert answer.ext_fields == java.ext_fields
+            assert not answer.body
+            return
+        [ours], [theirs] = decode_messages(answer.body), decode_messages(record)
+        assert (ours.body, ours.msg_id, ours.keys) == (theirs.body, theirs.msg_id, theirs.keys)
+        assert int(answer.ext_fields["indexLastUpdatePhyoffset"]) == ours.physical_offset
+
+    run_with_parts(test)

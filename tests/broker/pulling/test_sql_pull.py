@@ -1,0 +1,342 @@
+"""A pull by properties gets the messages that match, and wakes up for no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.pulling.filtered_reads import BYTES_MAX, ENTRIES_MAX
+from kourou.model.subscription import SUB_ALL, SubscriptionData
+from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.model.topic import TopicConfig, retry_topic
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.message_layout import RecordDraft
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+from tests.broker.pulling.test_pull import spoil, subscribe
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+HOLD = PULL_SUBSCRIPTION | PULL_SUSPEND
+
+
+def config(**options: object) -> BrokerConfig:
+    return small_config(enable_property_filter=True, **options)
+
+
+def sql(expression: str, version: int = 0, topic: str = "T") -> SubscriptionData:
+    return SubscriptionData(topic, expression, sub_version=version, expression_type="SQL92")
+
+
+def draft(parts: BrokerParts, number: int, body: bytes = b"", **options: Any) -> RecordDraft:
+    """Return a message whose property `a` and body are the number."""
+    return parts.draft(body or b"%d" % number, properties={"a": str(number)}, **options)
+
+
+async def store(parts: BrokerParts, *numbers: int, **options: Any) -> None:
+    for number in numbers:
+        await parts.store_messages([draft(parts, number, **options)])
+
+
+def pull(parts: BrokerParts, expression: str, peer: FakePeer | None = None, **fields: Any) -> Any:
+    own = {"expression_type": "SQL92", "subscription": expression}
+    return parts.pull(peer or FakePeer(), **own | fields)
+
+
+def outcome(answer: RemotingCommand | None) -> tuple[int, str | None]:
+    """Return code and next offset."""
+    assert answer is not None
+    return answer.code, answer.ext_fields.get("nextBeginOffset")
+
+
+def bodies(answer: RemotingCommand | None) -> list[bytes]:
+    assert answer is not None
+    return [message.body for message in decode_messages(answer.body)]
+
+
+def test_a_pull_gets_what_matches_and_goes_on_behind_what_was_looked_at() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, 1, 7, 3, 9, 2)
+
+        answer = pull(parts, "a > 5")
+
+        assert (outcome(answer), bodies(answer)) == ((0, "5"), [b"7", b"9"])
+        assert answer.remark == "FOUND"
+
+    run_with_parts(test, config=config())
+
+
+def test_nothing_that_matches_says_where_to_go_on() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, 1, 2)
+
+        answer = pull(parts, "a > 5")
+
+        assert (outcome(answer), answer.remark) == ((20, "2"), "NO_MATCHED_MESSAGE")
+        assert outcome(pull(parts, "a > 5", queue_offset=2))[0] == 19
+        assert outcome(pull(parts, "a > 5", queue_offset=7)) == (21, "2")
+
+    run_with_parts(test, config=config())
+
+
+def test_a_group_is_filtered_by_what_its_heartbeat_said() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, 1, 7)
+        subscribe(parts, sql("a > 5", 4))
+
+        assert bodies(parts.pull(FakePeer(), flags=0, sub_version=4)) == [b"7"]
+        assert outcome(parts.pull(FakePeer(), flags=0, sub_version=5))[0] == 25
+
+    run_with_parts(test, config=config())
+
+
+def test_a_filter_that_is_missing_or_older_is_named() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        subscribe(parts, sql("a >> 5", 4))
+        assert outcome(parts.pull(FakePeer(), flags=0, sub_version=4))[0] == 27
+
+        subscribe(parts, sql("a > 5", 5))
+        live = parts.clients.consumer_group("g")
+        assert live is not None
+        live.subscriptions["T"] = sql("a > 5", 6)
+        assert outcome(parts.pull(FakePeer(), flags=0, sub_version=6))[0] == 28
+
+    run_with_parts(test, config=config())
+
+
+def test_a_wrong_expression_is_refused_with_what_is_wrong_and_where() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+
+        answer = pull(parts, "a >> 5")
+
+        assert outcome(answer)[0] == 23
+        assert "character 3" in str(answer.remark)
+
+    run_with_parts(test, config=config())
+
+
+def test_no_more_than_asked_for_is_handed_out_and_the_next_pull_goes_on_there() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, *[7, 1] * 6)
+
+        answer = pull(parts, "a > 5", max_msg_nums=4)
+
+        assert (outcome(answer), len(bodies(answer))) == ((0, "8"), 4)
+        rest = pull(parts, "a > 5", max_msg_nums=4, queue_offset=8)
+        assert (outcome(rest), len(bodies(rest))) == ((0, "12"), 2)
+
+    run_with_parts(test, config=config())
+
+
+def test_one_read_looks_at_no_more_entries_than_java_does() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for _ in range(10):
+            await parts.store_messages([draft(parts, 1) for _ in range(100)])
+        await store(parts, 7)
+
+        answer = pull(parts, "a > 5")
+
+        code, next_offset = outcome(answer)
+        assert (code, bodies(pull(parts, "a > 5", queue_offset=int(next_offset or 0)))) == (
+            20,
+            [b"7"],
+        )
+        assert ENTRIES_MAX <= int(next_offset or 0) < ENTRIES_MAX + 128
+
+    run_with_parts(test, config=config())
+
+
+def test_one_read_looks_at_no_more_bytes_than_the_loop_has_time_for() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for _ in range(20):
+            await store(parts, 1, body=bytes(100_000))
+
+        code, next_offset = outcome(pull(parts, "a > 5"))
+
+        assert code == 20
+        assert int(next_offset or 0) * 100_000 < BYTES_MAX + parts.live.now.pull_bytes_max
+
+    run_with_parts(test, config=config())
+
+
+def test_a_held_pull_is_woken_by_what_matches_only() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        assert pull(parts, "a > 5", peer, flags=HOLD) is None
+
+        await store(parts, 1, 2)
+        await parts.store_messages([parts.draft(b"without")])
+        assert peer.sent == []
+        await store(parts, 8)
+
+        assert [bodies(answer) for answer in peer.sent] == [[b"8"]]
+        assert outcome(peer.sent[0]) == (0, "4")
+
+    run_with_parts(test, config=config())
+
+
+def test_a_held_pull_whose_time_is_over_goes_on_behind_what_did_not_match() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        peer = FakePeer()
+        pull(parts, "a > 5", peer, flags=HOLD)
+        await store(parts, 1, 2)
+
+        await asyncio.sleep(15.2)
+
+        assert [outcome(answer) for answer in peer.sent] == [(20, "2")]
+
+    run_with_parts(test, config=config())
+
+
+def test_what_is_not_in_memory_is_filtered_off_the_loop() -> None:
+    disk = ColdDisk()
+
+    async def fill(parts: BrokerParts) -> None:
+        await store(parts, 1, 7, 9)
+
+    run_with_parts(fill, disk, config=config())
+
+    async def test(parts: BrokerParts) -> None:
+        peer = FakePeer()
+        assert pull(parts, "a > 5", peer) is None
+        await parts.later.close()
+        assert bodies(peer.sent[0]) == [b"7", b"9"]
+
+    run_with_parts(test, disk, config=config())
+
+
+def test_what_matches_before_a_damaged_message_is_handed_out_before_it_is_named() -> None:
+    async def main() -> None:
+        parts = BrokerParts(ColdDisk(), config=config())
+        await store(parts, 1, 7, 2)
+        await parts.store_messages([draft(parts, 8, b"eight")])
+        spoil(parts, b"eight")
+        peer = FakePeer()
+        for offset in (0, 3):
+            pull(parts, "a > 5", peer, queue_offset=offset)
+            await parts.later.close()
+        assert (outcome(peer.sent[0]), bodies(peer.sent[0])) == ((0, "3"), [b"7"])
+        assert peer.sent[1].code == 1
+        assert "message 3 of queue 0 of topic T is damaged" in str(peer.sent[1].remark)
+        await parts.stop()
+
+    run_virtual(main())
+
+
+def test_retries_are_filtered_once_more_where_that_is_on() -> None:
+    retries = retry_topic("g")
+
+    async def test(parts: BrokerParts) -> None:
+        for number in (1, 7):
+            properties = {"a": str(number), "RETRY_TOPIC": "T"}
+            await parts.store_messages(
+                [parts.draft(b"%d" % number, properties=properties, topic=retries)]
+            )
+        subscribe(parts, sql("a > 5", 1), sql("TRUE", 1, retries))
+
+        answer = parts.pull(FakePeer(), flags=0, topic=retries)
+
+        is_on = parts.live.now.filter_support_retry
+        assert bodies(answer) == ([b"7"] if is_on else [b"1", b"7"])
+
+    run_with_parts(test, config=config(filter_support_retry=True))
+    run_with_parts(test, config=config())
+
+
+def test_retries_are_not_filtered_where_a_group_takes_them_all() -> None:
+    async def test(parts: BrokerParts) -> None:
+        topic = retry_topic("g")
+        await parts.store_messages(
+            [parts.draft(b"1", properties={"a": "1", "RETRY_TOPIC": "T"}, topic=topic)]
+        )
+        subscribe(parts, sql("a > 5", 1), SubscriptionData(topic, SUB_ALL, sub_version=1))
+
+        assert bodies(parts.pull(FakePeer(), flags=0, topic=topic)) == [b"1"]
+
+    run_with_parts(test, config=config(filter_support_retry=True))
+
+
+@pytest.mark.parametrize("flags", [0, PULL_SUBSCRIPTION])
+def test_filters_are_refused_in_javas_words_while_they_are_off(flags: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        subscribe(parts, sql("a > 5"))
+
+        answer = pull(parts, "a >> 5", flags=flags)
+
+        assert (answer.code, answer.remark) == (
+            1,
+            "The broker does not support consumer to filter message by SQL92",
+        )
+
+    run_with_parts(test)
+
+
+def test_filters_can_be_switched_on_while_the_broker_runs() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, 1, 7)
+        assert outcome(pull(parts, "a > 5"))[0] == 1
+        parts.live.update({"enablePropertyFilter": "true"}, 0)
+        assert bodies(pull(parts, "a > 5")) == [b"7"]
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_on"),
+    [
+        ("11_PULL_MESSAGE_pull-sql92", True),
+        ("11_PULL_MESSAGE_push-sql92", True),
+        ("11_PULL_MESSAGE_push-sql92_rc20", True),
+        ("11_PULL_MESSAGE_raw-default-sql-disabled_rc1", False),
+    ],
+)
+def test_recorded_pulls_are_answered_as_java_does(
+    golden: Golden, name: str, *, is_on: bool
+) -> None:
+    recorded, expected = golden(name)
+    assert expected is not None
+    topic = recorded.ext_fields["topic"]
+
+    async def test(parts: BrokerParts) -> None:
+        for queue_id, colors in enumerate([("red", "red"), ("blue", "blue")]):
+            for number, color in enumerate(colors):
+                properties = {"a": str(number), "color": color}
+                one = parts.draft(properties=properties, topic=topic, queue_id=queue_id)
+                await parts.store_messages([one])
+        heartbeat, _ = golden("34_HEART_BEAT_push-sql92_3")
+        FakePeer().ask(parts.client_handlers.on_heartbeat, FakePeer().request_of(heartbeat))
+        peer = FakePeer()
+
+        answer = peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded))
+
+        assert answer is not None
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert answer.ext_fields == expected.ext_fields
+
+    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+
+
+def test_a_pull_that_does_not_compile_is_refused_where_java_hands_out_everything(
+    golden: Golden,
+) -> None:
+    recorded, expected = golden("11_PULL_MESSAGE_raw-pull-bad-sql")
+    assert expected is not None
+    assert expected.code == 0
+
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(topic="GoldenPull")])
+        peer = FakePeer()
+        assert outcome(peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded)))[0] == 23
+
+    run_with_parts(test, config=config())

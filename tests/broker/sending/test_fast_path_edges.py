@@ -1,0 +1,283 @@
+"""What the paths of plain requests meet at the edges: odd headers, limits, changes, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kourou.broker.sending.fast_send import FastSend
+from kourou.broker.sending.plain_sends import PlainSends
+from kourou.broker.sending.send_answers import SendAnswers
+from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.model.topic import TopicConfig
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import encode_frame
+from kourou.store.config import StoreConfig
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.lone_connection import LoneConnection
+from kourou.testing.loop import run_virtual
+from kourou.testing.send_rig import SendRig, message
+from tests.broker.sending.test_fast_batch import batch_frame, taken
+from tests.broker.sending.test_fast_send import Outcome, assert_same, plain_frames
+
+QUEUES = b"".join(plain_frames(4))
+"""Makes the queues of `T`, by the ordinary way."""
+REGION = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
+
+
+def changed(frame: bytes, old: bytes, new: bytes) -> bytes:
+    """Return the frame with other text in its header."""
+    assert old in frame[8:], old
+    rest = frame[8:].replace(old, new, 1)
+    header_size = int.from_bytes(frame[4:8], "big") + len(new) - len(old)
+    return (len(rest) + 4).to_bytes(4, "big") + header_size.to_bytes(4, "big") + rest
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"g":"1700000000000"', b'"g":""'),
+        (b'"g":"1700000000000"', b'"g":"9223372036854775808"'),
+        (b'"d":"4"', b'"d":""'),
+        (b'"f":"0"', b'"f":""'),
+        (b'"h":"0"', b'"h":""'),
+        (b'"e":"', b'"e":"2","e":"'),
+        (b'"flag":0', b'"flag":0.0'),
+        (b'"flag":0', b'"flag":2,"flag":0'),
+        (b'"flag":0', b'"flag":0,"flag":2'),
+        (b'"extFields":{', b'"extFields":{"a":"q","b":"nope",'),
+        (b'"extFields":', b'"extFields":{},"extFields":'),
+        (b'"version":', b'"version":99999999999,"version":'),
+        (b'"language":"PYTHON"', b'"language":"KLINGON"'),
+        (b'"language":"PYTHON"', b'"language":"\xff"'),
+        (b'"a":"p"', b'"a":"\\ud800"'),
+        (b'"b":"T"', b'"b":"\\u0054"'),
+        (b"\\u0001true", b"\x01true"),
+        (b"true", b"true\\u0000"),
+        (b"0" * 30, "é".encode() * 30),
+        (b"0" * 30, "\u0966".encode() * 30),
+        (b'{"code":3', b'{"code":10,"code":3'),
+    ],
+)
+def test_an_odd_header_leaves_the_same_by_either_path(
+    old: bytes, new: bytes, *, is_batch: bool
+) -> None:
+    odd = changed(batch_frame(2) if is_batch else plain_frames(7)[6], old, new)
+    assert_same([QUEUES, odd, odd + plain_frames(8)[7]])
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_properties_of_the_largest_size_leave_the_same_by_either_path(more: int) -> None:
+    text = f"UNIQ_KEY\x01{1:032X}\x02WAIT\x01true\x02a\x01"
+    for own_bytes in (0, len(REGION), len(REGION) + len("__CRC32#\x010123456789\x02")):
+        size = 32_767 - own_bytes - len(text) - 1 + more
+        frame = encode_frame(message(properties=f"{text}{'v' * size}\x02"))
+        assert_same([QUEUES, frame, frame])
+
+
+def test_a_record_that_just_fits_into_its_segment_goes_there_by_either_path() -> None:
+    store = StoreConfig(commitlog_segment_bytes=1 << 14, consumequeue_file_bytes=2000)
+    last_positions = set()
+    for size in range(3986, 3993):
+        frames = [plain_frames(4, b"b" * one)[1] for one in (5000, 4999, size)]
+        fast = assert_same(
+            [QUEUES, *frames, plain_frames(4)[1]], store=store, max_message_size_bytes=1 << 13
+        )
+        last_positions.add(fast.files()["consumequeue/T/1/00000000000000000000"][80:88])
+    assert (1 << 14).to_bytes(8, "big") in last_positions
+    assert len(last_positions) > 1, "in some cases it did fit"
+
+
+def test_what_the_broker_adds_to_a_message_counts_before_it_is_taken() -> None:
+    options: dict[str, Any] = {
+        "region_id": "r" * 3000,
+        "max_message_size_bytes": 10_000,
+        "pending_connection_bytes_max": 30_000,
+    }
+    fast = assert_same([QUEUES, b"".join(plain_frames(16, b"b"))], **options)
+    assert b"[OVERLOAD]" in fast.answers
+
+
+Change = Callable[[BrokerParts], object]
+
+
+def change_order(parts: BrokerParts) -> None:
+    """Let the topic be ordered, on a broker that is not writable."""
+    parts.topics.put(replace(parts.topics.by_name["T"], order=True))
+    parts.live.update({"brokerPermission": "4"}, 1)
+
+
+def delete_topic(parts: BrokerParts) -> None:
+    """Begin to delete the topic, as a request to do so does."""
+    parts.topics.delete("T")
+    parts.commit.begin_deletion("T")
+
+
+def make_topic_again(parts: BrokerParts) -> None:
+    """Make the topic again while its files are being removed."""
+    delete_topic(parts)
+    parts.topics.put(TopicConfig("T", 4, 4))
+
+
+CHANGES: dict[str, Change] = {
+    "max size": lambda parts: parts.live.update({"maxMessageSize": "99"}, 1),
+    "not writable": lambda parts: parts.live.update({"brokerPermission": "4"}, 1),
+    "ordered and not writable": change_order,
+    "topic read-only": lambda parts: parts.topics.put(TopicConfig("T", 4, 4, perm=4)),
+    "fewer queues": lambda parts: parts.topics.put(TopicConfig("T", 1, 1)),
+    "more queues": lambda parts: parts.topics.put(TopicConfig("T", 8, 8)),
+    "no queues to write": lambda parts: parts.topics.put(TopicConfig("T", 4, 0)),
+    "message type": lambda parts: parts.topics.put(
+        TopicConfig("T", 4, 4, attributes={"message.type": "FIFO"})
+    ),
+    "compacted": lambda parts: parts.topics.put(
+        TopicConfig("T", 4, 4, attributes={"cleanup.policy": "COMPACTION"})
+    ),
+    "deleted": delete_topic,
+    "deleted and made again": make_topic_again,
+    "read-only store": lambda parts: parts.store.set_read_only("a test"),
+}
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 1.0])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_between_two_reads_counts_at_once(name: str, pause_s: float) -> None:
+    plain = plain_frames(16)
+
+    def read(first: int) -> bytes:
+        return b"".join(plain[first : first + 3]) + batch_frame(first % 4)
+
+    def outcome(*, is_fast: bool) -> tuple[object, ...]:
+        disk = SimDisk()
+        found: list[Outcome] = []
+
+        async def main() -> None:
+            parts = BrokerParts(disk, config=small_config())
+            rig = SendRig(parts)
+            await parts.topics.persist()
+            lone = rig.connect(is_fast=is_fast)
+            lone.receive_bytes(QUEUES)
+            await asyncio.sleep(1)
+            lone.receive_bytes(read(4))
+            await asyncio.sleep(pause_s)
+            CHANGES[name](parts)
+            lone.receive_bytes(read(8))
+            lone.receive_bytes(read(12))
+            await asyncio.sleep(30)
+            found.append(Outcome(disk, lone, parts))
+            answers.append({answer.opaque: answer for answer in lone.sent()})
+            await parts.stop()
+
+        answers: list[dict[int, Any]] = []
+        run_virtual(main())
+        (end,) = found
+        assert end.is_all_answered
+        assert end.pending == (0, 0)
+        return answers, end.files(), end.stats, end.ending
+
+    assert outcome(is_fast=True) == outcome(is_fast=False)
+
+
+def test_frames_that_were_kept_wait_for_their_sync_from_when_they_are_handled() -> None:
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(), config=small_config(sync_flush_timeout_ms=5_000))
+        rig = SendRig(parts)
+        await parts.topics.persist()
+        lone = rig.connect(is_fast=True)
+        lone.receive_bytes(QUEUES)
+        await asyncio.sleep(1)
+        lone.connection.pause_writing()
+        lone.receive_bytes(plain_frames(5)[4] + batch_frame(5))
+        await asyncio.sleep(60)
+        assert len(lone.sent()) == 4, "the peer does not read"
+
+        lone.connection.resume_writing()
+        await asyncio.sleep(1)
+
+        assert [answer.code for answer in lone.sent()[4:]] == [0, 0]
+        await parts.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("size", [30_000, 2_000_000])
+def test_long_properties_are_not_remembered(size: int) -> None:
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(), config=small_config(max_message_size_bytes=1 << 19))
+        rig = SendRig(parts)
+        await parts.topics.persist()
+        lone = rig.connect(is_fast=True)
+        lone.receive_bytes(QUEUES)
+        for number in range(4):
+            text = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02a\x01{number}{'v' * size}\x02"
+            lone.receive_bytes(encode_frame(message(properties=text)))
+        await asyncio.sleep(1)
+        (sends,) = (path for path in rig.fast_path._paths.values() if isinstance(path, FastSend))
+        assert sum(map(len, sends._shapes)) < 1000
+        await parts.stop()
+
+    run_virtual(main())
+
+
+def test_a_batch_whose_answer_would_be_no_frame_is_left_to_the_ordinary_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame = batch_frame(count=600)
+    assert taken([frame]) == len(frame)
+
+    # As half a million messages do with the real limit.
+    monkeypatch.setattr("kourou.broker.sending.fast_batch._ANSWER_BYTES_MAX", 33 * 600)
+    assert taken([frame]) == 0
+    assert_same([QUEUES, frame])
+
+
+class BrokenClock:
+    """A clock that stopped."""
+
+    def now_ms(self) -> int:
+        raise OSError
+
+
+class BrokenPath:
+    """Whose sends cannot be counted."""
+
+    answers = SendAnswers({})
+    clock = BrokenClock()
+    stats = BrokerStats("c", 0)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        PlainSends.stored,
+        lambda sends: sends.late("late"),
+        lambda sends: sends.answer(PutResult(PutStatus.BUSY)),
+    ],
+)
+def test_an_error_in_one_producers_answer_does_not_keep_others_from_theirs(
+    end: Callable[[PlainSends], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        broken, other = LoneConnection({}), LoneConnection({})
+        sends = PlainSends(BrokenPath(), 0)
+        answer = encode_frame(RemotingCommand(310, opaque=7))
+        for lone, reply in ((broken, b"\0\0\0\1x"), (other, answer)):
+            lone.connection.unanswered.add_all(100, 1)
+            sends.reads.append((lone.connection, [reply], 100))
+        sends.puts = 2
+
+        end(sends)
+        end(sends)
+
+        assert [lone.connection.unanswered._count for lone in (broken, other)] == [0, 0]
+        assert [command.opaque for command in other.sent()] == [7]
+        assert caplog.records
+
+    run_virtual(main())

@@ -1,0 +1,388 @@
+"""Plain sends of many producers in one turn of the loop are taken and answered together."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import FlushDiskType
+from kourou.broker.sending.fast_send import FastSend
+from kourou.protocol.frame import encode_frame
+from kourou.remoting.request import Request
+from kourou.store.tools.check import check_store
+from kourou.testing.broker_parts import BrokerParts, small_config
+from kourou.testing.disk import SimDisk
+from kourou.testing.lone_connection import LoneConnection
+from kourou.testing.loop import run_virtual
+from kourou.testing.send_rig import SendRig, message
+from tests.broker.sending.test_fast_path_edges import BrokenClock
+from tests.broker.sending.test_fast_send import (
+    ALL_BYTES,
+    ALL_REQUESTS,
+    Outcome,
+    plain_frames,
+    random_frame,
+)
+
+PRODUCERS = 6
+ODD = encode_frame(message(b"odd", "UNIQ_KEY\x01short\x02WAIT\x01true\x02"))
+"""A send that is not as plain as it seems at sight."""
+
+
+class Turns:
+    """A broker with some producers, whose queues are there.
+
+    Attributes:
+        lones: their connections.
+    """
+
+    def __init__(self, parts: BrokerParts, *, is_fast: bool = True) -> None:
+        self.parts = parts
+        self.rig = SendRig(parts)
+        self.lones = [self.rig.connect(is_fast=is_fast) for _ in range(PRODUCERS)]
+
+    async def make_queues(self) -> None:
+        """Let each queue of `T` have a message, and forget the answers."""
+        await self.parts.topics.persist()
+        self.lones[0].receive_bytes(b"".join(plain_frames(4)))
+        await asyncio.sleep(1)
+        self.lones[0].transport.writes.clear()
+
+    def send_each(self, frames: list[bytes]) -> None:
+        """Let each producer in turn send one of the frames, in a read of its own."""
+        for lone, frame in zip(self.lones, frames, strict=False):
+            lone.receive_bytes(frame)
+
+    def codes(self) -> list[list[int]]:
+        """Return the codes of each producer's answers."""
+        return [[answer.code for answer in lone.sent()] for lone in self.lones]
+
+    def assert_nothing_waits(self) -> None:
+        """No limit counts anything any more."""
+        assert self.parts.commit.pending_bytes == len(self.parts.commit._pending) == 0
+        for lone in self.lones:
+            unanswered = lone.connection.unanswered
+            assert unanswered.has_room(ALL_BYTES, ALL_REQUESTS) or not lone.connection.is_open
+
+
+def run_turns(
+    test: Callable[[Turns], Awaitable[None]],
+    *,
+    is_fast: bool = True,
+    disk: SimDisk | None = None,
+    **options: Any,
+) -> None:
+    the_disk = disk or SimDisk()
+
+    async def main() -> None:
+        parts = BrokerParts(the_disk, config=small_config(**options))
+        turns = Turns(parts, is_fast=is_fast)
+        await turns.make_queues()
+        await test(turns)
+        parts.flusher.release()
+        await parts.stop()
+
+    run_virtual(main())
+    assert check_store(the_disk).findings == []
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+@pytest.mark.parametrize("seed", range(6))
+def test_plain_sends_of_many_producers_leave_what_the_ordinary_path_leaves(
+    seed: int, flush: FlushDiskType
+) -> None:
+    def outcome(*, is_fast: bool) -> tuple[object, ...]:
+        disk, rng = SimDisk(seed), Random(seed)
+        found: list[Outcome] = []
+
+        async def test(turns: Turns) -> None:
+            for _ in range(20):
+                rng.shuffle(turns.lones)
+                body = rng.randbytes(rng.randrange(1, 3000))
+                turns.send_each(plain_frames(rng.randrange(1, PRODUCERS + 1), body))
+                await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
+            await asyncio.sleep(30)
+            turns.assert_nothing_waits()
+            found.extend(Outcome(disk, lone, turns.parts) for lone in turns.lones)
+
+        run_turns(test, is_fast=is_fast, disk=disk, flush_disk_type=flush)
+        return [one.answers for one in found], found[0].files(), found[0].stats
+
+    assert outcome(is_fast=True) == outcome(is_fast=False)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_odd_sends_among_them_get_the_same_answers(seed: int) -> None:
+    def answers(*, is_fast: bool) -> object:
+        rng = Random(seed)
+        found: list[object] = []
+
+        async def test(turns: Turns) -> None:
+            for _ in range(10):
+                turns.send_each([random_frame(rng) for _ in turns.lones])
+                await asyncio.sleep(0)
+            await asyncio.sleep(30)
+            turns.assert_nothing_waits()
+            for lone in turns.lones:
+                # In any order: one that does not wait for the sync may pass one that does.
+                answered = sorted((one.opaque, one.code, one.remark or "") for one in lone.sent())
+                found.append((lone.transport.ending, answered))
+            found.append((turns.parts.stats.sizes, turns.parts.stats.store.put_failures))
+
+        run_turns(test, is_fast=is_fast)
+        return found
+
+    assert answers(is_fast=True) == answers(is_fast=False)
+
+
+def test_they_share_one_write_and_one_sync_and_each_gets_its_own_answer() -> None:
+    async def test(turns: Turns) -> None:
+        synced = turns.parts.flusher.sync_count
+        written = turns.parts.store.written_position
+        turns.send_each(plain_frames(PRODUCERS))
+        assert turns.parts.store.appended_position == written, "nothing is decided yet"
+        await asyncio.sleep(0)
+        assert turns.parts.store.written_position > written
+        assert turns.codes() == [[]] * PRODUCERS, "nothing is acknowledged before it is synced"
+        await asyncio.sleep(1)
+
+        assert turns.parts.flusher.sync_count == synced + 1
+        opaques = [[answer.opaque for answer in lone.sent()] for lone in turns.lones]
+        assert opaques == [[1000 + number] for number in range(PRODUCERS)]
+
+    run_turns(test)
+
+
+def test_a_producer_that_hangs_up_in_the_turn_has_sent() -> None:
+    async def test(turns: Turns) -> None:
+        turns.send_each(plain_frames(3))
+        turns.lones[0].connection.eof_received()
+        turns.lones[1].connection.connection_lost(None)
+        await asyncio.sleep(1)
+
+        assert turns.rig.stored_count() == 4 + 3
+        assert turns.codes()[:3] == [[], [], [0]]
+        turns.assert_nothing_waits()
+
+    run_turns(test)
+
+
+def test_what_came_from_a_connection_that_we_end_in_the_turn_was_never_read() -> None:
+    async def test(turns: Turns) -> None:
+        turns.send_each([plain_frames(1)[0], ODD, plain_frames(3)[2]])
+        turns.lones[0].connection.close("a test")
+        turns.lones[1].connection.abort("a test")
+        await asyncio.sleep(1)
+
+        assert turns.rig.stored_count() == 4 + 1
+        assert turns.codes()[:3] == [[], [], [0]]
+        turns.assert_nothing_waits()
+
+    run_turns(test)
+
+
+@pytest.mark.parametrize("second", [ODD, plain_frames(2)[1], ODD + plain_frames(2)[1]])
+def test_what_a_producer_sends_next_does_not_overtake(second: bytes) -> None:
+    async def test(turns: Turns) -> None:
+        lone = turns.lones[0]
+        for frame in (plain_frames(1)[0], ODD, second):
+            lone.receive_bytes(frame)
+        await asyncio.sleep(1)
+
+        positions = [answer.ext_fields["msgId"] for answer in lone.sent()]
+        assert positions == sorted(positions)
+        assert len(positions) == 3 + (second not in (ODD, plain_frames(2)[1]))
+
+    run_turns(test)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"pending_requests_max": 3},
+        {"pending_bytes_max": 2_400, "pending_connection_bytes_max": 2_400},
+        {"pending_bytes_max": 20_000, "pending_connection_bytes_max": 2_400},
+    ],
+)
+def test_a_limit_that_is_reached_in_the_turn_refuses_the_same(limits: dict[str, Any]) -> None:
+    def codes(*, is_fast: bool) -> list[list[int]]:
+        found: list[list[int]] = []
+
+        async def test(turns: Turns) -> None:
+            turns.parts.flusher.stall()
+            for _ in range(4):
+                turns.send_each(plain_frames(PRODUCERS, b"b" * 600))
+                await asyncio.sleep(0.001)
+            turns.parts.flusher.release()
+            await asyncio.sleep(1)
+            found.extend(turns.codes())
+            turns.assert_nothing_waits()
+
+        run_turns(test, is_fast=is_fast, max_message_size_bytes=1_000, **limits)
+        return found
+
+    fast = codes(is_fast=True)
+    assert fast == codes(is_fast=False)
+    assert {code for one in fast for code in one} == {0, 2}
+
+
+def test_a_late_sync_is_told_to_each_and_counts_until_it_ends() -> None:
+    async def test(turns: Turns) -> None:
+        turns.parts.flusher.stall()
+        turns.send_each([*plain_frames(3), ODD])
+        await asyncio.sleep(20)
+        assert turns.codes() == [[10]] * 4 + [[]] * (PRODUCERS - 4)
+        assert turns.parts.commit.pending_puts[0] == 4
+
+        turns.parts.flusher.release()
+        await asyncio.sleep(1)
+        assert turns.codes()[0] == [10], "nobody is answered twice"
+        turns.assert_nothing_waits()
+
+    run_turns(test, sync_flush_timeout_ms=5_000)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failing_disk_refuses_all_of_them(operation: str) -> None:
+    async def main() -> None:
+        disk = SimDisk()
+        parts = BrokerParts(disk, config=small_config())
+        turns = Turns(parts)
+        await turns.make_queues()
+        disk.fail_after(0, OSError(errno.EIO, "broken"), operations=(operation,))
+        turns.send_each([*plain_frames(3), ODD])
+        await asyncio.sleep(1)
+
+        assert turns.codes() == [[14]] * 4 + [[]] * (PRODUCERS - 4)
+        assert parts.stats.store.put_failures == 4
+        turns.assert_nothing_waits()
+        parts.abandon()
+
+    run_virtual(main())
+
+
+def test_a_broker_that_stops_in_the_turn_has_taken_them() -> None:
+    async def test(turns: Turns) -> None:
+        turns.send_each(plain_frames(3))
+        await turns.parts.commit.close()
+        turns.send_each(plain_frames(2))
+        await asyncio.sleep(1)
+
+        assert turns.codes()[:3] == [[0, 14], [0, 14], [0]]
+
+    run_turns(test)
+
+
+def test_a_broker_that_is_killed_in_the_turn_answers_nobody() -> None:
+    async def main() -> None:
+        parts = BrokerParts(SimDisk(), config=small_config())
+        turns = Turns(parts)
+        await turns.make_queues()
+        turns.send_each(plain_frames(3))
+        parts.abandon()
+        await asyncio.sleep(1)
+        assert turns.codes() == [[]] * PRODUCERS
+
+    run_virtual(main())
+
+
+def test_what_is_handed_back_to_a_peer_that_does_not_read_waits_until_it_does() -> None:
+    async def test(turns: Turns) -> None:
+        turns.send_each([plain_frames(1)[0], ODD])
+        for lone in turns.lones[:2]:
+            lone.connection.pause_writing()
+        await asyncio.sleep(1)
+        assert turns.codes()[:2] == [[0], []]
+
+        turns.lones[1].connection.resume_writing()
+        await asyncio.sleep(1)
+        assert turns.codes()[:2] == [[0], [0]]
+        assert turns.lones[1].transport.is_reading()
+
+    run_turns(test)
+
+
+def test_more_than_is_kept_at_once_is_taken_at_once() -> None:
+    async def test(turns: Turns) -> None:
+        (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
+        path._kept_bytes = 1 << 30  # as of many thousand producers
+        turns.send_each(plain_frames(2))
+        assert not path._kept
+        path._kept_bytes = 0
+        await asyncio.sleep(1)
+        assert turns.codes()[:2] == [[0], [0]]
+
+    run_turns(test)
+
+
+def test_a_bug_that_one_producer_meets_ends_its_connection_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(turns: Turns) -> None:
+        (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
+        turns.lones[0].receive_bytes(plain_frames(1)[0])
+        await asyncio.sleep(1)
+        path._shapes = dict(path._shapes)  # type: ignore[assignment]  # knows no other from now on
+        other = encode_frame(message(b"x", f"UNIQ_KEY\x01{1:032X}\x02TAGS\x01Other\x02"))
+        turns.send_each([plain_frames(1)[0], other, plain_frames(3)[2]])
+        await asyncio.sleep(1)
+
+        assert turns.codes()[:3] == [[0, 0], [], [0]]
+        assert [lone.transport.ending for lone in turns.lones[:3]] == ["", "abort", ""]
+        assert "KeyError" in caplog.text
+        turns.assert_nothing_waits()
+
+    run_turns(test)
+
+
+def test_a_bug_that_all_of_them_meet_ends_their_connections_and_not_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(turns: Turns) -> None:
+        (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
+        turns.send_each(plain_frames(2))
+        path.clock = BrokenClock()
+        await asyncio.sleep(1)
+        assert [lone.transport.ending for lone in turns.lones[:3]] == ["abort", "abort", ""]
+        assert "fast_send.failed" in caplog.text
+
+        path.clock = turns.parts.clock
+        turns.lones[2].receive_bytes(plain_frames(3)[2])
+        await asyncio.sleep(1)
+        assert turns.codes()[:3] == [[], [], [0]]
+        turns.assert_nothing_waits()
+
+    run_turns(test)
+
+
+def test_a_bug_in_the_ordinary_way_of_one_harms_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        def broken(_request: Request) -> None:
+            raise BugError
+
+        parts = BrokerParts(SimDisk(), config=small_config())
+        turns = Turns(parts)
+        await turns.make_queues()
+        lone = LoneConnection({}, turns.rig.fast_path)
+        lone.connection._dispatch = broken
+        turns.lones[0] = lone
+        turns.send_each([ODD, ODD, plain_frames(3)[2]])
+        await asyncio.sleep(1)
+
+        assert turns.codes()[:3] == [[], [0], [0]]
+        assert lone.transport.ending == "abort"
+        assert "fast_send.handing_back_failed" in caplog.text
+        await parts.stop()
+
+    run_virtual(main())
+
+
+class BugError(Exception):
+    """A bug."""

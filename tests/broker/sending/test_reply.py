@@ -1,0 +1,281 @@
+"""Replies reach the producer that asked, and are answered and stored as by Java's broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from kourou.broker.clients import Member, Peer
+from kourou.broker.config import BrokerConfig
+from kourou.broker.sending.reply import ReplyHandler
+from kourou.broker.sending.send_checks import SendChecks
+from kourou.errors import RequestTimeoutError
+from kourou.model.message import MessageExt
+from kourou.model.properties import decode_properties
+from kourou.model.topic import reply_topic
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.message_decoding import decode_messages
+from kourou.store.message_store import Asked
+from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+
+Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
+
+REQUESTER = "127.0.0.1@inst-golden_requester"
+REPLIES = reply_topic("DefaultCluster")
+JAVA_HOST = ("127.0.0.1", 20911)
+
+
+class ReplyRig:
+    """A broker's replies on a simulated disk, and one producer that waits for them."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.parts = parts = BrokerParts(SimDisk(), config=config)
+        self.peer = FakePeer()
+        self.requester = FakePeer(1)
+        self.pushed: list[tuple[Peer, RemotingCommand]] = []
+        self.code = 0
+        self.is_silent = False
+        self.handler = ReplyHandler(
+            config=parts.live,
+            topics=parts.topics,
+            checks=SendChecks(parts.live, parts.topics, parts.groups),
+            clients=parts.clients,
+            call_client=self._call,
+            commit=parts.commit,
+            later=parts.later,
+            stats=parts.stats,
+            clock=parts.clock,
+            random=Random(1),
+            store_host=JAVA_HOST,
+        )
+
+    def connect(self, client_id: str = REQUESTER) -> None:
+        parts = self.parts
+        parts.clients.register_producer(Member(client_id, self.requester, 0, 513, 0), "askers")
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        before = len(self.peer.sent)
+        self.peer.ask(self.handler.on_send_reply_message, self.peer.request_of(command))
+        await asyncio.sleep(12)
+        (answer,) = self.peer.sent[before:]
+        return answer
+
+    def stored(self) -> list[MessageExt]:
+        found = self.parts.store.get(REPLIES, 0, Asked(0, 1000, 1 << 25, None))
+        return decode_messages(found.body)
+
+    async def _call(
+        self, peer: Peer, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        self.pushed.append((peer, command))
+        if self.is_silent:
+            await asyncio.sleep(timeout_s)
+            raise RequestTimeoutError("the peer was silent")
+        return response(command, self.code, "no" if self.code else None)
+
+
+def run_replies(
+    test: Callable[[ReplyRig], Awaitable[None]],
+    **options: Any,
+) -> None:
+    async def main() -> None:
+        rig = ReplyRig(BrokerConfig(**options))
+        await test(rig)
+        rig.parts.flusher.release()
+        await rig.parts.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("sent", "handed_on"),
+    [
+        (
+            "325_SEND_REPLY_MESSAGE_V2_request-reply",
+            "326_PUSH_REPLY_MESSAGE_TO_CLIENT_request-reply",
+        ),
+        (
+            "324_SEND_REPLY_MESSAGE_request-reply",
+            "326_PUSH_REPLY_MESSAGE_TO_CLIENT_request-reply_2",
+        ),
+    ],
+)
+def test_the_requester_is_handed_what_java_hands_it(
+    golden: Golden, sent: str, handed_on: str
+) -> None:
+    request, expected = golden(sent)
+    java, taken = golden(handed_on)
+    assert expected is not None
+    assert taken is not None
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        host, _, port = java.ext_fields["bornHost"].partition(":")
+        rig.peer.remote_address = (host, int(port))
+        answer = await rig.ask(request)
+        assert (answer.code, answer.remark) == (0, None)
+        assert answer.ext_fields.keys() == expected.ext_fields.keys() | {"KOUROU_DURABILITY"}
+        ((peer, ours),) = rig.pushed
+        assert (peer, ours.code, ours.body) == (rig.requester, java.code, java.body)
+        theirs = dict(java.ext_fields)
+        pushed = dict(ours.ext_fields)
+        for of_its_time in ("storeTimestamp", "properties"):
+            assert pushed.pop(of_its_time)
+            del theirs[of_its_time]
+        assert pushed == theirs
+        properties = decode_properties(ours.ext_fields["properties"].encode())
+        java_properties = decode_properties(java.ext_fields["properties"].encode())
+        assert properties.pop("PUSH_REPLY_TIME").isdigit()
+        del java_properties["PUSH_REPLY_TIME"]
+        assert properties == java_properties
+        (stored,) = rig.stored()
+        stored.properties.pop("__CRC32#")
+        assert (stored.body, stored.properties) == (java.body, java_properties)
+
+    run_replies(test)
+
+
+@pytest.mark.parametrize("name", ["no-property", "no-requester"])
+def test_a_reply_that_reaches_nobody_is_answered_as_by_java(golden: Golden, name: str) -> None:
+    request, expected = golden(f"325_SEND_REPLY_MESSAGE_V2_raw-send-reply-{name}_rc1")
+    assert expected is not None
+
+    async def test(rig: ReplyRig) -> None:
+        answer = await rig.ask(request)
+        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert answer.ext_fields.keys() == expected.ext_fields.keys()
+        assert len(rig.stored()) == 1
+        assert not rig.pushed
+
+    run_replies(test)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_requester_that_does_not_take_its_reply_is_told_of(
+    golden: Golden, *, is_silent: bool
+) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        rig.code, rig.is_silent = 1, is_silent
+        answer = await rig.ask(request)
+        assert answer.code == 1
+        assert answer.remark == f"push reply message to {REQUESTER}fail."
+        assert len(rig.stored()) == 1
+
+    run_replies(test)
+
+
+def test_a_reply_is_handed_on_although_the_disk_fails(golden: Golden) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        rig.parts.flusher.fail_next(OSError(5, "Input/output error"))
+        answer = await rig.ask(request)
+        assert (answer.code, answer.ext_fields["msgId"]) == (0, "0")
+        assert len(rig.pushed) == 1
+
+    run_replies(test)
+
+
+def test_a_reply_without_a_queue_is_stored_in_one_of_its_topic_and_counted(golden: Golden) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+    request.ext_fields |= {"e": "-1", "j": "2"}
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        answer = await rig.ask(request)
+        assert (answer.code, answer.ext_fields["queueId"]) == (0, "0")
+        assert len(rig.stored()) == 1
+        ((topic, (counted,)),) = rig.parts.stats.puts()
+        assert (topic, counted.messages) == (REPLIES, 1)
+        ((_, pushed),) = rig.pushed
+        assert pushed.ext_fields["reconsumeTimes"] == "2"
+
+    run_replies(test)
+
+
+@pytest.mark.parametrize(("is_late", "durability"), [(False, "DISK"), (True, "MEMORY")])
+def test_an_answer_says_of_a_stored_reply_how_safe_it_is(
+    golden: Golden, durability: str, *, is_late: bool
+) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        if is_late:
+            rig.parts.flusher.stall()
+        answer = await rig.ask(request)
+        assert (answer.code, answer.ext_fields["KOUROU_DURABILITY"]) == (0, durability)
+
+    run_replies(test)
+
+
+def test_without_storing_the_answer_names_no_place(golden: Golden) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        answer = await rig.ask(request)
+        assert answer.code == 0
+        assert {"msgId": "0", "queueId": "0", "queueOffset": "0"}.items() <= (
+            answer.ext_fields.items()
+        )
+        assert rig.stored() == []
+
+    run_replies(test, store_reply_message_enable=False)
+
+
+def test_what_is_refused_is_neither_handed_on_nor_stored(golden: Golden) -> None:
+    request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
+
+    async def test(rig: ReplyRig) -> None:
+        rig.connect()
+        for fields, body, code in (
+            ({"b": "bad topic"}, b"x", 29),
+            ({"b": "SCHEDULE_TOPIC_XXXX"}, b"x", 16),
+            ({"b": "Nowhere", "c": "Nowhere"}, b"x", 17),
+            ({"e": "9"}, b"x", 29),
+            ({"i": f"REPLY_TO_CLIENT\1{'c' * 32_760}\2"}, b"x", 13),
+            ({}, b"", 1),
+            ({}, b"x" * (4 * 1024 * 1024 + 1), 13),
+        ):
+            request.ext_fields.update(fields)
+            request.body = body
+            answer = await rig.ask(request)
+            assert answer.code == code, fields
+            assert answer.remark
+            request.ext_fields.update({"b": REPLIES, "c": "TBW102", "e": "0", "i": ""})
+        assert not rig.pushed
+        assert rig.stored() == []
+
+    run_replies(test)
+
+
+def test_a_producer_is_found_by_its_id_as_long_as_one_of_its_groups_is_there() -> None:
+    async def test(rig: ReplyRig) -> None:
+        clients = rig.parts.clients
+        member = Member("c", rig.requester, 0, 513, 0)
+        newer = Member("c", rig.peer, 0, 513, 0)
+        clients.register_producer(member, "a")
+        clients.register_producer(member, "b")
+        clients.unregister_producer(rig.requester, "a")
+        assert clients.producer("c") is member
+        clients.register_producer(newer, "b")
+        clients.unregister_producer(rig.requester, "b")
+        assert clients.producer("c") is newer
+        clients.register_producer(Member("d", rig.peer, 0, 513, 0), "b")
+        assert clients.producer("c") is None
+        clients.closed(rig.peer)
+        assert clients.producer("d") is None
+
+    run_replies(test)

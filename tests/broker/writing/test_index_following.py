@@ -1,0 +1,229 @@
+"""The index follows what is synced, is saved now and then, and fails as the other files do."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+
+from kourou.broker.writing import index_following
+from kourou.broker.writing.index_following import (
+    RETRY_MS,
+    SAVE_INTERVAL_MS,
+    SLICE_MAX_MS,
+    SLICE_MS,
+    STEP_MS,
+    STEP_RECORDS_MAX,
+    IndexFollowing,
+)
+from kourou.store.index.index_active import ActiveIndexFile
+from kourou.store.index.index_columns import KeyColumns
+from kourou.store.index.index_feed import IndexFeed
+from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_query import KeyQuery
+from kourou.store.message_store import IndexStep
+from kourou.store.state.checkpoint import load_checkpoint
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+
+LONG_MAX = 2**63 - 1
+
+
+def following(parts: BrokerParts) -> IndexFollowing:
+    made = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+    made.start()
+    return made
+
+
+async def send(parts: BrokerParts, *keys: str) -> None:
+    for key in keys:
+        await parts.store_messages([parts.draft(properties={"KEYS": key})])
+
+
+def test_messages_are_indexed_when_they_are_told_of() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        for _ in range(3):
+            await send(parts, "a", "b")
+            index.notify()
+            await asyncio.sleep(0.1)
+            assert parts.store.index_lag_bytes == 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_without_messages_nothing_is_done() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await send(parts, "a")
+        index.notify()
+        await asyncio.sleep(2 * SAVE_INTERVAL_MS / 1000)
+        operations = parts.disk.operations
+        await asyncio.sleep(24 * 3600)
+        assert parts.disk.operations == operations
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_the_index_is_saved_and_the_checkpoint_says_so() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await send(parts, "a")
+        index.notify()
+        unsaved = []
+        for pause_ms in (1_000, SAVE_INTERVAL_MS):
+            await asyncio.sleep(pause_ms / 1000)
+            assert parts.store.index is not None
+            unsaved.append(parts.store.index.has_unsaved)
+        assert unsaved == [True, False]
+        parts.store.flush(parts.clock.now_ms())
+        assert load_checkpoint(parts.disk).index_at_ms > 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_a_full_disk_is_waited_for_and_the_store_goes_on() -> None:
+    async def test(parts: BrokerParts) -> None:
+        full = [True]
+
+        def refuse(operation: str, name: str) -> None:
+            if full[0] and name.startswith("index") and operation in ("write", "truncate"):
+                raise OSError(errno.ENOSPC, "full")
+
+        index = following(parts)
+        await send(parts, "a")
+        parts.disk.on_operation = refuse
+        index.notify()
+        await asyncio.sleep(1)
+        await send(parts, "b")
+        index.notify()
+        assert parts.store.index_lag_bytes > 0
+        assert parts.store.read_only_reason is None
+        asked = KeyQuery("T", "a", KeyKind.KEY, 9, 0, LONG_MAX)
+        assert len(parts.store.find_messages(asked).records) == 1  # from the log itself
+        full[0] = False
+        await asyncio.sleep(2 * RETRY_MS / 1000)
+        assert parts.store.index_lag_bytes == 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_any_other_failure_makes_the_store_read_only_and_says_what_to_do(caplog: Any) -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await send(parts, "a")
+        parts.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
+        index.notify()
+        await asyncio.sleep(1)
+        assert "key index" in (parts.store.read_only_reason or "")
+        assert "directory `index`" in (parts.store.read_only_reason or "")
+        await index.stop()
+
+    with pytest.raises(AssertionError, match="not closed cleanly"):  # as the check finds then
+        run_with_parts(test)
+    assert "store.became_read_only" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("behind_bytes", "feed_fullness", "turn_ms", "slice_ms"),
+    [
+        (1 << 60, 0.0, 5, SLICE_MS),
+        (1, 0.0, 5, SLICE_MS + 5),
+        (1, 0.0, 100, SLICE_MAX_MS),
+        (1 << 60, 0.5, 6, SLICE_MS + 3),
+    ],
+)
+def test_a_slice_ends_by_the_time_its_steps_take(
+    behind_bytes: int,
+    feed_fullness: float,
+    turn_ms: float,
+    slice_ms: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_following, "BEHIND_BYTES", behind_bytes)
+    monkeypatch.setattr(IndexFeed, "fullness", feed_fullness)
+    taken: dict[int, list[int]] = {}  # records of each step, by when its slice was
+
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, *(f"key-{number}" for number in range(2_000)))
+        step, now_s = parts.store.index_step, [0.0]
+
+        def slow(records_max: int) -> IndexStep:
+            if parts.clock.now_ms() not in taken:
+                taken[parts.clock.now_ms()] = []
+            taken[parts.clock.now_ms()].append(records_max)
+            now_s[0] += 10e-6 * records_max
+            return step(records_max)
+
+        def time_s() -> float:
+            if parts.clock.now_ms() not in taken and taken:
+                now_s[0] += turn_ms / 1000
+            return now_s[0]
+
+        monkeypatch.setattr(parts.store, "index_step", slow)
+        index = IndexFollowing(parts.store, parts.runtime.offload, parts.clock, time_s=time_s)
+        index.start()
+        await asyncio.sleep(1)
+        assert parts.store.index_lag_bytes == 0
+        await index.stop()
+
+    run_with_parts(test)
+    first, *others = taken.values()
+    took_ms = [10e-3 * sum(records) for records in others]
+    assert abs(max(took_ms) - slice_ms) <= STEP_MS
+    assert max(map(max, others)) <= STEP_MS / 10e-3 < first[0]
+
+
+def test_short_steps_grow() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, *(f"key-{number}" for number in range(600)))
+        index = IndexFollowing(parts.store, parts.runtime.offload, parts.clock, time_s=lambda: 0.0)
+        for _ in range(5):
+            index._slice()
+            parts.store.index_upkeep(parts.clock.now_ms())
+        assert index._step_records == STEP_RECORDS_MAX
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_stopping_twice_and_without_start_is_harmless() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        await index.stop()
+        await index.stop()
+        never = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+        await never.stop()
+        never.abandon()
+
+    run_with_parts(test)
+
+
+def test_an_unforeseen_failure_is_said_once_and_leaves_no_record_out(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_all = ActiveIndexFile.put_all
+    calls: list[int] = []
+
+    def fail_at_first(file: ActiveIndexFile, columns: KeyColumns) -> int:
+        calls.append(len(columns.hashes))
+        if len(calls) <= 3:
+            raise KeyError("unforeseen")
+        return put_all(file, columns)
+
+    async def test(parts: BrokerParts) -> None:
+        await send(parts, *"abcdef")
+        monkeypatch.setattr(ActiveIndexFile, "put_all", fail_at_first)
+        index = following(parts)
+        await asyncio.sleep(5 * RETRY_MS / 1000)
+        assert parts.store.index_lag_bytes == 0
+        assert calls == [6, 6, 6, 6]
+        await index.stop()
+
+    run_with_parts(test)
+    assert caplog.text.count("index.following_failed") == 1

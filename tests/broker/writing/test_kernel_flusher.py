@@ -1,0 +1,182 @@
+"""The kernel's syncs are told as those of a thread, failures too; what it leaves a thread does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.writing.group_commit import GroupCommit, PutStatus
+from kourou.broker.writing.kernel_flusher import KernelFlusher
+from kourou.disk import OsDisk
+from kourou.kernel_syncs import KernelSyncs
+from kourou.open_files import PinnedFile
+from kourou.protocol.message_layout import RecordDraft
+from kourou.store.config import StoreConfig
+from kourou.store.message_store import MessageStore, SyncPlan
+from kourou.store.state.abort_file import read_last_run
+
+HOST = ("127.0.0.1", 1)
+ONE_FILE = SyncPlan(0, 0, ("file",), ())
+DRAFT = RecordDraft(b"T", 0, 0, 0, 0, HOST, HOST, 0, 0, b"hello" * 200, b"")
+OpenKernel = Callable[[], KernelSyncs | None]
+
+
+class Failing(KernelSyncs):
+    """Stands for a device that takes nothing."""
+
+    def result(self) -> int | None:
+        return None if super().result() is None else errno.EIO
+
+
+class _Store:
+    """Stands for a store; notes which threads sync it, and how often its file was let go."""
+
+    def __init__(self, fd: int | None) -> None:
+        self.threads: list[str] = []
+        self.released = 0
+        self._fd = fd
+
+    def pinned_to_sync(self, _: SyncPlan) -> PinnedFile:
+        if self._fd is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+        return PinnedFile(self._fd, self._release)
+
+    def _release(self) -> None:
+        self.released += 1
+
+    def run_sync(self, _: SyncPlan) -> None:
+        self.threads.append(threading.current_thread().name)
+
+
+@pytest.mark.parametrize("open_kernel", [KernelSyncs.open, lambda: None])
+def test_all_that_is_put_is_synced_across_segments(open_kernel: OpenKernel, tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = OsDisk(tmp_path)
+        config = BrokerConfig(
+            sync_flush_timeout_ms=60_000,
+            max_message_size_bytes=1 << 15,
+            store=StoreConfig(commitlog_segment_bytes=1 << 16),
+        )
+        store = MessageStore.open(disk, config.store_config, 0, pid=1)
+        flusher = KernelFlusher(loop, open_kernel)
+        commit = GroupCommit(store, flusher, loop, config, lambda _: None)
+        for _ in range(30):  # some of these syncs are of two segments and their directory
+            results = await asyncio.gather(*(commit.put_and_wait([DRAFT], 0) for _ in range(10)))
+            assert {result.status for result in results} == {PutStatus.OK}
+            assert store.synced_position == store.written_position
+        await commit.close()
+        store.close(0)
+        flusher.close()
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_a_sync_of_one_file_takes_no_thread(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        store = _Store(file.fileno())
+        told = asyncio.run(sync_once(store))
+    has_kernel = (kernel := KernelSyncs.open()) is not None
+    if kernel is not None:
+        kernel.close()
+    assert told == (None, "MainThread")
+    assert store.released == has_kernel
+    assert store.threads == ([] if has_kernel else ["kourou-flusher"])
+
+
+async def sync_once(
+    store: _Store, open_kernel: OpenKernel = KernelSyncs.open
+) -> tuple[Exception | None, str]:
+    """Return how the sync ended, and which thread was told."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Exception | None, str]] = loop.create_future()
+    flusher = KernelFlusher(loop, open_kernel)
+
+    def done(error: Exception | None) -> None:
+        ended.set_result((error, threading.current_thread().name))
+
+    flusher.sync(store, ONE_FILE, done)  # type: ignore[arg-type]
+    try:
+        return await asyncio.wait_for(ended, 30)
+    finally:
+        flusher.close()
+
+
+class Refusing(KernelSyncs):
+    """Stands for a kernel that is short of something."""
+
+    def start(self, fd: int) -> bool:
+        return False
+
+
+def test_what_the_kernel_does_not_do_a_thread_does() -> None:
+    reads, writes = os.pipe()
+    for fd, open_kernel in ((writes, KernelSyncs.open), (writes, Refusing.open), (None, None)):
+        store = _Store(fd)
+        told = asyncio.run(sync_once(store, open_kernel or KernelSyncs.open))
+        assert told == (None, "MainThread")
+        assert store.threads == ["kourou-flusher"]
+        assert store.released == (fd is not None)
+    os.close(reads)
+    os.close(writes)
+
+
+def test_a_failed_sync_is_noted_before_anybody_is_told(tmp_path: Path) -> None:
+    kernel = KernelSyncs.open()
+    if kernel is None:
+        return  # threads do it: tests/broker/writing/test_flusher.py
+    kernel.close()
+    noted: list[bool] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = OsDisk(tmp_path)
+        config = BrokerConfig(sync_flush_timeout_ms=60_000)
+        store = MessageStore.open(disk, config.store_config, 0, pid=1)
+
+        class Watched(KernelFlusher):
+            def sync(
+                self, store: MessageStore, plan: SyncPlan, done: Callable[[Exception | None], None]
+            ) -> None:
+                def ended(error: Exception | None) -> None:
+                    noted.append(read_last_run(disk).is_cache_suspect)
+                    done(error)
+
+                super().sync(store, plan, ended)
+
+        flusher = Watched(loop, Failing.open)
+        commit = GroupCommit(store, flusher, loop, config, lambda _: None)
+        # The first sync is a thread's: the segment is new, and has to have a name.
+        assert (await commit.put_and_wait([DRAFT], 0)).status is PutStatus.OK
+        assert (await commit.put_and_wait([DRAFT], 0)).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "Input/output error" in str(store.read_only_reason)
+        flusher.close()
+        store.abandon()
+        disk.close()
+
+    asyncio.run(main())
+    assert noted == [False, True]
+
+
+def test_a_closed_one_tells_nobody_and_syncs_nothing(tmp_path: Path) -> None:
+    told: list[Exception | None] = []
+
+    async def main(store: _Store) -> None:
+        flusher = KernelFlusher(asyncio.get_running_loop())
+        flusher.sync(store, ONE_FILE, told.append)  # type: ignore[arg-type]
+        flusher.close()
+        flusher.close()
+        flusher.sync(store, ONE_FILE, told.append)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+
+    with (tmp_path / "file").open("wb") as file:
+        asyncio.run(main(_Store(file.fileno())))
+    assert told == []

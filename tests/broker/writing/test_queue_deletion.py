@@ -1,0 +1,104 @@
+"""A topic's queues are removed while the broker goes on serving the others."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.writing.put import PutStatus
+from kourou.broker.writing.queue_deletion import QueueDeletion
+from kourou.errors import StoreError
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+
+BROKEN = OSError(errno.EIO, "Input/output error")
+
+
+class SlowOffload:
+    """Runs what it is given after a second, as a slow disk would.
+
+    Attributes:
+        is_running: whether a call is made just now.
+    """
+
+    def __init__(self) -> None:
+        self.is_running = False
+
+    async def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(1)
+        self.is_running = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.is_running = False
+
+
+async def put(parts: BrokerParts, topic: str) -> PutStatus:
+    return (await parts.commit.put_and_wait([parts.draft(topic=topic)], 0)).status
+
+
+def with_slow_disk(test: Callable[[BrokerParts, QueueDeletion], Awaitable[None]]) -> None:
+    """Run the test with topics "Gone" and "Kept", and check that unlinks leave the loop."""
+
+    async def main(parts: BrokerParts) -> None:
+        for topic in ("Gone", "Kept"):
+            assert await put(parts, topic) is PutStatus.OK
+        parts.commit.flush(parts.clock.now_ms())
+        offload = SlowOffload()
+
+        def watch(operation: str, name: str) -> None:
+            if operation in ("unlink", "remove_directory", "rename"):
+                assert offload.is_running, (operation, name)
+
+        parts.disk.on_operation = watch
+        await test(parts, QueueDeletion(parts.commit, offload))
+        parts.disk.on_operation = None
+
+    run_with_parts(main)
+
+
+def test_others_are_served_and_the_name_is_refused_while_its_files_go() -> None:
+    async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
+        deleting = asyncio.create_task(queues.delete("Gone"))
+        for _ in range(3):  # before the note, before the removal, before its end
+            await asyncio.sleep(0.4)
+            assert not deleting.done()
+            assert await put(parts, "Gone") is PutStatus.SERVICE_NOT_AVAILABLE
+            assert await put(parts, "Kept") is PutStatus.OK
+        await deleting
+        assert parts.disk.list("consumequeue") == ["Kept"]
+        assert await put(parts, "Gone") is PutStatus.OK
+        assert parts.store.max_offset("Gone", 0) == 1
+        assert parts.store.max_offset("Kept", 0) == 4
+
+    with_slow_disk(test)
+
+
+def test_topics_are_deleted_one_after_the_other() -> None:
+    async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
+        async with asyncio.TaskGroup() as deleting:
+            for topic in ("Gone", "Kept", "Gone", "never"):
+                deleting.create_task(queues.delete(topic))
+        assert parts.store.queues() == {}
+        assert parts.disk.list("consumequeue") == []
+        assert parts.disk.read("config/kourou-store.json", 0, 999).count(b'"Gone"') == 1
+
+    with_slow_disk(test)
+
+
+def test_a_failed_removal_is_told_and_a_second_one_ends_it() -> None:
+    async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
+        parts.disk.fail_after(0, BROKEN, ["unlink"])
+        with pytest.raises(StoreError, match="no messages are taken for Gone until it is deleted"):
+            await queues.delete("Gone")
+        assert parts.store.queues() == {"Kept": [0]}
+        assert await put(parts, "Gone") is PutStatus.SERVICE_NOT_AVAILABLE
+
+        await queues.delete("Gone")
+        assert parts.disk.list("consumequeue") == ["Kept"]
+        assert await put(parts, "Gone") is PutStatus.OK
+
+    with_slow_disk(test)

@@ -1,0 +1,363 @@
+"""A broker removes what expired at its hour, on a full disk or on request, beside all else."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.writing.index_following import IndexFollowing
+from kourou.broker.writing.retention import FIRST_RUN_MS
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.message_decoding import decode_messages
+from kourou.store.config import StoreConfig
+from kourou.store.retention import RetentionConfig
+from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
+from kourou.testing.clock import EPOCH_MS
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
+
+HOUR_MS = 3_600_000
+SEGMENT_BYTES = 8192
+BODY = bytes(2_500)  # three fill a segment
+BUSY = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+
+def config(**retention: Any) -> BrokerConfig:
+    """Return the config of a broker that removes only on request, unless it is told otherwise."""
+    now_hour = datetime.fromtimestamp(EPOCH_MS / 1000).astimezone().hour
+    options: dict[str, Any] = {
+        "file_reserved_hours": 2,
+        "delete_when": f"{(now_hour + 12) % 24}",
+    } | retention
+    store = StoreConfig(
+        commitlog_segment_bytes=SEGMENT_BYTES,
+        consumequeue_file_bytes=20 * 4,
+        free_bytes_min=1,
+        index_entries=5,
+        retention=RetentionConfig(**options),
+    )
+    return small_config(store=store, max_message_size_bytes=4_000)
+
+
+def run_with_old_messages(test: Callable[[BrokerParts], Awaitable[None]], **retention: Any) -> None:
+    """Run the test on a store of ten segments, of which eight were written three hours ago."""
+    run_with_parts(with_old_messages(test), config=config(**retention))
+
+
+def run_until_read_only(test: Callable[[BrokerParts], Awaitable[None]]) -> None:
+    """As `run_with_old_messages`, but the store does not close cleanly: it is opened once more."""
+    disk = SimDisk()
+
+    async def main() -> None:
+        parts = BrokerParts(disk, config=config())
+        await with_old_messages(test)(parts)
+        await parts.stop()
+
+    run_virtual(main())
+
+    async def stop(_: BrokerParts) -> None:
+        pass
+
+    run_with_parts(stop, disk, config=config())
+
+
+def with_old_messages(
+    test: Callable[[BrokerParts], Awaitable[None]],
+) -> Callable[[BrokerParts], Coroutine[Any, Any, None]]:
+    """Return what makes the messages, and then runs the test."""
+
+    async def main(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 25)
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        await store(parts, 5)
+        await settle(parts)
+        await test(parts)
+
+    return main
+
+
+async def store(parts: BrokerParts, count: int) -> None:
+    for _ in range(count):
+        await parts.store_messages([parts.draft(BODY)])
+
+
+async def settle(parts: BrokerParts) -> None:
+    """Let the seconds pass until all queue entries are durable."""
+    async with asyncio.timeout(60):
+        while parts.store.expiry.awaits_queues:
+            await asyncio.sleep(1)
+            parts.commit.flush(parts.clock.now_ms())
+
+
+def segments(parts: BrokerParts) -> int:
+    return len(parts.disk.list("commitlog"))
+
+
+def test_nothing_goes_without_a_reason() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.retention.run()
+        assert segments(parts) == 10
+
+    run_with_old_messages(test)
+
+
+def test_expired_segments_go_at_their_hour_and_their_queue_files_with_them() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.retention.run()
+        assert segments(parts) == 2
+        assert parts.store.min_offset("T", 0) == 24
+        assert parts.disk.list("consumequeue/T/0") == [f"{6 * 80:020d}", f"{7 * 80:020d}"]
+
+    at_hour = datetime.fromtimestamp((EPOCH_MS + 3 * HOUR_MS) / 1000).astimezone().hour
+    run_with_old_messages(test, delete_when=f"{at_hour:02d}")
+
+
+def test_files_of_the_key_index_that_name_only_removed_messages_go_too() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+        following.start()
+        for _ in range(30):
+            await parts.store_messages([parts.draft(BODY, tags="a")])
+            following.notify()
+        await settle(parts)
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        before = parts.disk.list("index")
+        parts.retention.request()
+        await parts.retention.run()
+        left = parts.disk.list("index")
+        await following.stop()
+        assert len(before) > 5
+        assert left == before[-len(left) :]
+        assert len(left) == 2  # the messages of the last segment, and the newest file
+
+    run_with_parts(test, config=config())
+
+
+def test_a_full_disk_lets_expired_segments_go_at_any_hour_and_no_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.free = 20_000
+        await parts.retention.run()
+        assert segments(parts) == 2
+        assert not caplog.records
+
+        parts.disk.free = 1
+        for _ in range(3):
+            await parts.retention.run()
+        assert segments(parts) == 2
+        parts.disk.free = 1 << 30
+
+    with caplog.at_level(logging.WARNING):
+        run_with_old_messages(test)
+    assert [record.message.split()[0] for record in caplog.records] == ["retention.found_nothing"]
+
+
+def test_a_request_holds_for_twenty_runs_and_each_removes_only_so_many() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        left = []
+        for _ in range(4):
+            await parts.retention.run()
+            left.append(segments(parts))
+        assert left == [7, 4, 2, 2]
+
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        await store(parts, 30)
+        for _ in range(16):
+            await parts.retention.run()
+        assert segments(parts) == 11
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        await store(parts, 1)
+        await parts.retention.run()
+        assert segments(parts) == 12
+
+    run_with_old_messages(test, delete_files_max=3)
+
+
+def test_a_pause_lies_between_two_files() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        unlinked: list[int] = []
+
+        def watch(operation: str, name: str) -> None:
+            if operation == "unlink" and name.startswith("commitlog/"):
+                unlinked.append(parts.clock.now_ms())
+
+        parts.disk.on_operation = watch
+        await parts.retention.run()
+        parts.disk.on_operation = None
+        gaps = {later - earlier for earlier, later in pairwise(unlinked)}
+        assert len(unlinked) == 8
+        assert min(gaps) >= 100
+
+    run_with_old_messages(test)
+
+
+def test_the_first_minute_after_a_start_removes_nothing_unless_asked_to() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = lambda: 0
+        await store(parts, 9)
+        await settle(parts)
+        await parts.retention.run()
+        assert segments(parts) == 3
+        parts.disk.free = 1
+        await parts.retention.run()
+        assert segments(parts) == 3
+        await asyncio.sleep(FIRST_RUN_MS / 1000)
+        await parts.retention.run()
+        assert segments(parts) == 1
+        parts.disk.free = 1 << 30
+
+    run_with_parts(test, config=config())
+
+
+def test_a_store_that_is_read_only_keeps_all_its_files() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        parts.store.set_read_only("a sync failed")
+        await parts.retention.run()
+        assert segments(parts) == 10
+
+    run_until_read_only(test)
+
+
+def test_the_life_of_messages_can_be_changed_while_it_runs() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        parts.live.update({"fileReservedTime": "4"}, parts.clock.now_ms())
+        await parts.retention.run()
+        assert segments(parts) == 10
+        parts.live.update({"fileReservedTime": "3"}, parts.clock.now_ms())
+        await parts.retention.run()
+        assert segments(parts) == 2
+
+    run_with_old_messages(test)
+
+
+def test_a_segment_that_cannot_be_removed_is_tried_again() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        parts.disk.fail_after(0, BUSY, ("unlink",))
+        with pytest.raises(OSError, match="busy"):
+            await parts.retention.run()
+        assert parts.store.min_position == 0
+        await parts.retention.run()
+        assert segments(parts) == 2
+
+    run_with_old_messages(test)
+
+
+def test_a_queues_file_that_cannot_be_removed_is_said_so_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        await parts.retention.run()
+        await store(parts, 1)
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        await store(parts, 1)
+        await settle(parts)
+
+        def refuse(operation: str, name: str) -> None:
+            if operation == "unlink" and name.startswith("consumequeue/"):
+                raise BUSY
+
+        parts.disk.on_operation = refuse
+        await parts.retention.run()
+        parts.disk.on_operation = None
+        assert "consumequeue.removal_failed" in caplog.text
+        assert parts.disk.list("consumequeue/T/0")[0] == f"{6 * 80:020d}"
+        await parts.retention.clean_queues()
+        assert parts.disk.list("consumequeue/T/0")[0] == f"{7 * 80:020d}"
+
+    with caplog.at_level(logging.WARNING):
+        run_with_old_messages(test)
+
+
+def test_a_sync_that_fails_makes_the_store_read_only() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+
+        def refuse(operation: str, _: str) -> None:
+            if operation == "sync_directory":
+                raise OSError(errno.EIO, "Input/output error")
+
+        parts.disk.on_operation = refuse
+        with pytest.raises(OSError, match="Input"):
+            await parts.retention.run()
+        parts.disk.on_operation = None
+        assert "a sync failed" in (parts.store.read_only_reason or "")
+        assert parts.disk.list("consumequeue/T/0")[0] == f"{0:020d}"  # its records may come back
+
+    run_until_read_only(test)
+
+
+def test_consumers_of_removed_messages_go_on_where_the_queue_begins() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        await parts.retention.run()
+        answer = parts.pull(parts.connect("c"), queue_offset=3)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext_fields["nextBeginOffset"] == "24"
+        assert answer.ext_fields["minOffset"] == "24"
+
+    run_with_old_messages(test)
+
+
+def test_a_read_that_meets_a_removal_skips_nothing_that_is_left() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await store(parts, 6)
+        peer = FakePeer()
+        assert parts.pull(peer) is None  # it has to wait for the device
+        expiry = parts.store.expiry
+        expiry.remove([expiry.hide_segment()])
+        await parts.later.close()
+
+        answer = peer.sent[0]
+        assert answer.code == ResponseCode.SUCCESS
+        found = decode_messages(answer.body)
+        assert [message.queue_offset for message in found] == [3]  # the last of its queue file
+
+    run_with_parts(test, ColdDisk(), config=config())
+
+
+def test_sends_and_topic_deletions_go_on_beside_a_run() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        run = asyncio.create_task(parts.retention.run())
+        await asyncio.sleep(0.35)
+        await parts.queue_deletion.delete("T")
+        await store(parts, 3)
+        await run
+        assert (parts.store.min_offset("T", 0), parts.store.max_offset("T", 0)) == (0, 3)
+
+    run_with_old_messages(test)
+
+
+def test_a_stop_in_the_middle_waits_for_the_file_that_is_being_removed() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.retention.request()
+        run = asyncio.create_task(parts.retention.run())
+        await asyncio.sleep(0.25)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        begin = parts.store.min_position
+        assert 0 < begin < 8 * SEGMENT_BYTES
+        assert parts.disk.list("commitlog")[0] == f"{begin:020d}"
+
+    run_with_old_messages(test)
