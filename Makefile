@@ -26,8 +26,8 @@ demo: $(READY) ## the main job on a year of flights: broker, live consumers, kil
 demo-fast: $(READY) ## the same with 20,000 flights
 	$(BIN)/python examples/flights/demo.py --fast
 
-test: $(READY) ## every test that needs nothing but this tree
-	$(BIN)/pytest
+test: $(READY) ## every test that needs nothing but this tree, in a process a core
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 check: $(READY) ## lint, types, layers, spelling, documents
 	$(BIN)/ruff format --check .
