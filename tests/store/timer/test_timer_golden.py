@@ -31,9 +31,16 @@ def java_s_timer() -> tuple[SimDisk, dict[str, Any]]:
     return disk, told
 
 
+def opened(disk: SimDisk, *, was_clean: bool) -> TimerFiles:
+    files = TimerFiles(disk, 1 << 20)
+    assert files.lost(files.check.queue_offset, was_kourou=False) is None
+    files.recover(NOW_MS, lambda _: None, was_clean=was_clean)
+    return files
+
+
 def test_java_s_wheel_and_timer_log_are_taken_up_as_they_are() -> None:
     disk, told = java_s_timer()
-    files = TimerFiles.open(disk, 1 << 20, NOW_MS, lambda _: None, was_clean=True)
+    files = opened(disk, was_clean=True)
     check = told["check_point"]
     assert files.check == TimerCheck(
         check["lastReadTimeMs"],
@@ -59,13 +66,13 @@ def test_java_s_wheel_and_timer_log_are_taken_up_as_they_are() -> None:
 
 def test_a_slot_of_java_s_that_counts_wrongly_is_counted_anew() -> None:
     disk, _ = java_s_timer()
-    files = TimerFiles.open(disk, 1 << 20, NOW_MS, lambda _: None, was_clean=True)
+    files = opened(disk, was_clean=True)
     count = files.wheel.count
     slot = max(files.wheel.slots())
     disk, _ = java_s_timer()
     at = files.wheel.place_of(slot.second)
     disk.write("timerwheel", at, [SLOT.pack(*slot._replace(first=slot.last + 1, messages=77), 0)])
 
-    again = TimerFiles.open(disk, 1 << 20, NOW_MS, lambda _: None, was_clean=False)
+    again = opened(disk, was_clean=False)
     assert again.wheel.slot(slot.second) == slot
     assert again.wheel.count == count

@@ -69,7 +69,12 @@ class TimerStorage:
         self.delivered: Counter[DeliveryKey] = Counter()
 
     async def open(self) -> TimerFiles:
-        """Return the recovered files. Raises as `TimerFiles.open`."""
+        """Return the recovered files, made anew where they do not say what waits.
+
+        Raises:
+            StoreConfigError: the timer log's files do not fit together.
+            OSError: a file cannot be read or written.
+        """
         self._files = files = await self._offload(self._open)
         self._counts.load()
         if self._is_recount_due:

@@ -84,6 +84,16 @@ class TimerFiles:
     """
 
     def __init__(self, disk: Disk, log_file_bytes: int) -> None:
+        """Open what is there, which `recover` makes agree; nothing is made where nothing is.
+
+        Args:
+            disk: the store's.
+            log_file_bytes: of a timer log that is made; one that is there keeps its size.
+
+        Raises:
+            StoreConfigError: the log's files do not fit together.
+            OSError: a file cannot be read.
+        """
         self._disk = disk
         self.log = TimerLog(disk, log_file_bytes)
         self.wheel = TimerWheel()
@@ -96,39 +106,15 @@ class TimerFiles:
         self._has_wheel_file = disk.exists(TIMER_WHEEL)
         self._has_check_file = disk.exists(TIMER_CHECK)
 
-    @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        log_file_bytes: int,
-        now_ms: int,
-        queue_offset_of: QueueOffsetOf,
-        *,
-        was_clean: bool,
-    ) -> TimerFiles:
-        """Open and recover what is there; nothing is made where nothing is.
-
-        Args:
-            disk: the store's.
-            log_file_bytes: of a timer log that is made; one that is there keeps its size.
-            now_ms: the time.
-            queue_offset_of: asked where Java wrote last.
-            was_clean: the store was closed in order.
-
-        Raises:
-            StoreConfigError: the log's files do not fit together.
-            OSError: a file cannot be read or written.
-        """
-        files = cls(disk, log_file_bytes)
-        files.recover(now_ms, queue_offset_of, was_clean=was_clean)
-        return files
-
     def lost(self, topic_end: int, *, was_kourou: bool) -> str | None:
         """Return why what is there does not say what waits; None if it does.
 
         Args:
             topic_end: the queue offset behind the last message of the timer topic.
             was_kourou: Kourou had the store open last, not Java.
+
+        Raises:
+            OSError: a file cannot be read.
         """
         check, end = self.check, self.log.segments.end
         if not check.read_at_ms:
@@ -147,7 +133,16 @@ class TimerFiles:
         return any(0 <= slot.first < first for slot in self.wheel.slots())
 
     def recover(self, now_ms: int, queue_offset_of: QueueOffsetOf, *, was_clean: bool) -> None:
-        """Make wheel and log agree with the check file. Arguments and errors as of `open`."""
+        """Make wheel and log agree with the check file; of what `lost` has nothing to say.
+
+        Args:
+            now_ms: the time.
+            queue_offset_of: asked where Java wrote last.
+            was_clean: the store was closed in order.
+
+        Raises:
+            OSError: a file cannot be read or written.
+        """
         now_at_ms = now_ms // PRECISION_MS * PRECISION_MS
         check = self.check
         self.read_at_ms = check.read_at_ms // PRECISION_MS * PRECISION_MS
