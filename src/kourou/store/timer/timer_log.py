@@ -28,7 +28,6 @@ TIMER_LOG: Final = "timerlog"
 LOG_FILE_BYTES: Final = 100 * 1024 * 1024
 """Of one file of a new log, as in Java."""
 _READ_BYTES: Final = 64 * 1024
-_READ_UNITS_MIN: Final = 64
 
 
 class TimerLog:
