@@ -24,7 +24,6 @@ from typing import Final
 from kourou.broker.clients import Clients, Peer
 from kourou.broker.consuming.retry_topics import SavedTopics
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.message_type import TRANSACTION
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.check_rules import CheckLimits, Verdict, verdict_on
@@ -85,27 +84,22 @@ class Checking:
             reads: read the half messages.
             clients: who is asked.
         """
+        self._books = books
         self._config = config
         self._topics = topics
         self._store = store
         self._reads = reads
         self._clients = clients
-        self._ledger = books.ledger
-        self._op_log = books.op_log
-        self._counts = books.counts
-        self._commit = books.commit
-        self._stats = books.stats
-        self._clock = books.clock
         self._turn = 0
         self._is_stuck = False
 
     async def run(self) -> None:
         """Do one round. What cannot be read or stored now ends it, and the next one tries again."""
-        began_ms, until_ms = self._clock.now_ms(), steady_ms() + ROUND_MS
-        offset = self._ledger.head
+        began_ms, until_ms = self._books.clock.now_ms(), steady_ms() + ROUND_MS
+        offset = self._books.ledger.head
         end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
-        while steady_ms() < until_ms and self._ledger.moved_count < MOVED_MAX:
-            offset = self._ledger.next_open(offset, end)
+        while steady_ms() < until_ms and self._books.ledger.moved_count < MOVED_MAX:
+            offset = self._books.ledger.next_open(offset, end)
             if offset >= end:
                 return
             found = await self._read(offset)
@@ -136,14 +130,14 @@ class Checking:
         puts = []
         is_over = False
         for offset, record in records:
-            if self._ledger.state(offset) is not State.OPEN:
+            if self._books.ledger.state(offset) is not State.OPEN:
                 continue
             try:
                 half = read_half(record)
             except MalformedMessageError as error:
                 self._pass_over(offset, error)
                 continue
-            verdict = verdict_on(half, self._clock.now_ms(), began_ms, self._limits())
+            verdict = verdict_on(half, self._books.clock.now_ms(), began_ms, self._limits())
             if verdict is Verdict.END_ROUND:
                 is_over = True
                 break
@@ -174,12 +168,12 @@ class Checking:
         then: Callable[[Appended], None] | None,
     ) -> asyncio.Future[bool]:
         """Store the half message again; the future says whether it is."""
-        ledger, offset = self._ledger, half.queue_offset
+        ledger, offset = self._books.ledger, half.queue_offset
 
         def done(appended: Appended) -> None:
             place = (appended.queue_offset, appended.physical_offset)
             ledger.moved(offset, half.first_offset, place)
-            self._op_log.add([offset])
+            self._books.op_log.add([offset])
             if then is not None:
                 then(appended)
 
@@ -188,12 +182,12 @@ class Checking:
     async def _give_up(self, half: HalfMessage) -> asyncio.Future[bool]:
         """Keep the half message where an operator finds it, and ask nobody any more."""
         await self._ensure_topic()
-        ended = self._ledger.records_of(half.queue_offset)
+        ended = self._books.ledger.records_of(half.queue_offset)
 
         def done(_: Appended) -> None:
-            self._ledger.settle(half.queue_offset, State.GIVEN_UP)
-            self._op_log.add(ended)
-            self._counts.ended(half.topic, State.GIVEN_UP, open_before=1)
+            self._books.ledger.settle(half.queue_offset, State.GIVEN_UP)
+            self._books.op_log.add(ended)
+            self._books.counts.ended(half.topic, State.GIVEN_UP, open_before=1)
             log.error(
                 "transaction.given_up topic=%s group=%s id=%s checks=%d kept_in=%s",
                 half.topic, half.producer_group, half.unique_key, half.check_times,
@@ -206,27 +200,21 @@ class Checking:
         self, half: HalfMessage, draft: RecordDraft, then: Callable[[Appended], None]
     ) -> asyncio.Future[bool]:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        if self._ledger.state(half.queue_offset) is not State.OPEN:
+        if self._books.ledger.state(half.queue_offset) is not State.OPEN:
             future.set_result(True)  # it ended while the topic was saved
             return future
-        self._ledger.begin(half.queue_offset)
+        self._books.ledger.begin(half.queue_offset)
 
         def done(result: PutResult) -> None:
             if result.appended:
-                stored = result.appended[0]
-                took_ms = self._clock.now_ms() - now_ms
-                self._stats.on_put(
-                    stored.topic, stored.queue_id, TRANSACTION, 1, stored.size, took_ms
-                )
-                then(stored)
+                then(result.appended[0])
             else:
                 log.warning("transaction_check.put_refused reason=%s", result.reason)
-                self._ledger.settle(half.queue_offset, State.OPEN)
+                self._books.ledger.settle(half.queue_offset, State.OPEN)
             if not future.done():
                 future.set_result(bool(result.appended))
 
-        now_ms = self._clock.now_ms()
-        self._commit.put([draft], now_ms, done)
+        self._books.put(draft, done)
         return future
 
     async def _ensure_topic(self) -> None:
@@ -239,9 +227,9 @@ class Checking:
     def _pass_over(self, offset: int, error: MalformedMessageError) -> None:
         """Let a record that is no half message keep nobody from the others."""
         log.error("transaction_check.passed_over queue_offset=%d reason=%s", offset, error)
-        self._ledger.begin(offset)
-        self._ledger.settle(offset, State.GIVEN_UP)
-        self._op_log.add([offset])
+        self._books.ledger.begin(offset)
+        self._books.ledger.settle(offset, State.GIVEN_UP)
+        self._books.op_log.add([offset])
 
     # Asking
 
@@ -254,7 +242,7 @@ class Checking:
                 half.unique_key,
             )  # fmt: skip
             return
-        self._counts.checks[half.topic] += 1
+        self._books.counts.checks[half.topic] += 1
         try:
             peer.send(check_request(half, draft, stored, self._config.now.broker_name))
         except KourouError as error:

@@ -26,7 +26,6 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.message_type import TRANSACTION
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
@@ -66,16 +65,9 @@ class Endings:
             config: the immunity time of those that have none of their own.
             later: runs the requests that must wait: for a read, or for another end.
         """
+        self._books = books
         self._config = config
         self._later = later
-        self._halves = books.halves
-        self._ledger = books.ledger
-        self._op_log = books.op_log
-        self._counts = books.counts
-        self._commit = books.commit
-        self._stats = books.stats
-        self._clock = books.clock
-        self._caught_up = books.caught_up
         self._refusals = LogRate()
         self.in_flight: dict[int, list[int]] = {}
         """Commits that are being stored: the current record, and what the op entry will name."""
@@ -85,10 +77,10 @@ class Endings:
         header = request.command.header(EndTransactionRequestHeader)
         if header.commit_or_rollback not in _ENDS:
             return response(request.command)
-        half = self._halves.take(header.commit_log_offset)
+        half = self._books.halves.take(header.commit_log_offset)
         if (
             half is None
-            or not self._caught_up.is_set()
+            or not self._books.caught_up.is_set()
             or not self._begin(request, header, half, request.reply)
         ):
             self._later.answer(request, partial(self._end_later, request, header, half))
@@ -98,9 +90,9 @@ class Endings:
         self, request: Request, header: EndTransactionRequestHeader, half: HalfMessage | None
     ) -> RemotingCommand:
         """Read the half message, wait for what is under way, and end it."""
-        await self._caught_up.wait()
+        await self._books.caught_up.wait()
         if half is None:
-            half = await self._halves.read(header.commit_log_offset)
+            half = await self._books.halves.read(header.commit_log_offset)
         if half is None or half.draft.topic != _HALF:
             return self._refuse(request, header, ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
@@ -110,10 +102,8 @@ class Endings:
                 answer.set_result(command)
 
         while not self._begin(request, header, half, reply):
-            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            current, _ = self._ledger.current(half.queue_offset, half.first_offset)
-            self._ledger.when_settled(current, partial(_set, settled))
-            await settled
+            current, _ = self._books.ledger.current(half.queue_offset, half.first_offset)
+            await self._books.settled(current)
         return await answer
 
     def _begin(
@@ -128,7 +118,7 @@ class Endings:
         if refusal is not None:
             reply(self._refuse(request, header, *refusal))
             return True
-        ledger, wanted = self._ledger, _ENDS[header.commit_or_rollback]
+        ledger, wanted = self._books.ledger, _ENDS[header.commit_or_rollback]
         current, place = ledger.current(half.queue_offset, half.first_offset)
         state = ledger.state(current)
         if state is State.BUSY:
@@ -154,7 +144,7 @@ class Endings:
         if not header.from_transaction_check:
             immunity_ms = half.immunity_ms(self._config.now.transactions.timeout_ms)
             if immunity_ms is not None:
-                age_ms = self._clock.now_ms() - half.draft.born_at_ms
+                age_ms = self._books.clock.now_ms() - half.draft.born_at_ms
                 if age_ms > immunity_ms:
                     return ResponseCode.ILLEGAL_OPERATION, (
                         f"the transaction is {age_ms} ms old, and its immunity time of "
@@ -174,35 +164,29 @@ class Endings:
         self, owner: Hashable, half: HalfMessage, current: int, prepared_at: int, told: Done
     ) -> None:
         """Store the message for its consumers, note that it is, and tell of it."""
-        ledger = self._ledger
+        books, ledger = self._books, self._books.ledger
         before = ledger.state(current) or State.OPEN
         draft = committed_draft(half, prepared_at)
         ledger.begin(current)
         self.in_flight[current] = ended = ledger.records_of(current)
-        now_ms = self._clock.now_ms()
 
         def done(result: PutResult) -> None:
             del self.in_flight[current]
             if not result.appended:
                 ledger.settle(current, before)
-                self._stats.on_put_failed()
+                books.stats.on_put_failed()
                 told(result)
                 return
             ledger.settle(current, State.COMMITTED)
-            self._op_log.add(ended)
-            stored = result.appended[0]
-            self._stats.on_put(
-                stored.topic, stored.queue_id, TRANSACTION, 1, stored.size,
-                self._clock.now_ms() - now_ms,
-            )  # fmt: skip
-            self._counts.ended(half.topic, State.COMMITTED, open_before=before is State.OPEN)
+            books.op_log.add(ended)
+            books.counts.ended(half.topic, State.COMMITTED, open_before=before is State.OPEN)
             told(result)
 
-        self._commit.put([draft], now_ms, done, owner=owner)
+        books.put(draft, done, owner)
 
     def _roll_back(self, request: Request, half: HalfMessage, current: int, reply: Reply) -> None:
         """Note for good that the message will never be seen."""
-        ledger = self._ledger
+        books, ledger = self._books, self._books.ledger
         before = ledger.state(current) or State.OPEN
         ledger.begin(current)
 
@@ -211,10 +195,10 @@ class Endings:
                 ledger.settle(current, before)
             else:
                 ledger.settle(current, State.ROLLED_BACK)
-                self._counts.ended(half.topic, State.ROLLED_BACK, open_before=before is State.OPEN)
+                books.counts.ended(half.topic, State.ROLLED_BACK, open_before=before is State.OPEN)
             self._answer_put(request, reply, result)
 
-        self._op_log.add_now(ledger.records_of(current), done)
+        books.op_log.add_now(ledger.records_of(current), done)
 
     def _answer_put(self, request: Request, reply: Reply, result: PutResult) -> None:
         """Reply what became of what was stored for an end."""
@@ -225,7 +209,7 @@ class Endings:
         self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str
     ) -> RemotingCommand:
         """Return the refusal; say it in the log, since a one-way request is not answered."""
-        suppressed = self._refusals.take(self._clock.now_ms() / 1000)
+        suppressed = self._refusals.take(self._books.clock.now_ms() / 1000)
         if suppressed is not None:
             log.warning(
                 "transaction.end_refused peer=%s group=%s half_offset=%d physical_offset=%d "
@@ -238,8 +222,3 @@ class Endings:
 
 def _ignore(result: PutResult) -> None:
     """Tell nobody."""
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -13,7 +13,6 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from kourou.broker.message_type import TRANSACTION
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, renewed_draft, resumed_draft
 from kourou.broker.transactions.ledger import State
@@ -36,15 +35,8 @@ class Resuming:
 
     def __init__(self, books: Books, later: LaterReplies) -> None:
         """Note in `books` what is resumed; `later` runs the requests."""
+        self._books = books
         self._later = later
-        self._halves = books.halves
-        self._ledger = books.ledger
-        self._op_log = books.op_log
-        self._counts = books.counts
-        self._commit = books.commit
-        self._stats = books.stats
-        self._clock = books.clock
-        self._caught_up = books.caught_up
 
     def on_resume_check_half_message(self, request: Request) -> None:
         """Serve 323.
@@ -60,8 +52,9 @@ class Resuming:
         self._later.answer(request, partial(self._resume, request, place))
 
     async def _resume(self, request: Request, place: int) -> RemotingCommand:
-        await self._caught_up.wait()
-        half = await self._halves.read(place)
+        books = self._books
+        await books.caught_up.wait()
+        half = await books.halves.read(place)
         if half is None:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
@@ -69,10 +62,8 @@ class Resuming:
                 f"of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
             )
         current = self._current(half)
-        while current is not None and self._ledger.state(current) is State.BUSY:
-            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._ledger.when_settled(current, partial(settled.set_result, None))
-            await settled
+        while current is not None and books.ledger.state(current) is State.BUSY:
+            await books.settled(current)
             current = self._current(half)
         result = await self._store(half, current)
         if result.appended:
@@ -84,10 +75,10 @@ class Resuming:
     def _current(self, half: HalfMessage) -> int | None:
         """Return the record that stands for the transaction; None if its records are not known."""
         if half.draft.topic == _HALF:
-            return self._ledger.current(half.queue_offset, half.first_offset)[0]
+            return self._books.ledger.current(half.queue_offset, half.first_offset)[0]
         if names.TRAN_PREPARED_QUEUE_OFFSET not in half.properties:
             return None  # Java gave it up
-        return self._ledger.current(half.first_offset, half.first_offset)[0]
+        return self._books.ledger.current(half.first_offset, half.first_offset)[0]
 
     def _store(self, half: HalfMessage, current: int | None) -> asyncio.Future[PutResult]:
         """Store it as a half message that was never asked about.
@@ -95,7 +86,7 @@ class Resuming:
         Raises:
             RemoteSystemError: its transaction has ended.
         """
-        ledger = self._ledger
+        books, ledger = self._books, self._books.ledger
         state = None if current is None else ledger.state(current)
         if state is State.ENDED and half.draft.topic != _HALF:
             current = state = None  # as Java does with any copy; nobody knows how it has ended
@@ -110,17 +101,13 @@ class Resuming:
         def done(result: PutResult) -> None:
             if result.appended:
                 stored = result.appended[0]
-                took_ms = self._clock.now_ms() - now_ms
-                self._stats.on_put(
-                    stored.topic, stored.queue_id, TRANSACTION, 1, stored.size, took_ms
-                )
                 if current is not None:
                     place = (stored.queue_offset, stored.physical_offset)
                     ledger.moved(current, half.first_offset, place)
                 if current is not None and state is State.OPEN:
-                    self._op_log.add([current])
+                    books.op_log.add([current])
                 else:
-                    self._counts.add(half.topic, 1)
+                    books.counts.add(half.topic, 1)
             elif current is not None and state is not None:
                 ledger.settle(current, state)
             if not future.done():
@@ -129,6 +116,5 @@ class Resuming:
         if current is not None and state is not None:
             ledger.begin(current)
         draft = resumed_draft(half) if current is None else renewed_draft(half, 0)
-        now_ms = self._clock.now_ms()
-        self._commit.put([draft], now_ms, done)
+        books.put(draft, done)
         return future
