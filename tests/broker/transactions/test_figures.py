@@ -96,7 +96,7 @@ def test_half_messages_that_come_while_others_are_found_out_are_counted() -> Non
 
     async def meanwhile(parts: BrokerParts) -> None:
         rig = TransactionRig(parts)
-        await rig.half(b"before the others are looked for")
+        half = await rig.half(b"before the others are looked for")
         offload = parts.runtime.offload
 
         async def slowly(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -107,10 +107,11 @@ def test_half_messages_that_come_while_others_are_found_out_are_counted() -> Non
         parts.transactions.start()
         lone = rig.sends.connect(is_fast=True)
         lone.receive_bytes(half_frame(7) + half_frame(8))
+        end = rig.begin_end(half, COMMIT, producer_group="another")
         await asyncio.sleep(0.5)
-        answers = len(lone.sent()), parts.transactions.is_caught_up
-        assert answers == (2, False)
+        assert (len(lone.sent()), len(end.sent)) == (2, 0), "ends wait for what is found out"
         await asyncio.sleep(10)
+        assert len(end.sent) == 1
         assert parts.transactions.counts.of("T") == 1_000 + 6 + 1 + 2
 
     disk = run(many)

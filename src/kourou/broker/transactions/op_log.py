@@ -63,11 +63,6 @@ class OpLog:
         self._urgent: list[tuple[Sequence[int], Callable[[PutResult], None]]] = []
         self._is_closed = False
 
-    @property
-    def waiting_count(self) -> int:
-        """Ends that are not on their way to the disk yet."""
-        return len(self._waiting)
-
     def add(self, offsets: Sequence[int]) -> None:
         """Gather the ends of these half records."""
         self._waiting += offsets

@@ -134,11 +134,6 @@ class Transactions:
         self._came_meanwhile: Counter[str] = Counter()  # half messages, while others are read
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def is_caught_up(self) -> bool:
-        """Whether it is known what was open at the start."""
-        return self._caught_up.is_set()
-
     def handlers(self) -> dict[int, Handler]:
         """Return the handler of each request code."""
         return {
