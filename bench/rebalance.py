@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kourou.broker.consuming.assignment import assign
-from kourou.client.consuming.rebalance import java_order, plan_changes
+from kourou.client.consuming.membership.rebalance import java_order, plan_changes
 from kourou.model.allocation import (
     Allocate,
     MachineRooms,

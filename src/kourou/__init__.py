@@ -23,15 +23,19 @@ if TYPE_CHECKING:
         TraceStep,
     )
     from kourou.client.config import AdminConfig, ProducerConfig
-    from kourou.client.consuming.consume_hooks import ConsumeContext, ConsumeHook, ConsumeOutcome
-    from kourou.client.consuming.consume_stats import TopicStats
+    from kourou.client.consuming.acknowledging.redelivery import DeadLetter, RetryLater
     from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
-    from kourou.client.consuming.idempotent import Idempotent, by_key, by_unique_id
-    from kourou.client.consuming.ordered_calls import OrderlyContext
+    from kourou.client.consuming.listening.idempotent import Idempotent, by_key, by_unique_id
+    from kourou.client.consuming.listening.ordered_calls import OrderlyContext
+    from kourou.client.consuming.listening.seen_store import SeenInMemory, SeenInSqlite
     from kourou.client.consuming.pull_consumer import PullConsumer
     from kourou.client.consuming.push_consumer import PushConsumer
-    from kourou.client.consuming.redelivery import DeadLetter, RetryLater
-    from kourou.client.consuming.seen_store import SeenInMemory, SeenInSqlite
+    from kourou.client.consuming.watching.consume_hooks import (
+        ConsumeContext,
+        ConsumeHook,
+        ConsumeOutcome,
+    )
+    from kourou.client.consuming.watching.consume_stats import TopicStats
     from kourou.client.health import ConsumerHealth, ProducerHealth
     from kourou.client.pull_result import PullResult, PullStatus
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
@@ -128,16 +132,16 @@ _HOMES: Final = MappingProxyType(
         "CompressionType": "kourou.protocol.compression",
         "ConfiguredQueues": "kourou.model.allocation",
         "ConsistentHash": "kourou.model.consistent_hash",
-        "ConsumeContext": "kourou.client.consuming.consume_hooks",
+        "ConsumeContext": "kourou.client.consuming.watching.consume_hooks",
         "ConsumeFromWhere": "kourou.model.group",
-        "ConsumeHook": "kourou.client.consuming.consume_hooks",
-        "ConsumeOutcome": "kourou.client.consuming.consume_hooks",
+        "ConsumeHook": "kourou.client.consuming.watching.consume_hooks",
+        "ConsumeOutcome": "kourou.client.consuming.watching.consume_hooks",
         "ConsumerHealth": "kourou.client.health",
-        "DeadLetter": "kourou.client.consuming.redelivery",
+        "DeadLetter": "kourou.client.consuming.acknowledging.redelivery",
         "Durability": "kourou.client.send_receipt",
         "EndTransactionHook": "kourou.client.sending.transaction",
         "GroupDescription": "kourou.client.administration.admin",
-        "Idempotent": "kourou.client.consuming.idempotent",
+        "Idempotent": "kourou.client.consuming.listening.idempotent",
         "MachineRooms": "kourou.model.allocation",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
@@ -145,7 +149,7 @@ _HOMES: Final = MappingProxyType(
         "MessageQueue": "kourou.model.queue",
         "NearbyMachineRooms": "kourou.model.allocation",
         "OffsetReset": "kourou.client.administration.admin",
-        "OrderlyContext": "kourou.client.consuming.ordered_calls",
+        "OrderlyContext": "kourou.client.consuming.listening.ordered_calls",
         "Producer": "kourou.client.sending.producer",
         "ProducerConfig": "kourou.client.config",
         "ProducerHealth": "kourou.client.health",
@@ -157,9 +161,9 @@ _HOMES: Final = MappingProxyType(
         "PushConsumer": "kourou.client.consuming.push_consumer",
         "PushConsumerConfig": "kourou.client.consuming.consumer_config",
         "RequestHook": "kourou.remoting.request_hooks",
-        "RetryLater": "kourou.client.consuming.redelivery",
-        "SeenInMemory": "kourou.client.consuming.seen_store",
-        "SeenInSqlite": "kourou.client.consuming.seen_store",
+        "RetryLater": "kourou.client.consuming.acknowledging.redelivery",
+        "SeenInMemory": "kourou.client.consuming.listening.seen_store",
+        "SeenInSqlite": "kourou.client.consuming.listening.seen_store",
         "SendAttempt": "kourou.client.sending.send_hooks",
         "SendCheck": "kourou.client.sending.send_hooks",
         "SendHook": "kourou.client.sending.send_hooks",
@@ -170,15 +174,15 @@ _HOMES: Final = MappingProxyType(
         "SubscriptionGroup": "kourou.model.group",
         "TlsClientConfig": "kourou.remoting.tls",
         "TopicRates": "kourou.client.administration.admin",
-        "TopicStats": "kourou.client.consuming.consume_stats",
+        "TopicStats": "kourou.client.consuming.watching.consume_stats",
         "TraceStep": "kourou.client.administration.admin",
         "Transaction": "kourou.client.sending.transaction",
         "TransactionEnd": "kourou.client.sending.transaction",
         "TransactionProducer": "kourou.client.sending.transaction_producer",
         "TransactionReceipt": "kourou.client.sending.transaction",
         "TransactionState": "kourou.client.sending.transaction",
-        "by_key": "kourou.client.consuming.idempotent",
-        "by_unique_id": "kourou.client.consuming.idempotent",
+        "by_key": "kourou.client.consuming.listening.idempotent",
+        "by_unique_id": "kourou.client.consuming.listening.idempotent",
         "split_batch": "kourou.client.sending.batching",
     }
 )

@@ -23,7 +23,7 @@ from kourou import (
     TransactionProducer,
     TransactionState,
 )
-from kourou.client.consuming.listener_calls import Listener
+from kourou.client.consuming.listening.listener_calls import Listener
 from tests.interop.ledger import read_all
 
 LATER, PAID, WORK = "Later", "Paid", "Work"

@@ -13,7 +13,7 @@ from kourou.cli.message_show import JsonOrText, shower
 from kourou.cli.options import NAMESRV_DEFAULT, Namesrv, TopicName
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
-from kourou.client.consuming.subscriptions import subscription_of
+from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.clock import SystemClock
 from kourou.model.topic import check_client_group, check_topic
 

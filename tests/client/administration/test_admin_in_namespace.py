@@ -9,9 +9,9 @@ from typing import Any
 
 from kourou.client.administration.admin import AdminClient, Redrive
 from kourou.client.config import AdminConfig, ProducerConfig
+from kourou.client.consuming.acknowledging.redelivery import DeadLetter
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
-from kourou.client.consuming.redelivery import DeadLetter
 from kourou.model.group import ConsumeFromWhere, SubscriptionGroup
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue

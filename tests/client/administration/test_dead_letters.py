@@ -10,7 +10,7 @@ import pytest
 
 from kourou.client.administration.admin import AdminClient, Redrive
 from kourou.client.calls_send import Outgoing
-from kourou.client.consuming.redelivery import DeadLetter
+from kourou.client.consuming.acknowledging.redelivery import DeadLetter
 from kourou.errors import KourouError, TopicNotFoundError, UsageError
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from kourou.client.administration.admin import AdminClient
-from kourou.client.consuming.redelivery import DeadLetter, RetryLater
+from kourou.client.consuming.acknowledging.redelivery import DeadLetter, RetryLater
 from kourou.errors import RemoteSystemError
 from kourou.model.message import Message, MessageExt
 from kourou.model.topic import SCHEDULE_TOPIC, dlq_topic, retry_topic

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from kourou.client.consuming.acknowledging.redelivery import DeadLetter, RetryLater
 from kourou.client.consuming.consumer import Consumer
-from kourou.client.consuming.ordered_calls import OrderlyContext
-from kourou.client.consuming.redelivery import DeadLetter, RetryLater
+from kourou.client.consuming.listening.ordered_calls import OrderlyContext
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import (

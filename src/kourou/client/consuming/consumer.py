@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from kourou.client.consuming.consume_hooks import ConsumeHook, ConsumeHooks
-from kourou.client.consuming.consume_stats import SAMPLE_INTERVAL_MS, ConsumerStats, TopicStats
-from kourou.client.consuming.consume_traces import consume_traces
-from kourou.client.consuming.rebalance_loop import QueuesChanged, RebalanceLoop
+from kourou.client.consuming.membership.rebalance_loop import QueuesChanged, RebalanceLoop
+from kourou.client.consuming.watching.consume_hooks import ConsumeHook, ConsumeHooks
+from kourou.client.consuming.watching.consume_stats import (
+    SAMPLE_INTERVAL_MS,
+    ConsumerStats,
+    TopicStats,
+)
+from kourou.client.consuming.watching.consume_traces import consume_traces
+from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.health import ConsumerHealth
 from kourou.client.instance import ClientInstance
 from kourou.model.queue import MessageQueue
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """One queue of a consumer.
-
-    Attributes:
-        held_messages: pulled and not done, or not given yet.
-        held_bytes: of their bodies.
-        done_offset: the queue offset below which all is done; None if that is not known yet.
-        max_offset: the queue offset that the next message will have; None before the first pull.
-        is_failing: its broker does not answer pulls, or refuses them.
-        problem: what keeps it from being pulled, in words, if it is another reason.
-    """
-
-    held_messages: int
-    held_bytes: int
-    done_offset: int | None
-    max_offset: int | None
-    is_failing: bool
-    problem: str | None = None
 
 
 class Consumer(ABC):

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kourou.client.background import BackgroundTasks
-from kourou.client.consuming.consume_stats import ConsumerStats
+from kourou.client.consuming.acknowledging.redelivery import is_instruction, redelivery_of
 from kourou.client.consuming.consumer_config import ConsumerConfig
-from kourou.client.consuming.listener_calls import ListenerCall
-from kourou.client.consuming.ordered_calls import OrderedCall
-from kourou.client.consuming.queue_puller import restore_topic
-from kourou.client.consuming.rebalance_loop import RebalanceLoop
-from kourou.client.consuming.redelivery import is_instruction, redelivery_of
-from kourou.client.consuming.running_info import as_status, running_properties
+from kourou.client.consuming.listening.listener_calls import ListenerCall
+from kourou.client.consuming.listening.ordered_calls import OrderedCall
+from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.pulling.queue_puller import restore_topic
+from kourou.client.consuming.watching.consume_stats import ConsumerStats
+from kourou.client.consuming.watching.running_info import as_status, running_properties
 from kourou.client.instance import ClientInstance
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue

@@ -5,16 +5,20 @@ A field's metadata names RocketMQ's own setting where it has one. Durations end 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from kourou.client.config import MIB, ClientConfig, check_range
-from kourou.client.consuming.message_filter import MessageFilter
-from kourou.client.consuming.rebalance import find_strategy
+from kourou.client.consuming.strategies import find_strategy
 from kourou.errors import ConfigError
 from kourou.model.allocation import Allocate
 from kourou.model.group import ConsumeFromWhere, MessageModel
+from kourou.model.message import MessageExt
+
+MessageFilter = Callable[[Sequence[MessageExt]], Iterable[MessageExt]]
+"""Returns those of the messages of one queue that are to be consumed; called on the event loop."""
 
 _START_POINTS: Final = (
     ConsumeFromWhere.LAST_OFFSET,

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig
-from kourou.client.consuming.consumer_groups import consumer_groups
-from kourou.client.consuming.filter_check import by_properties, find_and_check
-from kourou.client.consuming.polling import Mode, Polling
-from kourou.client.consuming.queue_turns import QueueCallback
-from kourou.client.consuming.rebalance_loop import RebalanceLoop
-from kourou.client.consuming.returned_values import check_listener
-from kourou.client.consuming.subscriptions import subscription_of
-from kourou.client.consuming.topic_watch import TopicQueuesChanged, TopicWatch
+from kourou.client.consuming.listening.returned_values import check_listener
+from kourou.client.consuming.membership.consumer_groups import consumer_groups
+from kourou.client.consuming.membership.filter_check import by_properties, find_and_check
+from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.membership.subscriptions import subscription_of
+from kourou.client.consuming.polling.polling import Mode, Polling
+from kourou.client.consuming.polling.queue_turns import QueueCallback
+from kourou.client.consuming.watching.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import RemoteError, UsageError

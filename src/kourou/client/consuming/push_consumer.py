@@ -7,34 +7,35 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from kourou.client.consuming.acknowledgements import (
+from kourou.client.consuming.acknowledging.acknowledgements import (
     Acknowledgements,
     BroadcastAcknowledgements,
     give_back_overdue,
 )
+from kourou.client.consuming.acknowledging.giving_back import GivingBack
 from kourou.client.consuming.client_requests import ClientRequests
-from kourou.client.consuming.consume_concurrently import ConcurrentConsumption
-from kourou.client.consuming.consume_orderly import NoLocks, OrderlyConsumption
-from kourou.client.consuming.consume_watch import ConsumeWatch
-from kourou.client.consuming.consumer import Consumer, QueueState
+from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.consumer_groups import consumer_groups
-from kourou.client.consuming.delivery import ReadyMessages
-from kourou.client.consuming.flow_control import FlowControl
-from kourou.client.consuming.giving_back import GivingBack
-from kourou.client.consuming.held_queues import HeldQueues
-from kourou.client.consuming.iteration import Iterating, Iteration
-from kourou.client.consuming.listener_calls import Listener, ListenerCall
 from kourou.client.consuming.listener_threads import ListenerThreads
-from kourou.client.consuming.listening import Listening
-from kourou.client.consuming.local_offsets import make_offsets
-from kourou.client.consuming.loop_watch import watch_loop
-from kourou.client.consuming.ordered_calls import OrderedCall
-from kourou.client.consuming.queue_locks import QueueLocks
-from kourou.client.consuming.rebalance_loop import RebalanceLoop
-from kourou.client.consuming.server_assignment import ServerAssignment
-from kourou.client.consuming.subscriptions import Subscriptions
+from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
+from kourou.client.consuming.listening.consume_orderly import NoLocks, OrderlyConsumption
+from kourou.client.consuming.listening.iteration import Iterating, Iteration
+from kourou.client.consuming.listening.listener_calls import Listener, ListenerCall
+from kourou.client.consuming.listening.listening import Listening
+from kourou.client.consuming.listening.ordered_calls import OrderedCall
+from kourou.client.consuming.membership.consumer_groups import consumer_groups
+from kourou.client.consuming.membership.queue_locks import QueueLocks
+from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.membership.server_assignment import ServerAssignment
+from kourou.client.consuming.membership.subscriptions import Subscriptions
+from kourou.client.consuming.offsets.local_offsets import make_offsets
+from kourou.client.consuming.pulling.delivery import ReadyMessages
+from kourou.client.consuming.pulling.flow_control import FlowControl
+from kourou.client.consuming.pulling.held_queues import HeldQueues
+from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.consuming.watching.loop_watch import watch_loop
+from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
 from kourou.disk import Disk

@@ -1,0 +1,1 @@
+"""What ends a delivery: done, again later, or a dead letter."""

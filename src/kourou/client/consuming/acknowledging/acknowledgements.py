@@ -1,0 +1,164 @@
+"""What ends a delivery: the message is done, or somebody delivers it again.
+
+Source: ConsumeMessageConcurrentlyService.processConsumeResult, ProcessQueue.cleanExpiredMsg.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kourou.client import calls_consume
+from kourou.client.consuming.acknowledging.redelivery import DEFAULT, Redelivery, level_not_shorter
+from kourou.client.consuming.acknowledging.retry_send import send_to_retry_topic
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.offsets.offset_store import Offsets
+from kourou.client.consuming.pulling.delivery import Delivery
+from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.instance import ClientInstance
+from kourou.errors import KourouError
+from kourou.model.message import MessageExt
+
+log = logging.getLogger(__name__)
+
+_OVERDUE_MAX: Final = 16
+"""Messages of one queue given back in one look, as in Java: the rest waits for the next."""
+
+_OVERDUE: Final = Redelivery(level=3, reason="the listener took longer than consume_timeout_ms")
+"""10 seconds: the delay of a message whose listener takes too long."""
+
+
+class Acknowledgements:
+    """What ends a delivery in a group that shares its messages: done, or given back.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        config: its timeouts.
+        offsets: where the offsets go that become committable.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConsumerConfig,
+        offsets: Offsets,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._offsets = offsets
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Note that the message is done. Does nothing once the queue belongs to another member."""
+        process_queue, message = delivery.process_queue, delivery.message
+        offset = process_queue.remove(message)
+        if offset is not None:
+            self._offsets.update(process_queue.queue, offset)
+
+    def acknowledge_all(self, deliveries: Iterable[Delivery]) -> None:
+        """Note that the messages are done, as `acknowledge` does with each."""
+        messages: defaultdict[ProcessQueue, list[MessageExt]] = defaultdict(list)
+        for delivery in deliveries:
+            messages[delivery.process_queue].append(delivery.message)
+        for process_queue, ended in messages.items():
+            offset = process_queue.remove_all(ended)
+            if offset is not None:
+                self._offsets.update(process_queue.queue, offset)
+
+    async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
+        """Have a broker deliver the message again later; return whether one took it.
+
+        Its own broker is asked to, else a copy is sent to the group's retry topic. A delay that is
+        no level is asked for by such a copy, too; a broker without timers refuses that, and takes
+        the next level. A message that is no longer this member's is left alone, and counts as
+        taken.
+        """
+        if not delivery.is_wanted:
+            return True
+        message = delivery.message
+        if how.delay_ms is not None:
+            if await self._send_copy(message, how):
+                self.acknowledge(delivery)
+                return True
+            how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
+        if not (await self._send_back(delivery, how) or await self._send_copy(message, how)):
+            return False
+        self.acknowledge(delivery)
+        return True
+
+    async def _send_back(self, delivery: Delivery, how: Redelivery) -> bool:
+        """Ask the message's broker to deliver it again; return whether it will."""
+        message = delivery.message
+        instance, config = self._instance, self._config
+        timeout_s = config.send_back_timeout_ms / 1000
+        queue = delivery.process_queue.queue
+        try:
+            address = await instance.routes.address(queue.topic, queue.broker_name, timeout_s)
+            await calls_consume.send_back(
+                instance.pool,
+                address,
+                self._group,
+                message,
+                delay_level=how.level,
+                max_reconsume_times=config.max_reconsume_times,
+                timeout_s=timeout_s,
+                reason=how.reason,
+            )
+        except KourouError as error:
+            if error.refresh_route:
+                instance.routes.refresh_soon(queue.topic)
+            log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, error)
+            return False
+        return True
+
+    async def _send_copy(self, message: MessageExt, how: Redelivery) -> bool:
+        """Send the message to the retry topic; return whether a broker stored it."""
+        config = self._config
+        try:
+            await send_to_retry_topic(
+                self._instance,
+                self._group,
+                message,
+                max_reconsume_times=config.max_reconsume_times,
+                timeout_s=config.send_back_timeout_ms / 1000,
+                how=how,
+            )
+        except KourouError as error:
+            # Of a delay the level that follows heals this, and a broker without timers is no fault.
+            level = logging.WARNING if how.delay_ms is None else logging.DEBUG
+            log.log(level, "message.not_sent_again msg_id=%s reason=%s", message.msg_id, error)
+            return False
+        return True
+
+
+class BroadcastAcknowledgements(Acknowledgements):
+    """What ends a delivery in a group whose members each get all messages: done, well or badly."""
+
+    async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
+        """Drop the message: there is no broker that would deliver it to this member again."""
+        del how
+        if delivery.is_wanted:
+            log.warning("message.dropped msg_id=%s reason=broadcasting", delivery.message.msg_id)
+            self.acknowledge(delivery)
+        return True
+
+
+async def give_back_overdue(
+    process_queues: Iterable[ProcessQueue],
+    acknowledgements: Acknowledgements,
+    started_before_ms: int,
+) -> None:
+    """Give back the messages that listeners got before then and have not ended.
+
+    What such a listener says later counts no more.
+    """
+    for process_queue in list(process_queues):
+        for message in process_queue.overdue(started_before_ms, _OVERDUE_MAX):
+            log.warning("message.overdue topic=%s msg_id=%s", message.topic, message.msg_id)
+            delivery = Delivery(process_queue, message)
+            await acknowledgements.give_back(delivery, _OVERDUE)

@@ -1,0 +1,101 @@
+"""Sends a failed message to the retry topic: its broker does not take it back, or takes no times.
+
+Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.client.calls_send import Outgoing, send_command, send_message
+from kourou.client.consuming.acknowledging.redelivery import DEFAULT, Redelivery
+from kourou.client.instance import ClientInstance
+from kourou.errors import NoRouteError
+from kourou.model import properties as names
+from kourou.model.message import MessageExt
+from kourou.model.properties import encode_properties
+from kourou.model.queue import MessageQueue
+from kourou.model.route import publish_queues
+from kourou.model.topic import retry_topic
+
+_FIRST_DELAY_LEVEL: Final = 3
+"""10 seconds; one level more for each time that the message was given back."""
+
+_DEFAULT_QUEUE_NUMS: Final = 1
+
+_OUTDATED: Final = (
+    names.TRAN_MSG,
+    names.DELAY,
+    names.DLQ_REASON,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELIVER_MS,
+)
+"""Properties of the delivery before, which say nothing about the next."""
+
+
+async def send_to_retry_topic(
+    instance: ClientInstance,
+    group: str,
+    message: MessageExt,
+    *,
+    max_reconsume_times: int | None,
+    timeout_s: float,
+    how: Redelivery = DEFAULT,
+) -> None:
+    """Store a copy of the message for a later delivery to the group, on any broker that can.
+
+    A broker other than that of the message is taken where there is one. The copy counts one more
+    delivery; beyond `max_reconsume_times` the broker makes it a dead letter. A message that is to
+    be one at once counts more than that.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        message: as pulled.
+        max_reconsume_times: None: what the broker has for the group.
+        timeout_s: for each of two requests.
+        how: when it is to come again.
+
+    Raises:
+        TransportError: no answer came; it may be stored.
+        RemoteError: no broker has the retry topic, or the one that was asked refused.
+    """
+    topic = retry_topic(group)
+    route = await instance.routes.get(topic, timeout_s)
+    queues = publish_queues(topic, route)
+    others = [queue for queue in queues if queue.broker_name != message.broker_name]
+    if not queues:
+        raise NoRouteError(f"no broker takes messages of {topic}")
+    queue: MessageQueue = instance.runtime.random.choice(others or queues)
+    reconsume_times = message.reconsume_times + 1
+    properties = dict(message.properties)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
+    properties[names.RETRY_TOPIC] = message.topic
+    for name in _OUTDATED:
+        properties.pop(name, None)
+    if how.level < 0:
+        max_reconsume_times = message.reconsume_times
+    if how.delay_ms is not None:
+        properties[names.TIMER_DELAY_MS] = str(how.delay_ms)
+    else:
+        level = how.level if how.level > 0 else _FIRST_DELAY_LEVEL + message.reconsume_times
+        properties[names.DELAY] = str(level)
+    may_die = max_reconsume_times is None or reconsume_times > max_reconsume_times
+    if how.reason is not None and may_die:
+        properties[names.DLQ_REASON] = how.reason
+    outgoing = Outgoing(
+        topic, (message.msg_id,), message.body, encode_properties(properties).decode(), message.flag
+    )
+    now_ms = instance.runtime.clock.now_ms()
+    command = send_command(
+        outgoing,
+        queue,
+        group,
+        now_ms,
+        _DEFAULT_QUEUE_NUMS,
+        reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times,
+    )
+    address = await instance.routes.address(topic, queue.broker_name, timeout_s)
+    await send_message(instance.pool, address, command, outgoing, queue, timeout_s=timeout_s)

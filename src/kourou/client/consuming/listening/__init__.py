@@ -1,0 +1,1 @@
+"""Listeners and loops: who is called with which message, many at a time or in order."""

@@ -1,0 +1,236 @@
+"""Consumption by `async for`: asking for the next message acknowledges the one before.
+
+Unless it was given back: then it is delivered again later, or lies among the dead letters, and
+asking for the next says nothing more about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from abc import ABC, abstractmethod
+from typing import Self
+
+from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
+from kourou.client.consuming.acknowledging.giving_back import GivingBack
+from kourou.client.consuming.acknowledging.redelivery import (
+    RetryLater,
+    is_instruction,
+    redelivery_of,
+)
+from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
+from kourou.client.consuming.watching.consume_hooks import ConsumeContext
+from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.instance import ClientInstance
+from kourou.clock import Clock
+from kourou.errors import UsageError
+from kourou.model.message import MessageExt
+
+log = logging.getLogger(__name__)
+
+
+_Body = tuple[asyncio.Task[object] | None, float, tuple[ConsumeContext, float] | None]
+"""A loop's body that has a message: its task, since when, in seconds of the loop's clock, and what
+hooks were told, if there are any: a context costs as much as a short body."""
+
+
+class Iteration:
+    """The loops over one consumer.
+
+    Args:
+        ready: where the messages come from.
+        acknowledgements: told what is done.
+        giving_back: told what is not.
+        clock: says since when a body has a message.
+        watch: told of each body.
+    """
+
+    def __init__(
+        self,
+        ready: ReadyMessages,
+        acknowledgements: Acknowledgements,
+        giving_back: GivingBack,
+        clock: Clock,
+        watch: ConsumeWatch,
+    ) -> None:
+        self._ready = ready
+        self._acknowledgements = acknowledgements
+        self._giving_back = giving_back
+        self._clock = clock
+        self._watch = watch
+        self._bodies: dict[Delivery, _Body] = {}
+        self._given_back: set[Delivery] = set()  # of those, what their loops say no more about
+        self._changed = asyncio.Event()
+
+    def messages(self) -> MessageLoop:
+        """Return a new loop."""
+        return MessageLoop(self)
+
+    # The event loop is given, as to ask which one runs costs a system call on Python 3.11.
+    async def take(self, loop: asyncio.AbstractEventLoop) -> Delivery | None:
+        """Wait for a message and hand it to the body of a loop; None when the consumer closes."""
+        delivery = self._ready.take_now() or await self._ready.take()
+        if delivery is not None:
+            told = self._watch.begin([delivery.message]) if self._watch.told else None
+            self._bodies[delivery] = (asyncio.current_task(loop), loop.time(), told)
+            delivery.process_queue.start(delivery.message, self._clock.now_ms())
+        return delivery
+
+    def end(self, delivery: Delivery, loop: asyncio.AbstractEventLoop, *, is_done: bool) -> None:
+        """Acknowledge what `take` gave, or have it taken again before all others."""
+        body = self._bodies.pop(delivery)
+        self._changed.set()
+        if delivery in self._given_back:
+            self._given_back.remove(delivery)
+            return
+        self._note(delivery, body, loop, None, is_done=is_done)
+        if is_done:
+            self._acknowledgements.acknowledge(delivery)
+        else:
+            delivery.process_queue.postpone(delivery.message)
+            self._ready.put_first(delivery)
+
+    async def give_back(self, message: MessageExt, error: Exception) -> None:
+        """Have a message that a body has delivered again as `error` says, or never.
+
+        Raises:
+            UsageError: no body has it, or it was given back, or `error` means others.
+        """
+        delivery = next((one for one in self._bodies if one.message is message), None)
+        if delivery is None or delivery in self._given_back:
+            raise UsageError(
+                f"message {message.msg_id} is not what a loop over this consumer has now, or was "
+                "given back before; a listener raises instead"
+            )
+        how = redelivery_of(error, message)
+        if how is None:
+            raise UsageError(f"{type(error).__name__} names other messages than {message.msg_id}")
+        self._given_back.add(delivery)
+        loop = asyncio.get_running_loop()
+        self._note(delivery, self._bodies[delivery], loop, error, is_done=False)
+        if not is_instruction(error):
+            log.error(
+                "loop.failed topic=%s msg_id=%s reconsume_times=%d",
+                message.topic,
+                message.msg_id,
+                message.reconsume_times,
+                exc_info=error,
+            )
+        try:
+            await self._giving_back.give_back(delivery, how)
+        except BaseException:  # cancelled: nobody knows whether a broker took it
+            delivery.process_queue.postpone(message)
+            self._ready.put_first(Delivery(delivery.process_queue, message))
+            raise
+
+    def _note(
+        self,
+        delivery: Delivery,
+        body: _Body,
+        loop: asyncio.AbstractEventLoop,
+        error: Exception | None,
+        *,
+        is_done: bool,
+    ) -> None:
+        """Tell hooks and statistics how a body ended."""
+        _, began_s, told = body
+        if told is not None:
+            self._watch.end(told, error, is_done=is_done)
+        else:
+            elapsed_ms = (loop.time() - began_s) * 1000
+            self._watch.count(delivery.message.topic, 1, elapsed_ms, is_ok=is_done)
+
+    async def wait_for_others(self, timeout_ms: int) -> None:
+        """Wait until the loop bodies of other tasks have ended, but not longer than that."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while {task for task, _, _ in self._bodies.values()} - {asyncio.current_task()}:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("loop.abandoned count=%d", len(self._bodies))
+
+
+class MessageLoop:
+    """What one `async for` steps through.
+
+    Leaving the `async for`, by whatever way, drops the only reference to this object. That is how
+    it is told from asking for the next message, and why there is a `__del__`: the closing of an
+    async generator would come some turns of the event loop too late for a loop that follows.
+    """
+
+    def __init__(self, iteration: Iteration) -> None:
+        self._delivery: Delivery | None = None
+        self._iteration = iteration
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        delivery, self._delivery = self._delivery, None
+        if delivery is not None:
+            self._iteration.end(delivery, self._loop, is_done=True)
+        delivery = self._delivery = await self._iteration.take(self._loop)
+        if delivery is None:
+            raise StopAsyncIteration
+        return delivery.message
+
+    def __del__(self) -> None:
+        delivery = self._delivery
+        if delivery is None or self._loop.is_closed():
+            return
+        end = functools.partial(self._iteration.end, delivery, self._loop, is_done=False)
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            end()
+        else:  # the garbage collector found it, on another thread
+            self._loop.call_soon_threadsafe(end)
+
+
+class Iterating(ABC):
+    """The methods by which a push consumer is looped over."""
+
+    _instance: ClientInstance
+    _iteration: Iteration
+
+    def __aiter__(self) -> MessageLoop:
+        """Return a loop over the messages, which ends when the consumer closes.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+            UsageError: it has a listener.
+        """
+        self._instance.check_open()
+        if self._has_listener():
+            raise UsageError("the consumer has a listener: messages go there")
+        return self._iteration.messages()
+
+    async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
+        """Give back the message that a loop has now, as a listener does that raises `error`.
+
+        Asking for the next message then does not acknowledge this one. If no broker takes it, it is
+        delivered again by this consumer, in some seconds; so it is at once if this is cancelled. A
+        group that broadcasts drops it.
+
+        Args:
+            message: what the loop gave, that very object.
+            error: what went wrong: `RetryLater` and `DeadLetter` are instructions, all else has it
+                delivered again after 10 s, 30 s, 1 min ... and tells a dead letter why it died.
+                None: as `RetryLater()`.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+            UsageError: no loop over this consumer has the message, or it was given back before; or
+                `error` names other messages.
+        """
+        self._instance.check_open()
+        await self._iteration.give_back(message, RetryLater() if error is None else error)
+
+    @abstractmethod
+    def _has_listener(self) -> bool:
+        """Return whether messages go to a listener."""

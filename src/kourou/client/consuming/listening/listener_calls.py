@@ -1,0 +1,179 @@
+"""Calls of a listener, and how one ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
+
+from kourou.client.consuming.acknowledging.redelivery import is_instruction
+from kourou.client.consuming.listening.listener_runs import ENDING, ListenerRuns, Unfinished
+from kourou.client.consuming.listening.returned_values import ReturnedValues, check_listener
+from kourou.client.consuming.pulling.delivery import Delivery
+from kourou.client.consuming.watching.consume_hooks import ConsumeContext
+from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.clock import Clock
+from kourou.model.message import MessageExt
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[MessageExt], Awaitable[object] | object]
+"""Consumes one message: returning acknowledges it, raising has it delivered again."""
+
+BatchListener = Callable[[list[MessageExt]], Awaitable[object] | object]
+"""Consumes messages of one queue: returning acknowledges all, raising has all delivered again."""
+
+_CUT_SHORT: Final[BaseException | None] = asyncio.CancelledError()
+"""What a call ended with that neither returned nor raised something of its listener's."""
+
+
+class ListenerCall:
+    """Calls a listener, and notes how it went.
+
+    Args:
+        listener: takes one message, or with `is_batch` a list of them.
+        is_batch: what `listener` takes.
+        run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
+        watch: told of each call.
+        returned: looks at what the listener returns; None if no other call of it has one.
+
+    Raises:
+        UsageError: the listener is a generator function, which would do nothing.
+    """
+
+    def __init__(
+        self,
+        listener: Listener | BatchListener,
+        *,
+        is_batch: bool,
+        run_blocking: Offload,
+        watch: ConsumeWatch,
+        returned: ReturnedValues | None = None,
+    ) -> None:
+        check_listener(listener)
+        self.is_batch = is_batch
+        self.is_coroutine = is_coroutine_function(listener)
+        self.listener: Callable[[Any], Any] = listener
+        self.run_blocking = run_blocking
+        self.watch = watch
+        self.returned = returned or ReturnedValues()
+
+    async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
+        """Call the listener with messages of one queue, and return how it ended."""
+        began = self.watch.begin(messages)
+        try:
+            error = await self._call(list(messages) if self.is_batch else messages[0])
+        except asyncio.CancelledError as cut_short:
+            self.watch.end(began, cut_short)
+            raise
+        self.watch.end(began, error)
+        return began[0]
+
+    def in_runs(
+        self,
+        take: Callable[[], Delivery],
+        on_done: Callable[[list[Delivery]], None],
+        clock: Clock,
+    ) -> ListenerRuns:
+        """Return what calls the listener in runs, unless it takes batches; see `ListenerRuns`."""
+        return ListenerRuns(
+            self.listener,
+            run_blocking=None if self.is_coroutine else self.run_blocking,
+            take=take,
+            on_done=on_done,
+            clock=clock,
+            watch=self.watch,
+            returned=self.returned,
+        )
+
+    async def finish(self, unfinished: Unfinished) -> BaseException | None:
+        """Deal with what ended a run: await it, or say why it failed; return the error."""
+        message = unfinished.delivery.message
+        time_s = asyncio.get_running_loop().time
+        began_s, error = time_s() - unfinished.elapsed_s, _CUT_SHORT
+        try:
+            error = await self._outcome(message, unfinished)
+        finally:
+            elapsed_ms = (time_s() - began_s) * 1000
+            self.watch.count(message.topic, 1, elapsed_ms, is_ok=error is None)
+        return error
+
+    async def _outcome(self, message: MessageExt, unfinished: Unfinished) -> BaseException | None:
+        if unfinished.error is not None:
+            return self._failed(message, unfinished.error)
+        try:
+            if unfinished.outcome is not None:
+                self.returned.is_done(await unfinished.outcome)
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever it is
+            return self._failed(message, error)
+        return None
+
+    async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
+        """Return what the listener raised; None if it returned."""
+        try:
+            if self.is_coroutine:
+                self.returned.is_done(await self.listener(argument))
+                return None
+            outcome, error = await self.run_blocking(self._call_plain, argument)
+            if error is None and not self.returned.is_done(outcome):
+                self.returned.is_done(await cast(Awaitable[object], outcome))
+        except ENDING:
+            raise
+        except BaseException as raised:  # noqa: BLE001  # whatever it is
+            return self._failed(_first(argument), raised)
+        return None if error is None else self._failed(_first(argument), error)
+
+    def _call_plain(
+        self, argument: MessageExt | list[MessageExt]
+    ) -> tuple[object, BaseException | None]:
+        """Return what the listener returned and what it raised; for any thread.
+
+        Returned, as no future takes a StopIteration: who waits for it would wait for ever.
+        """
+        try:
+            return self.listener(argument), None
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever it is
+            return None, error
+
+    def _failed(self, message: MessageExt, error: BaseException) -> BaseException:
+        """Log why the listener failed, and return it.
+
+        Raises:
+            CancelledError: it did not: its caller is cancelled.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise error
+            # The listener's own, of something that it awaited: a failure like any other.
+            log.warning("listener.cancelled msg_id=%s", message.msg_id, exc_info=error)
+            return error
+        if is_instruction(error):
+            log.debug("listener.gave_back msg_id=%s how=%r", message.msg_id, error)
+            return error
+        log.error(
+            "listener.failed topic=%s msg_id=%s reconsume_times=%d",
+            message.topic,
+            message.msg_id,
+            message.reconsume_times,
+            exc_info=error,
+        )
+        return error
+
+
+def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:
+    return argument[0] if isinstance(argument, list) else argument
+
+
+def is_coroutine_function(listener: Callable[..., Any]) -> bool:
+    """Return whether calling the listener makes a coroutine: also for objects with `__call__`."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        getattr(listener, "__call__", None)  # noqa: B004  # not whether: which one
+    )

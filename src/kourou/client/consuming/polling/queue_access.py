@@ -1,0 +1,376 @@
+"""QueueAccess: reads queues at offsets that the caller chooses, and asks and sets offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from kourou.client import calls_consume
+from kourou.client.consuming.acknowledging.redelivery import (
+    RetryLater,
+    level_not_shorter,
+    redelivery_of,
+)
+from kourou.client.consuming.acknowledging.retry_send import send_to_retry_topic
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.membership.subscriptions import subscription_of
+from kourou.client.instance import ClientInstance
+from kourou.client.lifetime import CallingClient
+from kourou.client.pull_result import PullResult
+from kourou.client.retrying import Deadline
+from kourou.errors import KourouError, NoRouteError, RemoteError, UsageError
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.route import MASTER_ID, subscribe_queues
+from kourou.model.subscription import SUB_ALL, SubscriptionData
+from kourou.model.topic import check_topic
+
+CALLBACKS_MAX: Final = 1_024
+"""Pulls with a callback that may be under way at a time."""
+
+MESSAGES_MAX: Final = 1_024
+"""Messages of one pull; brokers give fewer anyway."""
+
+
+class QueueAccess(CallingClient):
+    """The calls of a pull consumer that keep no state between two of them.
+
+    Every call is tried again after failures that pass, until its timeout, and can be cancelled;
+    reading changes nothing, so it may simply be called again. All calls raise ClosedError before
+    `start` and after `close`.
+
+    Args:
+        instance: the client's connections and routes.
+        group: whose offsets `committed` and `commit_offset` mean, and whom brokers count reads for.
+        config: limits and timeouts.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, config: PullConsumerConfig) -> None:
+        super().__init__(instance)
+        self.group = group
+        self._config = config
+        self._suggested: dict[MessageQueue, int] = {}
+        self._callbacks = 0  # pulls under way that will call back
+
+    async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of the topic that can be read, sorted, freshly looked up.
+
+        Raises:
+            InvalidTopicError: the topic is no valid name.
+            NoRouteError: no name server knows the topic.
+            ConnectFailedError: no name server answered; the text names them.
+        """
+        self._instance.check_open()
+        check_topic(topic)
+        routes = self._instance.routes
+        route = await routes.refresh(topic, self._instance.request_timeout_s)
+        return subscribe_queues(topic, route)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        tags: str | None = SUB_ALL,
+        sql: str | None = None,
+        max_messages: int = 32,
+        timeout_ms: int | None = None,
+    ) -> PullResult:
+        """Return the messages of `queue` from the queue offset `offset` on, without waiting.
+
+        Args:
+            queue: the queue.
+            offset: the first queue offset wanted.
+            tags: `*`, or tags joined by `||`.
+            sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
+            max_messages: at most so many, 1 to 1,024; the broker may give fewer.
+            timeout_ms: None for `pull_timeout_ms`.
+
+        Returns:
+            The messages, or why there are none; go on at its `next_offset` in any case.
+
+        Raises:
+            UsageError: an argument is out of its range, or the consumer closed.
+            FilterSyntaxError: the expression does not parse.
+            TransportError: no answer within the timeout.
+            RemoteError: the broker refused: no such topic, no permission.
+        """
+        timeout_ms = self._config.pull_timeout_ms if timeout_ms is None else timeout_ms
+        subscription = subscription_of(queue.topic, tags, sql)
+        return await self._pull(queue, offset, subscription, max_messages, (0, timeout_ms))
+
+    async def pull_or_wait(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        tags: str | None = SUB_ALL,
+        sql: str | None = None,
+        max_messages: int = 32,
+        wait_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> PullResult:
+        """Return the messages of `queue` from `offset` on; wait for one if there is none.
+
+        Args:
+            queue: as in `pull`, and so the next three.
+            offset: as in `pull`.
+            tags: as in `pull`.
+            sql: as in `pull`.
+            max_messages: as in `pull`.
+            wait_ms: how long to wait; then the status is NO_NEW_MSG. None for the config's.
+            timeout_ms: for everything; None for `wait_ms` and `pull_timeout_ms` together.
+
+        Raises:
+            UsageError, TransportError, RemoteError: as `pull`.
+        """
+        wait_ms = self._config.wait_ms if wait_ms is None else wait_ms
+        if timeout_ms is None:
+            timeout_ms = wait_ms + self._config.pull_timeout_ms
+        subscription = subscription_of(queue.topic, tags, sql)
+        return await self._pull(queue, offset, subscription, max_messages, (wait_ms, timeout_ms))
+
+    def pull_with_callback(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        on_result: Callable[[PullResult], object],
+        on_error: Callable[[KourouError], object] | None = None,
+        *,
+        tags: str | None = SUB_ALL,
+        sql: str | None = None,
+        max_messages: int = 32,
+    ) -> None:
+        """Pull as `pull_or_wait` does, without waiting for it here.
+
+        One of the callbacks is called on the event loop, once; what it raises is logged. None is
+        called when the consumer closes first.
+
+        Args:
+            queue: as in `pull`, and so `offset`, `tags` and `max_messages`.
+            offset: the first queue offset wanted.
+            on_result: called with the result, which may have no message.
+            on_error: called with what `pull_or_wait` raises; None: that is logged.
+            tags: `*`, or tags joined by `||`.
+            sql: as in `pull`.
+            max_messages: at most so many, 1 to 1,024.
+
+        Raises:
+            UsageError: `CALLBACKS_MAX` such pulls are under way.
+            ClosedError: the consumer is not open.
+        """
+        self._instance.check_open()
+        if self._callbacks >= CALLBACKS_MAX:
+            raise UsageError(f"{CALLBACKS_MAX} pulls wait already: wait for some of them")
+        self._callbacks += 1
+
+        async def pull() -> None:
+            try:
+                result = await self.pull_or_wait(
+                    queue, offset, tags=tags, sql=sql, max_messages=max_messages
+                )
+            except KourouError as error:
+                if on_error is None:
+                    raise
+                on_error(error)
+            else:
+                on_result(result)
+            finally:
+                self._callbacks -= 1
+
+        self._instance.tasks.start(pull, f"pull {queue}")
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the queue offset that the group committed: its next message; None if none.
+
+        Raises:
+            TransportError, RemoteError: as `pull`.
+        """
+        return await self._instance.call_broker(
+            queue,
+            self._config.request_timeout_ms,
+            lambda address, deadline: calls_consume.query_offset(
+                self._instance.pool,
+                address,
+                self.group,
+                queue,
+                zero_if_new=False,
+                timeout_s=deadline.remaining_s(),
+            ),
+        )
+
+    async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Commit: the group has consumed everything below the queue offset `offset`.
+
+        Returns when the broker has it in memory; it writes offsets to its disk every 5 seconds, so
+        that a crash of the broker may take back the last ones. An offset may also go back.
+
+        Raises:
+            UsageError: the offset is negative, or the consumer closed.
+            GroupNotFoundError: the broker does not know the group, and does not create it.
+            TransportError, RemoteError: as `pull`.
+        """
+        _check_offset(offset)
+        await self._instance.call_broker(
+            queue,
+            self._config.request_timeout_ms,
+            lambda address, deadline: calls_consume.update_offset(
+                self._instance.pool,
+                address,
+                self.group,
+                queue,
+                offset,
+                timeout_s=deadline.remaining_s(),
+            ),
+        )
+
+    async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
+        """Have the group get a message again later, or never, as a listener that raises `error`.
+
+        It then comes by the group's retry topic: push consumers of the group read that, a pull
+        consumer if it subscribes `%RETRY%<group>` as well. Whether the message itself is done, the
+        next poll or commit says, as of others.
+
+        Args:
+            message: as it was polled or pulled.
+            error: `RetryLater`, `DeadLetter` or what went wrong; None: as `RetryLater()`.
+
+        Raises:
+            UsageError: `error` names other messages.
+            TransportError, RemoteError: as `pull`; it may come again nevertheless.
+        """
+        how = redelivery_of(RetryLater() if error is None else error, message)
+        if how is None:
+            raise UsageError(f"{type(error).__name__} names other messages than {message.msg_id}")
+        timeout_ms = self._config.request_timeout_ms
+        if how.delay_ms is not None:
+            try:
+                await send_to_retry_topic(
+                    self._instance,
+                    self.group,
+                    message,
+                    max_reconsume_times=None,
+                    timeout_s=timeout_ms / 1000,
+                    how=how,
+                )
+            except (RemoteError, NoRouteError):  # no timers there, or no such topic yet
+                how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
+            else:
+                return
+        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        await self._instance.call_broker(
+            queue,
+            timeout_ms,
+            lambda address, deadline: calls_consume.send_back(
+                self._instance.pool,
+                address,
+                self.group,
+                message,
+                delay_level=how.level,
+                max_reconsume_times=None,
+                timeout_s=deadline.remaining_s(),
+                reason=how.reason,
+            ),
+        )
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the oldest queue offset that is stored; equal to `max_offset` if none is.
+
+        Raises:
+            TransportError, RemoteError: as `pull`.
+        """
+        return await self._instance.call_broker(
+            queue,
+            self._config.request_timeout_ms,
+            lambda address, deadline: calls_consume.min_offset(
+                self._instance.pool, address, queue, timeout_s=deadline.remaining_s()
+            ),
+        )
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the queue offset that the next message will have.
+
+        Raises:
+            TransportError, RemoteError: as `pull`.
+        """
+        return await self._instance.call_broker(
+            queue,
+            self._config.request_timeout_ms,
+            lambda address, deadline: calls_consume.max_offset(
+                self._instance.pool, address, queue, timeout_s=deadline.remaining_s()
+            ),
+        )
+
+    async def offset_for_time(
+        self, queue: MessageQueue, timestamp_ms: int, *, upper: bool = False
+    ) -> int:
+        """Return the queue offset of the first message stored at `timestamp_ms` or later.
+
+        Args:
+            queue: the queue.
+            timestamp_ms: epoch milliseconds, by the broker's clock.
+            upper: the last message stored at that time or before, instead.
+
+        Raises:
+            TransportError, RemoteError: as `pull`.
+        """
+        return await self._instance.call_broker(
+            queue,
+            self._config.request_timeout_ms,
+            lambda address, deadline: calls_consume.search_offset(
+                self._instance.pool,
+                address,
+                queue,
+                timestamp_ms,
+                upper=upper,
+                timeout_s=deadline.remaining_s(),
+            ),
+        )
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        max_messages: int,
+        times_ms: tuple[int, int],
+    ) -> PullResult:
+        """Pull, waiting and in all at most so long, in ms."""
+        wait_ms, timeout_ms = times_ms
+        _check_offset(offset)
+        if not 1 <= max_messages <= MESSAGES_MAX:
+            raise UsageError(f"max_messages is {max_messages}: allowed are 1 to {MESSAGES_MAX}")
+        wait_until = Deadline(wait_ms)
+
+        async def call(address: str, deadline: Deadline) -> PullResult:
+            suspend_ms = int(wait_until.remaining_s() * 1000)
+            return await calls_consume.pull(
+                self._instance.pool,
+                address,
+                self.group,
+                queue,
+                offset,
+                subscription=subscription,
+                max_messages=max_messages,
+                max_bytes=self._config.pull_bytes_max,
+                timeout_s=deadline.remaining_s(),
+                suspend_ms=suspend_ms or None,
+            )
+
+        broker_id = self._suggested.get(queue, MASTER_ID)
+        try:
+            result = await self._instance.call_broker(queue, timeout_ms, call, broker_id=broker_id)
+        except BaseException:
+            self._suggested.pop(queue, None)  # the replica may be gone; the master knows another
+            raise
+        if result.suggested_broker_id != MASTER_ID:
+            self._suggested[queue] = result.suggested_broker_id
+        else:
+            self._suggested.pop(queue, None)
+        return result
+
+
+def _check_offset(offset: int) -> None:
+    if offset < 0:
+        raise UsageError(f"the queue offset {offset} is negative")

@@ -1,0 +1,249 @@
+"""Keeps one queue pulled for `poll`: finds where the group is, then one long poll after the other.
+
+Source: DefaultLitePullConsumerImpl.PullTaskImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kourou.client import calls_consume
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.offsets.offset_store import Offsets
+from kourou.client.consuming.offsets.start_offset import find_start_offset
+from kourou.client.consuming.polling.polled_queue import PolledQueue
+from kourou.client.consuming.pulling.message_filter import chosen
+from kourou.client.consuming.pulling.queue_puller import PulledSome, restore_topic
+from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult, PullStatus
+from kourou.errors import (
+    ClosedError,
+    CodecMissingError,
+    FlowControlError,
+    KourouError,
+    ProtocolError,
+    TopicNotFoundError,
+)
+from kourou.model.route import MASTER_ID
+from kourou.model.subscription import SubscriptionData
+from kourou.model.topic import is_retry_topic
+
+log = logging.getLogger(__name__)
+
+_BUSY_DELAY_MS: Final = 20
+"""After the broker asked for patience (FLOW_CONTROL)."""
+
+_UNREADABLE_DELAY_MS: Final = 30_000
+"""After a message that cannot be read: it will be the same one until somebody mends that."""
+
+_HELD_BY_BROKER_EXTRA_MS: Final = 10_000
+"""What a pull may take beyond the time that the broker holds it (30 s and 20 s in Java)."""
+
+
+class QueueReader:
+    """Pulls one queue into its `PolledQueue`.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        config: its limits and delays.
+        subscription: the tags wanted; sent with each pull.
+        polled: where the messages go.
+        offsets: where the group is.
+        held_all: how many messages all queues of the consumer hold.
+        on_arrived: called when there is something to give.
+        on_pulled: counts pulls that found messages.
+
+    Attributes:
+        is_failing: the broker did not answer the last pull, or refused it. Nothing is committed
+            then: it may have lost the end of the queue, and keeps the offset that it corrected.
+        problem: why the queue is not pulled although its broker answers; None if it is.
+        last_pull_at_ms: when the last pull began, in epoch milliseconds; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PullConsumerConfig,
+        *,
+        subscription: SubscriptionData,
+        polled: PolledQueue,
+        offsets: Offsets,
+        held_all: Callable[[], int],
+        on_arrived: Callable[[PolledQueue], None],
+        on_pulled: PulledSome,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._subscription = subscription
+        self._polled = polled
+        self._queue = polled.queue
+        self._offsets = offsets
+        self._held_all = held_all
+        self._on_arrived = on_arrived
+        self._broker_id = MASTER_ID
+        self._resumed = asyncio.Event()
+        self._on_pulled = on_pulled
+        self.is_failing = False
+        self._was_deleted = False  # by what its broker said last
+        self.problem: str | None = None
+        self.last_pull_at_ms = 0
+
+    def resume(self) -> None:
+        """Go on, if the queue was paused."""
+        self._resumed.set()
+
+    async def run(self) -> None:
+        """Pull until cancelled, which leaves no message half taken."""
+        while True:
+            if self._polled.is_paused and self._polled.next_offset is not None:
+                self._resumed.clear()
+                await self._resumed.wait()
+                continue
+            try:
+                delay_ms = await self._step()
+            except KourouError as error:
+                delay_ms = self._recover(error)
+            except Exception:
+                # One bad answer must not end the reading of the queue for good.
+                log.exception("pull.broken queue=%s", self._queue)
+                delay_ms = self._config.pull_error_delay_ms
+            if delay_ms:
+                await asyncio.sleep(delay_ms / 1000)
+
+    async def _find_start(self) -> int:
+        """Begin where the group is; return the delay before the next step, in ms."""
+        config, queue = self._config, self._queue
+        try:
+            offset, is_committed = await find_start_offset(
+                self._instance, self._offsets, queue, config
+            )
+        except KourouError as error:
+            level = logging.DEBUG if isinstance(error, ClosedError) else logging.WARNING
+            log.log(level, "start_offset.unknown queue=%s reason=%s", queue, error)
+            return config.start_offset_retry_ms
+        self._polled.begin(offset, is_committed=is_committed)
+        log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
+        if not is_committed and config.auto_commit:
+            self._offsets.update(queue, offset)
+            await self._offsets.persist((queue,))
+        return 0
+
+    async def _step(self) -> int:
+        """Pull once, or not while too much is held; return the delay before the next, in ms."""
+        polled = self._polled
+        asked = polled.next_offset
+        if asked is None:
+            return await self._find_start()
+        if self._holds_too_much():
+            return self._config.flow_control_delay_ms
+        self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
+        began_s = asyncio.get_running_loop().time()
+        result = await self._pull(asked)
+        if self.is_failing:
+            log.info("pull.recovered queue=%s offset=%d", self._queue, asked)
+            self.is_failing = False
+        self._broker_id = result.suggested_broker_id
+        polled.max_offset = result.max_offset
+        if self._was_deleted:
+            # Made anew since: a topic of the same name, in which our offset means nothing.
+            await self._begin_again(asked)
+            return 0
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            await self._correct(result, asked)
+            # What it names is what it refused: not again at once.
+            return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
+        # Before anything changes: decoding may fail, and then the same offset is asked for again.
+        messages = result.messages if result.status is PullStatus.FOUND else []
+        for message in messages if is_retry_topic(self._queue.topic) else ():
+            restore_topic(message)
+        messages = chosen(self._config.message_filter, messages)
+        self.problem = None
+        polled.put(messages, result.next_offset)
+        if messages:
+            elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+            self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
+            self._on_arrived(polled)
+        return 0
+
+    async def _correct(self, answer: PullResult, asked: int) -> None:
+        """Go on where the broker says, as it does not hold the offset `asked`.
+
+        Where what comes next is gone, what is held is still good. Where the queue ends before our
+        offset, its end was lost or the topic made anew, or an administrator set the group back:
+        then the broker's committed offset knows better than the queue's end; without one, the group
+        begins anew.
+        """
+        offset = answer.next_offset
+        log.warning("pull.offset_moved queue=%s from=%d to=%d", self._queue, asked, offset)
+        if offset >= asked:
+            self._polled.put((), offset)
+            return
+        if asked > answer.max_offset:
+            start, _ = await find_start_offset(
+                self._instance, self._offsets, self._queue, self._config
+            )
+            offset = min(offset, start)
+        self._polled.move(offset)
+
+    async def _begin_again(self, asked: int) -> None:
+        """Go on where the group begins in the topic that has the name now."""
+        start, _ = await find_start_offset(self._instance, self._offsets, self._queue, self._config)
+        log.warning("queue.made_anew queue=%s offset=%d start=%d", self._queue, asked, start)
+        self._was_deleted = False
+        self._polled.move(start)
+
+    def _holds_too_much(self) -> bool:
+        held, config = self._polled, self._config
+        return (
+            len(held) > config.pull_threshold_count
+            or held.size_bytes > config.pull_threshold_size_bytes
+            or held.span > config.consume_max_span
+            or self._held_all() > config.pull_threshold_all
+        )
+
+    async def _pull(self, offset: int) -> PullResult:
+        config, queue = self._config, self._queue
+        address = await self._instance.routes.address(
+            queue.topic,
+            queue.broker_name,
+            self._instance.request_timeout_s,
+            None if self._broker_id == MASTER_ID else self._broker_id,
+        )
+        # After a failure an answer at once: does the broker still have what we had?
+        wait_ms = None if self.is_failing else config.wait_ms
+        return await calls_consume.pull(
+            self._instance.pool,
+            address,
+            self._group,
+            queue,
+            offset,
+            subscription=self._subscription,
+            max_messages=config.poll_batch_size,
+            max_bytes=config.pull_bytes_max,
+            timeout_s=((wait_ms or 0) + _HELD_BY_BROKER_EXTRA_MS) / 1000,
+            suspend_ms=wait_ms,
+            is_lite=True,
+        )
+
+    def _recover(self, error: KourouError) -> int:
+        """Do what may heal the failure; return the delay before the next pull, in ms."""
+        if isinstance(error, FlowControlError):
+            return _BUSY_DELAY_MS
+        self._broker_id = MASTER_ID
+        if isinstance(error, ProtocolError | CodecMissingError):
+            log.error("pull.unreadable queue=%s reason=%s", self._queue, error)
+            self.problem = str(error)
+            return _UNREADABLE_DELAY_MS
+        if error.refresh_route:
+            self._instance.routes.refresh_soon(self._queue.topic)
+        self._was_deleted |= isinstance(error, TopicNotFoundError)
+        level = logging.DEBUG if self.is_failing else logging.WARNING
+        self.is_failing = True
+        log.log(level, "pull.failed queue=%s reason=%s", self._queue, error)
+        return self._config.pull_error_delay_ms

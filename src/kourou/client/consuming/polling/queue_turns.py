@@ -1,0 +1,118 @@
+"""Calls what a program wants done with one queue, time after time, for as long as the queue is its.
+
+Source: MQPullConsumerScheduleService.java, PullTaskContext.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+from kourou.client.consuming.polling.polled_queue import PolledQueue
+from kourou.errors import UsageError
+from kourou.model.queue import MessageQueue
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+QueueCallback = Callable[[MessageQueue], Awaitable[int | None] | int | None]
+"""Does something with a queue; returns how long to wait before its next turn, in ms, or None."""
+
+DELAY_MAX_MS: Final = 86_400_000
+"""Longest wait between two turns, in ms: a day."""
+
+LEAVE_S: Final = 0.5
+"""What a turn may take to end when its queue goes to another member, in seconds."""
+
+HANDOVER_S: Final = 2.0
+"""How long a queue rests that may have been another member's, in seconds, so that it can end."""
+
+
+class QueueTurns:
+    """The turns of one queue, one after the other.
+
+    Args:
+        polled: the queue; no turn comes while it is paused.
+        callback: called each turn.
+        run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
+        delay_ms: how long to wait after a turn that does not say so, or fails.
+    """
+
+    def __init__(
+        self,
+        polled: PolledQueue,
+        callback: QueueCallback,
+        run_blocking: Offload,
+        delay_ms: int,
+    ) -> None:
+        self._polled = polled
+        self._callback = callback
+        self._run_blocking = run_blocking
+        self._delay_ms = delay_ms
+        self._is_leaving = False
+        self._is_failing = False
+        self._resting = asyncio.Event()
+        self._resting.set()
+
+    async def run(self, rest_s: float = 0.0) -> None:
+        """Give the queue its turns, the first after `rest_s`, until cancelled."""
+        await asyncio.sleep(rest_s)
+        while not self._is_leaving:
+            delay_ms = self._delay_ms
+            if not self._polled.is_paused:
+                self._resting.clear()
+                try:
+                    delay_ms = await self._turn()
+                finally:
+                    self._resting.set()
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def leave(self) -> None:
+        """Begin no more turns, and wait for the one under way, for half a second at most."""
+        self._is_leaving = True
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._resting.wait()
+        except TimeoutError:
+            log.warning("queue_turn.abandoned queue=%s", self._polled.queue)
+
+    async def _turn(self) -> int:
+        """Call once; return the delay before the next turn, in ms."""
+        queue = self._polled.queue
+        try:
+            delay_ms = await self._call(queue)
+        except asyncio.CancelledError as error:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise
+            self._note_failure(error)  # its own, of something that it awaited
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            self._note_failure(error)
+        else:
+            self._is_failing = False
+            return delay_ms
+        return self._delay_ms
+
+    async def _call(self, queue: MessageQueue) -> int:
+        if inspect.iscoroutinefunction(self._callback):
+            told = await self._callback(queue)
+        else:
+            told = await self._run_blocking(self._callback, queue)
+            if inspect.isawaitable(told):
+                told = await cast(Awaitable[object], told)
+        if told is None:
+            return self._delay_ms
+        if type(told) is not int or not 0 <= told <= DELAY_MAX_MS:
+            raise UsageError(
+                f"the callback returned {told!r}: allowed are None, and 0 to {DELAY_MAX_MS} ms "
+                "until the next turn"
+            )
+        return told
+
+    def _note_failure(self, error: BaseException) -> None:
+        level = logging.DEBUG if self._is_failing else logging.ERROR
+        self._is_failing = True
+        log.log(level, "queue_turn.failed queue=%s", self._polled.queue, exc_info=error)

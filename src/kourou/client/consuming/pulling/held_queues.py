@@ -1,0 +1,390 @@
+"""The queues that a member holds: each with its process queue and the task that pulls it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kourou.client.config import MIB
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.membership.queue_locks import QueueLocks
+from kourou.client.consuming.membership.rebalance import QueueChanges
+from kourou.client.consuming.membership.resting import Rests
+from kourou.client.consuming.offsets.offset_store import Offsets
+from kourou.client.consuming.offsets.start_offset import find_start_offset
+from kourou.client.consuming.pulling.delivery import Consumption
+from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.pulling.pull_flow import PullFlow
+from kourou.client.consuming.pulling.queue_puller import PulledSome, QueuePuller
+from kourou.client.consuming.watching.queue_state import QueueState
+from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult
+from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.bodies import ProcessQueueInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    process_queue: ProcessQueue
+    puller: QueuePuller
+    pulling: asyncio.Task[None]
+    start: int
+    is_ended: bool = False
+
+
+class HeldQueues:
+    """Starts and releases queues.
+
+    A queue that is released is drained first: no more of it is given to listeners, and those that
+    have some get a moment to end. Then it is dropped, so that nothing of it is committed any more,
+    its offset is persisted, and the next owner begins there, with what was not done. A queue that
+    was started while there are other members rests as long before that.
+
+    A queue that is locked stays so until nothing of it is in a listener's hands: till then it is
+    leaving, and neither this member nor another starts it.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        config: where to start, limits and delays.
+        subscriptions: by topic.
+        consumption: where pulled messages go; may be replaced before the first queue starts.
+        offsets: of the queues held.
+        on_pulled: counts pulls that found messages.
+
+    Attributes:
+        on_lost: called when a queue was given up that the next rebalance pass must start anew.
+        consumption: as given, or what replaced it.
+        flow: what holds back the pulls.
+        locks: if queues must be locked before they are started.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConsumerConfig,
+        *,
+        subscriptions: Mapping[str, SubscriptionData],
+        consumption: Consumption,
+        offsets: Offsets,
+        on_pulled: PulledSome,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self.flow = PullFlow(config)
+        self._subscriptions = subscriptions
+        self.consumption = consumption
+        self.locks: QueueLocks | None = None
+        self._offsets = offsets
+        self._on_pulled = on_pulled
+        self._held: dict[MessageQueue, _Held] = {}
+        self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
+        self._rests = Rests(config.handover_ms / 1000)
+        self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
+        self._changing = asyncio.Lock()  # a queue must be released before it is started again
+        self.on_lost: Callable[[], None] | None = None
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """All queues held, sorted."""
+        return sorted(self._held)
+
+    @property
+    def process_queues(self) -> Collection[ProcessQueue]:
+        """What is held of each."""
+        return [held.process_queue for held in self._held.values()]
+
+    def states(self) -> dict[MessageQueue, QueueState]:
+        """Return how each queue is."""
+        return {
+            queue: QueueState(
+                len(held.process_queue),
+                held.process_queue.size_bytes,
+                self._done_offset(queue, held),
+                held.puller.max_offset,
+                held.puller.is_failing,
+                held.puller.problem,
+            )
+            for queue, held in self._held.items()
+        }
+
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return each queue as administrators see it."""
+        return {
+            queue: ProcessQueueInfo(
+                commit_offset=self._done_offset(queue, held),
+                cached_msg_min_offset=held.process_queue.lowest or 0,
+                cached_msg_max_offset=held.process_queue.highest or 0,
+                cached_msg_count=len(held.process_queue),
+                cached_msg_size_in_mib=held.process_queue.size_bytes // MIB,
+                dropped=held.process_queue.is_dropped,
+                locked=self.locks is not None and self.locks.is_held(queue),
+                last_lock_timestamp=self._locked_at_ms(queue),
+                last_pull_timestamp=held.puller.last_pull_at_ms,
+                last_consume_timestamp=held.process_queue.last_consumed_at_ms,
+            )
+            for queue, held in sorted(self._held.items())
+        }
+
+    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        return {q: self._done_offset(q, self._held[q]) for q in sorted(self.of_topic(topic))}
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the queues held of one topic."""
+        return [queue for queue in self._held if queue.topic == topic]
+
+    def topics(self) -> set[str]:
+        """Return the topics of the queues held."""
+        return {queue.topic for queue in self._held}
+
+    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Break off the rest of the topic's other queues: they are another member's again."""
+        self._rests.note_wanted(topic, queues)
+
+    async def apply(self, changes: QueueChanges) -> bool:
+        """Release queues and start others.
+
+        Returns:
+            Whether all could be started: a queue that is leaving, or that another member has
+            locked, is to be tried again soon.
+
+        Raises:
+            TransportError, RemoteError: a start offset could not be found. That queue is not
+                started; the others are.
+        """
+        async with self._changing:
+            _, (is_whole, *outcomes) = await asyncio.gather(
+                asyncio.gather(*map(self._release, changes.released)),
+                self._start(changes.added, is_shared=changes.is_shared),
+            )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return is_whole is True
+
+    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets, back or forth, in those of the queues that are held.
+
+        What is in flight is dropped first, so that it moves no offset any more; what a listener
+        has of it may be delivered again beside it.
+        """
+        async with self._changing:
+            queues = [queue for queue in wanted if queue in self._held]
+            for queue in queues:
+                self._held[queue].process_queue.drop()
+                self._offsets.overwrite(queue, wanted[queue])
+                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+            await asyncio.gather(*map(self._release, queues))
+        if queues and self.on_lost is not None:
+            self.on_lost()
+
+    async def persist(self) -> None:
+        """Tell the brokers the offsets of all queues held whose pulls they answer."""
+        await self._offsets.persist(
+            [queue for queue, held in self._held.items() if self._may_commit(queue, held)]
+        )
+
+    async def stop_pulling(self) -> None:
+        """Pull no more; what is held stays held and can be acknowledged."""
+        pulls = [held.pulling for held in self._held.values()]
+        for pulling in pulls:
+            pulling.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+    async def release_all(self) -> None:
+        """Release every queue, those that are leaving too, without waiting for listeners."""
+        releases = [self._release(queue, patience_s=0, is_last=True) for queue in self.queues]
+        leaving = [self._leave(queue, held, 0) for queue, held in self._leaving.items()]
+        await asyncio.gather(*releases, *leaving)
+        if self.locks is not None:
+            await self.locks.close()
+
+    def drop_all(self) -> None:
+        """Drop every queue and tell nobody."""
+        for held in [*self._held.values(), *self._leaving.values()]:
+            held.process_queue.drop()
+            held.pulling.cancel()
+        self._held.clear()
+        self._leaving.clear()
+
+    def lose(self, queue: MessageQueue) -> None:
+        """Give up a queue that another member may have had meanwhile, and tell nobody.
+
+        What listeners do with its messages counts no more.
+        """
+        held = self._held.get(queue)
+        if held is None:
+            return
+        held.process_queue.drop()
+        self._offsets.forget(queue)  # the other's is newer
+        self._start_over(queue, held)
+
+    def _done_offset(self, queue: MessageQueue, held: _Held) -> int:
+        """Return the queue offset below which all is done."""
+        offset = self._offsets.get(queue)
+        return held.start if offset is None else offset
+
+    def _may_commit(self, queue: MessageQueue, held: _Held) -> bool:
+        """Return whether the offset in memory is worth more than the broker's."""
+        return not held.puller.is_failing and self._is_own(queue)
+
+    def _is_own(self, queue: MessageQueue) -> bool:
+        """Return whether no other member may have gone on in the queue."""
+        return self.locks is None or self.locks.is_held(queue)
+
+    def _locked_at_ms(self, queue: MessageQueue) -> int:
+        age_s = None if self.locks is None else self.locks.age_s(queue)
+        if age_s is None:
+            return 0
+        return self._instance.runtime.clock.now_ms() - int(age_s * 1000)
+
+    async def _start(
+        self, queues: Sequence[MessageQueue], *, is_shared: bool
+    ) -> list[bool | BaseException | None]:
+        """Start queues; return whether all could be tried, and how each that was tried ended."""
+        free = [queue for queue in queues if queue not in self._leaving]
+        if self.locks is not None and free:
+            granted = await self.locks.lock(free)
+            free = [queue for queue in free if queue in granted]
+        elif is_shared:
+            free = [queue for queue in free if self._has_rested(queue)]
+        try:
+            outcomes = await asyncio.gather(*map(self._add, free), return_exceptions=True)
+        finally:
+            if self.locks is not None:
+                await self.locks.unlock([queue for queue in free if queue not in self._held])
+        return [len(free) == len(queues), *outcomes]
+
+    def _has_rested(self, queue: MessageQueue) -> bool:
+        """Return whether another member that had the queue has let go of it by now.
+
+        The pass is not held up for that: it must be able to release others meanwhile. A later one
+        asks again.
+        """
+        loop = asyncio.get_running_loop()
+        left_s = self._rests.left_s(queue, loop.time())
+        if left_s and self.on_lost is not None:
+            loop.call_later(left_s, self.on_lost)
+        return not left_s
+
+    async def _add(self, queue: MessageQueue) -> None:
+        self._offsets.forget(queue)  # another member may have gone on since
+        offset, is_committed = await find_start_offset(
+            self._instance, self._offsets, queue, self._config
+        )
+        end = self._cut.pop(queue, None)
+        if end is not None and offset > end:
+            offset, is_committed = end, False
+        if not is_committed:
+            # At once: a member that dies before its first message must not start behind the
+            # messages that came meanwhile.
+            self._offsets.update(queue, offset)
+            await self._offsets.persist((queue,))
+        if queue.topic not in self._subscriptions:
+            return  # the topic was left meanwhile
+        process_queue = ProcessQueue(queue)
+        puller = QueuePuller(
+            self._instance,
+            self._group,
+            self.flow,
+            subscriptions=self._subscriptions,
+            process_queue=process_queue,
+            offset=offset,
+            ready=self.consumption,
+            offsets=self._offsets,
+            is_own=self._is_own,
+            on_offset_illegal=self._restart,
+            on_pulled=self._on_pulled,
+        )
+        pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
+        self._held[queue] = _Held(process_queue, puller, pulling, offset)
+        log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
+
+    async def _release(
+        self, queue: MessageQueue, *, patience_s: float | None = None, is_last: bool = False
+    ) -> None:
+        """Release a queue; with `is_last`, whatever still runs: nobody will look again."""
+        held = self._held.pop(queue, None)
+        if held is None:
+            return
+        self._leaving[queue] = held
+        held.pulling.cancel()
+        await asyncio.gather(held.pulling, return_exceptions=True)
+        if patience_s is None:
+            patience_s = self._config.handover_ms / 4000
+        is_idle = await self.consumption.drain(held.process_queue, patience_s)
+        if is_idle or is_last or self.locks is None:
+            await self._end(queue, held, is_idle=is_idle)
+            return
+        # Whoever gets it next would be a second owner: the lock is kept till the listener ends.
+        log.info("queue.leaving group=%s queue=%s", self._group, queue)
+        patience_s = self._config.consume_timeout_ms / 1000
+        self._instance.tasks.start(lambda: self._leave(queue, held, patience_s), f"leave {queue}")
+
+    async def _leave(self, queue: MessageQueue, held: _Held, patience_s: float) -> None:
+        """End a queue that is leaving when the listener has ended, or is not waited for longer."""
+        is_idle = await self.consumption.drain(held.process_queue, patience_s)
+        if not is_idle:
+            log.warning("listener.abandoned queue=%s", queue)
+        await self._end(queue, held, is_idle=is_idle)
+        if self.on_lost is not None:
+            self.on_lost()
+
+    async def _end(self, queue: MessageQueue, held: _Held, *, is_idle: bool) -> None:
+        """Drop the queue, persist its offset, and leave it to others."""
+        held.process_queue.drop()
+        if held.is_ended:
+            return  # somebody else has seen to it, or does
+        held.is_ended = True
+        if self._may_commit(queue, held):
+            await self._offsets.persist((queue,))
+        if self.locks is not None and is_idle:
+            await self.locks.unlock((queue,))
+        elif self.locks is not None:
+            self.locks.drop(queue)
+        log.info(
+            "queue.released group=%s queue=%s offset=%s",
+            self._group,
+            queue,
+            self._offsets.get(queue),
+        )
+        self._offsets.forget(queue)
+        del self._leaving[queue]
+
+    def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
+        """Have the queue started again, as its broker does not hold the offset `asked`.
+
+        What is in flight must not move the offset any more: it belongs to the old bounds. Where the
+        queue ends before our offset, its end was lost or the topic made anew, and others may have
+        filled those places since: the broker's committed offset knows better than its end.
+        """
+        queue = process_queue.queue
+        process_queue.drop()
+        if asked > answer.max_offset:
+            self._offsets.forget(queue)
+            self._cut[queue] = answer.next_offset
+        else:
+            self._offsets.overwrite(queue, answer.next_offset)
+        held = self._held.get(queue)
+        if held is not None and held.process_queue is process_queue:
+            self._start_over(queue, held)
+
+    def _start_over(self, queue: MessageQueue, held: _Held) -> None:
+        """Release a queue that was dropped, and have the next pass look at it."""
+
+        async def restart() -> None:
+            async with self._changing:
+                if self._held.get(queue) is held:
+                    await self._release(queue)
+            if self.on_lost is not None:
+                self.on_lost()
+
+        self._instance.tasks.start(restart, f"restart {queue}")

@@ -1,0 +1,285 @@
+"""Keeps one queue pulled: a long poll after the other, as long as its messages are consumed.
+
+Source: DefaultMQPushConsumerImpl.pullMessage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kourou.client import calls_consume
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.offsets.offset_store import Offsets
+from kourou.client.consuming.pulling.delivery import Consumption
+from kourou.client.consuming.pulling.message_filter import chosen
+from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.pulling.pull_flow import PullFlow
+from kourou.client.instance import ClientInstance
+from kourou.client.pull_result import PullResult, PullStatus
+from kourou.errors import (
+    CodecMissingError,
+    FilterNotFoundError,
+    FilterNotLatestError,
+    FlowControlError,
+    KourouError,
+    ProtocolError,
+    SubscriptionNotFoundError,
+    SubscriptionNotLatestError,
+    TopicNotFoundError,
+)
+from kourou.model import properties as names
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.model.route import MASTER_ID
+from kourou.model.subscription import SubscriptionData
+from kourou.model.topic import is_retry_topic
+
+log = logging.getLogger(__name__)
+
+_BUSY_DELAY_MS: Final = 20
+"""After the broker asked for patience (FLOW_CONTROL)."""
+
+_UNREADABLE_DELAY_MS: Final = 30_000
+"""After a message that cannot be read. It will be the same one, until somebody installs what its
+compression needs, or the broker's disk is mended."""
+
+
+PulledSome = Callable[[str, int, float], None]
+"""Called with a topic, how many messages a pull found, and the time that it took in ms."""
+
+
+class QueuePuller:
+    """Pulls one queue into its process queue, and hands what is new to `ready`.
+
+    Args:
+        instance: the client's connections and routes.
+        group: the consumer group.
+        flow: its limits, delays and pauses, as they are at each pull.
+        subscriptions: by topic, as the heartbeats tell them; may change meanwhile.
+        process_queue: where the messages are held until they are done.
+        offset: the queue offset to begin with.
+        ready: who consumes.
+        offsets: committed on the way; moved on where nothing is left to consume.
+        is_own: whether the queue is nobody else's, so that offsets may be committed.
+        on_offset_illegal: called with the broker's answer and the offset asked for, when it does
+            not hold that offset. The puller has ended then.
+        on_pulled: counts pulls that found messages.
+
+    Attributes:
+        is_failing: the broker did not answer the last pull, or refused it. It may have lost the end
+            of the queue meanwhile: until the next pull says, nothing is committed, so that the
+            broker keeps the offset that it corrected.
+        problem: why the queue is not pulled although its broker answers; None if it is.
+        max_offset: the queue offset that the next message will have; None before the first pull.
+        last_pull_at_ms: when the last pull began, in epoch milliseconds; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        flow: PullFlow,
+        *,
+        subscriptions: Mapping[str, SubscriptionData],
+        process_queue: ProcessQueue,
+        offset: int,
+        ready: Consumption,
+        offsets: Offsets,
+        is_own: Callable[[MessageQueue], bool],
+        on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
+        on_pulled: PulledSome,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._flow = flow
+        self._subscriptions = subscriptions
+        self._process_queue = process_queue
+        self._queue = process_queue.queue
+        self._subscription = subscriptions[self._queue.topic]
+        self._is_retry = is_retry_topic(self._queue.topic)
+        self._offset = offset
+        self._ready = ready
+        self._offsets = offsets
+        self._is_own = is_own
+        self._on_offset_illegal = on_offset_illegal
+        self._on_pulled = on_pulled
+        self._broker_id = MASTER_ID
+        self.is_failing = False
+        self._was_deleted = False  # by what its broker said last
+        self.problem: str | None = None
+        self.max_offset: int | None = None
+        self.last_pull_at_ms = 0
+
+    @property
+    def _config(self) -> PushConsumerConfig:
+        return self._flow.config
+
+    async def run(self) -> None:
+        """Pull until the queue is dropped. Cancelling leaves no message half taken."""
+        self._flow.enter(self._queue)
+        try:
+            await self._run()
+        finally:
+            self._flow.leave(self._queue)
+
+    async def _run(self) -> None:
+        while not self._process_queue.is_dropped:
+            try:
+                delay_ms = await self._step()
+            except KourouError as error:
+                delay_ms = await self._recover(error)
+            except Exception:
+                # One bad answer must not end the consumption of the queue for good.
+                log.exception("pull.broken queue=%s offset=%d", self._queue, self._offset)
+                delay_ms = self._config.pull_error_delay_ms
+            if delay_ms:
+                await asyncio.sleep(delay_ms / 1000)
+
+    async def _step(self) -> int:
+        """Pull once, or not while too much is held; return the delay before the next, in ms."""
+        if self._flow.is_paused(self._queue):
+            await self._flow.resumed(self._queue)
+            return 0
+        if self._flow.is_full(self._process_queue):
+            return self._config.flow_control_delay_ms
+        self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
+        began_s = asyncio.get_running_loop().time()
+        result = await self._pull()
+        self.max_offset = result.max_offset
+        if self._process_queue.is_dropped or self._is_by_an_old_subscription():
+            return 0
+        if self.is_failing:
+            log.info("pull.recovered queue=%s offset=%d", self._queue, self._offset)
+            self.is_failing = False
+        self._broker_id = result.suggested_broker_id
+        if self._was_deleted:
+            # Made anew since: a topic of the same name, in which our offset means nothing. As if it
+            # ended before it, which it may have outgrown already.
+            self._was_deleted = False
+            log.warning("queue.made_anew queue=%s offset=%d", self._queue, self._offset)
+            asked = max(self._offset, result.max_offset + 1)
+            self._on_offset_illegal(self._process_queue, result, asked)
+            return self._config.pull_error_delay_ms
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning(
+                "pull.offset_moved queue=%s from=%d to=%d stored_from=%d stored_to=%d",
+                self._queue,
+                self._offset,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+            self._on_offset_illegal(self._process_queue, result, self._offset)
+            return self._config.pull_error_delay_ms
+        # Before anything changes: decoding may fail, and then the same offset is asked for again.
+        messages = result.messages if result.status is PullStatus.FOUND else []
+        messages = chosen(self._config.message_filter, messages)
+        self.problem = None
+        self._take(messages, result)
+        if messages:
+            elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+            self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
+        return self._config.pull_interval_ms if messages else 0
+
+    def _is_by_an_old_subscription(self) -> bool:
+        """Return whether the last pull asked for what is not wanted any more.
+
+        Nobody can tell by which subscription its broker answered: it is asked again.
+        """
+        before = self._subscription
+        self._subscription = self._subscriptions.get(self._queue.topic, before)
+        return self._subscription is not before
+
+    def _take(self, messages: list[MessageExt], result: PullResult) -> None:
+        if self._is_retry:
+            for message in messages:
+                restore_topic(message)
+        added = self._process_queue.put(messages)
+        self._ready.put(self._process_queue, added)
+        self._offset = result.next_offset
+        self._process_queue.advance(self._offset)
+        if not len(self._process_queue):
+            # All that lies before is done, or of no interest to the subscription.
+            self._offsets.update(self._queue, self._offset)
+
+    async def _pull(self) -> PullResult:
+        config, queue = self._config, self._queue
+        address = await self._address()
+        # A slave does not keep offsets, and 0 would say nothing.
+        is_committing = (
+            self._offsets.is_remote
+            and self._broker_id == MASTER_ID
+            and not self.is_failing
+            and self._is_own(queue)
+        )
+        commit = self._offsets.get(queue) if is_committing else None
+        return await calls_consume.pull(
+            self._instance.pool,
+            address,
+            self._group,
+            queue,
+            self._offset,
+            subscription=self._subscription,
+            max_messages=config.pull_batch_size,
+            max_bytes=config.pull_batch_bytes,
+            timeout_s=config.pull_timeout_ms / 1000,
+            # After a failure an answer at once: does the broker still have what we had?
+            suspend_ms=None if self.is_failing else config.pull_suspend_timeout_ms,
+            commit_offset=commit or None,
+            is_registered=True,
+        )
+
+    async def _recover(self, error: KourouError) -> int:
+        """Do what may heal the failure; return the delay before the next pull, in ms."""
+        if isinstance(error, FlowControlError):
+            return _BUSY_DELAY_MS
+        if isinstance(error, _UNREGISTERED):
+            # A broker that restarted has not heard of this member, or not of its subscription.
+            log.info("pull.unregistered queue=%s reason=%s", self._queue, error)
+            await self._register()
+            return self._config.pull_error_delay_ms
+        self._broker_id = MASTER_ID
+        if isinstance(error, ProtocolError | CodecMissingError):
+            log.error(
+                "pull.unreadable queue=%s offset=%d reason=%s", self._queue, self._offset, error
+            )
+            self.problem = str(error)
+            return _UNREADABLE_DELAY_MS
+        if error.refresh_route:
+            self._instance.routes.refresh_soon(self._queue.topic)
+        self._was_deleted |= isinstance(error, TopicNotFoundError)
+        level = logging.DEBUG if self.is_failing else logging.WARNING
+        self.is_failing = True
+        log.log(level, "pull.failed queue=%s offset=%d reason=%s", self._queue, self._offset, error)
+        return self._config.pull_error_delay_ms
+
+    async def _register(self) -> None:
+        try:
+            await self._instance.heartbeat(await self._address())
+        except KourouError as error:
+            log.warning("pull.not_registered queue=%s reason=%s", self._queue, error)
+
+    async def _address(self) -> str:
+        return await self._instance.routes.address(
+            self._queue.topic,
+            self._queue.broker_name,
+            self._instance.request_timeout_s,
+            None if self._broker_id == MASTER_ID else self._broker_id,
+        )
+
+
+_UNREGISTERED: Final = (
+    SubscriptionNotFoundError,
+    SubscriptionNotLatestError,
+    FilterNotFoundError,
+    FilterNotLatestError,
+)
+
+
+def restore_topic(message: MessageExt) -> None:
+    """Give a message from the retry topic the topic that its producer sent it to."""
+    if is_retry_topic(message.topic):
+        message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic

@@ -1,0 +1,1 @@
+"""What programs and administrators are told: hooks, traces, statistics, settings."""

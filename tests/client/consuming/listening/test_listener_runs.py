@@ -1,0 +1,378 @@
+"""Listeners called in runs: a slow call holds up no other message. Real threads, a real loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kourou.client.background import BackgroundTasks
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
+from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.clock import SystemClock
+from kourou.model.message import MessageExt
+from tests.client.consuming.listening.threads_rig import Hook, until
+from tests.client.consuming.messages import QUEUE, message_at
+
+COUNT = 200
+
+
+class Rig:
+    """A consumer that is not connected, and whose listener gets what is put here."""
+
+    def __init__(self, consumer: PushConsumer) -> None:
+        self.consumer = consumer
+        self.process_queue = ProcessQueue(QUEUE)
+
+    def put(self, first: int, count: int) -> None:
+        messages = [message_at(offset) for offset in range(first, first + count)]
+        self.consumer._ready.put(self.process_queue, self.process_queue.put(messages))
+
+    async def until_committable(self, offset: int) -> None:
+        await until(lambda: self.consumer._offsets.get(QUEUE) == offset)
+
+
+@asynccontextmanager
+async def consuming(
+    listener: Callable[[Any], object], *, threads: int = 4, in_batches: bool = False, **options: Any
+) -> AsyncIterator[Rig]:
+    config = PushConsumerConfig(consume_threads=threads, **options)
+    consumer = PushConsumer("group", "127.0.0.1:9876", config=config)
+    (consumer.listen_in_batches if in_batches else consumer.listen)(listener)
+    assert consumer._call is not None
+    assert consumer._threads is not None
+    consumer._instance.tasks = BackgroundTasks()
+    consumption = ConcurrentConsumption(
+        consumer._call,
+        config,
+        clock=SystemClock(),
+        ready=consumer._ready,
+        acknowledgements=consumer._acknowledgements,
+        giving_back=consumer._giving_back,
+    )
+    consumption.start()
+    try:
+        yield Rig(consumer)
+    finally:
+        consumer._ready.close()
+        await consumption.close()
+        consumer._threads.close()
+
+
+def test_every_message_is_consumed_once_on_threads_and_all_is_committable() -> None:
+    got: list[int] = []
+    names: set[str] = set()
+
+    def listen(message: MessageExt) -> None:
+        got.append(message.queue_offset)
+        names.add(threading.current_thread().name)
+
+    async def main() -> None:
+        async with consuming(listen) as rig:
+            for first in range(0, COUNT, 20):
+                rig.put(first, 20)
+                await asyncio.sleep(0)
+            await rig.until_committable(COUNT)
+            stats = rig.consumer._stats._topics["T"]
+            assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
+
+    asyncio.run(main())
+    assert Counter(got) == Counter(range(COUNT))
+    assert all(name.startswith("kourou-group") for name in names)
+
+
+def test_a_call_that_blocks_holds_up_its_own_commit_and_no_other_message() -> None:
+    released = threading.Event()
+    got: list[int] = []
+
+    def listen(message: MessageExt) -> None:
+        if message.queue_offset in {0, 3}:
+            assert released.wait(10)
+        got.append(message.queue_offset)
+
+    async def main() -> None:
+        async with consuming(listen) as rig:
+            rig.put(0, COUNT)
+            await until(lambda: len(got) == COUNT - 2)
+            assert not rig.consumer._offsets.get(QUEUE)
+            released.set()
+            await rig.until_committable(COUNT)
+
+    asyncio.run(main())
+
+
+def test_what_is_done_is_acknowledged_while_the_same_thread_goes_on() -> None:
+    released = threading.Event()
+
+    def listen(message: MessageExt) -> None:
+        if message.queue_offset == 5:
+            assert released.wait(10)
+
+    async def main() -> None:
+        async with consuming(listen, threads=1) as rig:
+            rig.put(0, 10)
+            await rig.until_committable(5)
+            released.set()
+            await rig.until_committable(10)
+
+    asyncio.run(main())
+
+
+def test_as_many_calls_run_at_a_time_as_there_are_threads() -> None:
+    barrier = threading.Barrier(4, timeout=10)
+
+    async def main() -> None:
+        async with consuming(lambda _: barrier.wait() and None, threads=4) as rig:
+            rig.put(0, 8)
+            await rig.until_committable(8)
+
+    asyncio.run(main())
+
+
+def test_what_a_plain_function_returns_to_be_awaited_is_awaited_on_the_loop() -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        loops.append(asyncio.get_running_loop())
+
+    async def main() -> None:
+        async with consuming(lambda _: later()) as rig:
+            rig.put(0, 5)
+            await rig.until_committable(5)
+            assert loops == [asyncio.get_running_loop()] * 5
+
+    asyncio.run(main())
+
+
+def test_a_hook_that_is_added_later_is_told_of_every_message_from_then_on() -> None:
+    hook = Hook()
+
+    async def main() -> None:
+        async with consuming(lambda _: None) as rig:
+            rig.put(0, 5)
+            await rig.until_committable(5)
+            rig.consumer.add_hook(hook)
+            rig.put(5, 5)
+            await rig.until_committable(10)
+
+    asyncio.run(main())
+    assert sorted(hook.seen) == [5, 6, 7, 8, 9]
+
+
+class Unusual(BaseException):
+    """What test frameworks and others raise past `except Exception`."""
+
+
+class Proxy:
+    """Not even its type can be asked for outside of its context."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        raise LookupError
+
+
+FAILURES: dict[str, Callable[[], object]] = {
+    "StopIteration": lambda: next(iter(())),
+    "CancelledError": lambda: _raise(asyncio.CancelledError()),
+    "no Exception": lambda: _raise(Unusual()),
+    "what is returned": Proxy,
+}
+
+
+def _raise(error: BaseException) -> object:
+    raise error
+
+
+@pytest.mark.parametrize("way", ["in runs", "in batches", "with a hook", "on the loop"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_worker_outlives_whatever_its_listener_fails_with(failure: str, way: str) -> None:
+    got: list[int] = []
+
+    def listen(argument: MessageExt | list[MessageExt]) -> object:
+        offset = (argument[0] if isinstance(argument, list) else argument).queue_offset
+        got.append(offset)
+        return FAILURES[failure]() if offset == 0 and got.count(0) == 1 else None
+
+    async def listen_on_loop(message: MessageExt) -> object:
+        return listen(message)
+
+    async def main() -> None:
+        listener = listen_on_loop if way == "on the loop" else listen
+        async with consuming(listener, threads=1, in_batches=way == "in batches") as rig:
+            if way == "with a hook":
+                rig.consumer.add_hook(Hook())
+            rig.process_queue.advance(3)
+            rig.put(0, 1)
+            await until(lambda: got == [0])
+            rig.put(1, 2)
+            await until(lambda: got[-1] == 2)
+
+    asyncio.run(main())
+
+
+def test_at_every_moment_only_what_is_done_is_committable() -> None:
+    finished: set[int] = set()
+
+    async def later(offset: int) -> None:
+        await asyncio.sleep(0)
+        finished.add(offset)
+
+    def listen(message: MessageExt) -> object:
+        offset = message.queue_offset
+        if offset == COUNT:
+            raise ValueError  # no broker takes it back: it is held until it ends
+        if offset % 3 == 0:
+            return later(offset)
+        finished.add(offset)
+        return None
+
+    async def main() -> None:
+        async with consuming(listen) as rig:
+            committable = 0
+            for first in range(0, 2 * COUNT, 10):
+                rig.put(first, 10)
+                await asyncio.sleep(0)
+                committable = rig.consumer._offsets.get(QUEUE) or 0
+                assert finished.issuperset(range(committable))
+            await until(lambda: len(finished) == 2 * COUNT - 1)
+            await rig.until_committable(COUNT)
+            await until(lambda: len(rig.process_queue) == 1)
+            assert rig.consumer._offsets.get(QUEUE) == COUNT
+            assert list(rig.process_queue._started) == [COUNT]
+
+    asyncio.run(main())
+
+
+def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
+    began, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def listen(message: MessageExt) -> None:
+        if message.queue_offset == 3:
+            began.set()
+            assert released.wait(10)
+            ended.set()
+
+    async def main() -> None:
+        async with consuming(listen, threads=1, shutdown_timeout_ms=1) as rig:
+            rig.put(0, 10)
+            assert await asyncio.to_thread(began.wait, 10)
+        assert rig.consumer._offsets.get(QUEUE) == 3
+        rig.process_queue.drop()
+        released.set()
+        assert rig.consumer._threads is not None
+        await asyncio.to_thread(rig.consumer._threads._executor.shutdown)
+        assert ended.is_set()
+        await asyncio.sleep(0)  # what the thread told the loop is heard
+        assert rig.consumer._offsets.get(QUEUE) == 3
+
+    asyncio.run(main())
+
+
+def test_messages_of_a_queue_that_was_given_up_are_not_begun() -> None:
+    began, released = threading.Event(), threading.Event()
+    got: list[int] = []
+
+    def listen(message: MessageExt) -> None:
+        got.append(message.queue_offset)
+        began.set()
+        assert released.wait(10)
+
+    async def main() -> None:
+        async with consuming(listen, threads=1) as rig:
+            rig.put(0, 10)
+            assert await asyncio.to_thread(began.wait, 10)
+            rig.process_queue.drop()
+            released.set()
+        assert got == [0]
+        assert rig.consumer._offsets.get(QUEUE) is None
+
+    asyncio.run(main())
+
+
+def test_coroutines_take_every_message_once_and_a_slow_one_holds_up_its_own_commit() -> None:
+    got: list[int] = []
+
+    async def main() -> None:
+        released = asyncio.Event()
+
+        async def listen(message: MessageExt) -> None:
+            if message.queue_offset in {40, 43}:
+                await released.wait()
+            elif message.queue_offset % 7 == 0:
+                await asyncio.sleep(0)
+            got.append(message.queue_offset)
+
+        async with consuming(listen) as rig:
+            for first in range(0, COUNT, 50):
+                rig.put(first, 50)
+            await until(lambda: len(got) == COUNT - 2)
+            await rig.until_committable(40)
+            assert list(rig.process_queue._started) == [40, 43]
+            released.set()
+            await rig.until_committable(COUNT)
+            stats = rig.consumer._stats._topics["T"]
+            assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
+
+    asyncio.run(main())
+    assert Counter(got) == Counter(range(COUNT))
+
+
+def test_what_a_coroutine_has_done_is_committable_while_its_task_waits_in_the_next_call() -> None:
+    async def main() -> None:
+        released = asyncio.Event()
+
+        async def listen(message: MessageExt) -> None:
+            if message.queue_offset == 5:
+                await released.wait()
+
+        async with consuming(listen, threads=1) as rig:
+            rig.put(0, 10)
+            await rig.until_committable(5)
+            released.set()
+            await rig.until_committable(10)
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_never_waits_lets_others_have_the_loop() -> None:
+    turns: list[int] = []
+
+    async def main() -> None:
+        got: list[int] = []
+
+        async def listen(message: MessageExt) -> None:
+            got.append(message.queue_offset)
+
+        async with consuming(listen, threads=1) as rig:
+            rig.put(0, 100)
+            while len(got) < 100:
+                turns.append(len(got))
+                await asyncio.sleep(0)
+            await rig.until_committable(100)
+
+    asyncio.run(main())
+    assert turns[-1] == 96
+    assert set(turns) <= {0, 32, 64, 96}
+
+
+def test_what_coroutines_had_done_when_they_were_cut_short_is_committable() -> None:
+    async def main() -> None:
+        async def listen(message: MessageExt) -> None:
+            if message.queue_offset == 3:
+                await asyncio.Event().wait()
+
+        async with consuming(listen, threads=1, shutdown_timeout_ms=1) as rig:
+            rig.put(0, 10)
+            await asyncio.sleep(0)
+        assert rig.consumer._offsets.get(QUEUE) == 3
+        assert rig.consumer._stats._topics["T"].failed == 1
+
+    asyncio.run(main())

@@ -1,0 +1,321 @@
+"""Ordered listeners called in runs: one message after the other. Real threads."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.listener_threads import ListenerThreads
+from kourou.client.consuming.listening.consume_order import QueueOrder
+from kourou.client.consuming.listening.consume_orderly import OrderlyConsumption
+from kourou.client.consuming.listening.ordered_calls import OrderedCall
+from kourou.client.consuming.listening.ordered_runs import RUN_MESSAGES, OrderedRuns
+from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.clock import SystemClock
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from tests.client.consuming.listening.threads_rig import Gate, Hook, until
+from tests.client.consuming.messages import QUEUE, message_at
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+COUNT = 500
+
+
+class Locks:
+    """Locks that are held for as long as a test says.
+
+    Attributes:
+        left_s: for how many seconds from now on.
+        asked: how often it was asked for one.
+    """
+
+    def __init__(self) -> None:
+        self.left_s = math.inf
+        self.asked = 0
+
+    def held_s(self, queue: MessageQueue) -> float:
+        del queue
+        return self.left_s
+
+    async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
+        self.asked += 1
+        self.left_s = math.inf
+        return set(queues)
+
+
+class Threads(ListenerThreads):
+    """Counts how often something is handed to a thread."""
+
+    def __init__(self, threads_max: int) -> None:
+        super().__init__(threads_max, "listener")
+        self.hops = 0
+
+    def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
+        self.hops += 1
+        return super().__call__(function, *args, **kwargs)
+
+
+class Rig:
+    """A consumer that is not connected, and whose ordered listener gets what is put here."""
+
+    def __init__(
+        self, consumer: PushConsumer, consumption: OrderlyConsumption, threads: Threads
+    ) -> None:
+        self.consumer = consumer
+        self.threads = threads
+        self.consumption = consumption
+        self.process_queue = ProcessQueue(QUEUE)
+
+    def put(self, first: int, count: int) -> None:
+        messages = [message_at(offset) for offset in range(first, first + count)]
+        self.consumption.put(self.process_queue, self.process_queue.put(messages))
+
+    @property
+    def committable(self) -> int | None:
+        return self.consumer._offsets.get(QUEUE)
+
+    async def until_committable(self, offset: int) -> None:
+        await until(lambda: self.committable == offset)
+
+
+@asynccontextmanager
+async def consuming(
+    listener: Callable[[Any], object], locks: Locks | None = None, **options: Any
+) -> AsyncIterator[Rig]:
+    config = PushConsumerConfig(suspend_queue_ms=10, **options)
+    threads = Threads(config.consume_threads)
+    consumer = PushConsumer("group", "127.0.0.1:9876", config=config, run_blocking=threads)
+    consumer.listen_orderly(listener)
+    assert isinstance(consumer._call, OrderedCall)
+    consumption = OrderlyConsumption(
+        consumer._call,
+        config,
+        clock=SystemClock(),
+        locks=Locks() if locks is None else locks,
+        acknowledgements=consumer._acknowledgements,
+        offsets=consumer._offsets,
+    )
+    try:
+        yield Rig(consumer, consumption, threads)
+    finally:
+        await consumption.close()
+        threads.close()
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_all_come_once_in_order_and_are_committable(is_coroutine: bool) -> None:
+    got: list[int] = []
+
+    def listen(message: MessageExt) -> None:
+        got.append(message.queue_offset)
+
+    async def listen_on_loop(message: MessageExt) -> None:
+        got.append(message.queue_offset)
+        if message.queue_offset % 7 == 0:
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with consuming(listen_on_loop if is_coroutine else listen) as rig:
+            for first in range(0, COUNT, 50):
+                rig.put(first, 50)
+                await asyncio.sleep(0)
+            await rig.until_committable(COUNT)
+            stats = rig.consumer._stats._topics["T"]
+            assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
+            assert not rig.process_queue._started
+
+    asyncio.run(main())
+    assert got == list(range(COUNT))
+
+
+def test_many_are_handed_to_a_thread_at_once() -> None:
+    async def main() -> None:
+        async with consuming(lambda _: None) as rig:
+            rig.put(0, COUNT)
+            await rig.until_committable(COUNT)
+            assert rig.threads.hops == math.ceil(COUNT / RUN_MESSAGES)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_one_that_fails_comes_again_before_those_behind_it(is_coroutine: bool) -> None:
+    got: list[tuple[int, int]] = []
+
+    def listen(message: MessageExt) -> None:
+        got.append((message.queue_offset, message.reconsume_times))
+        if message.queue_offset == 3 and message.reconsume_times < 2:
+            raise ValueError
+
+    async def listen_on_loop(message: MessageExt) -> None:
+        listen(message)
+
+    async def main() -> None:
+        async with consuming(listen_on_loop if is_coroutine else listen) as rig:
+            rig.put(0, 6)
+            await rig.until_committable(6)
+            stats = rig.consumer._stats._topics["T"]
+            assert (stats.ok, stats.failed) == (6, 2)
+
+    asyncio.run(main())
+    assert got == [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (5, 0)]
+
+
+def test_what_a_function_returns_to_be_awaited_is_awaited_before_the_next_call() -> None:
+    events: list[str] = []
+
+    async def later(offset: int) -> None:
+        await asyncio.sleep(0.001)
+        events.append(f"done {offset}")
+
+    def listen(message: MessageExt) -> object:
+        events.append(f"got {message.queue_offset}")
+        return later(message.queue_offset) if message.queue_offset % 2 else None
+
+    async def main() -> None:
+        async with consuming(listen) as rig:
+            rig.put(0, 4)
+            await rig.until_committable(4)
+
+    asyncio.run(main())
+    assert events == ["got 0", "got 1", "done 1", "got 2", "got 3", "done 3"]
+
+
+def test_a_queue_that_was_lost_gets_no_further_call_and_commits_nothing() -> None:
+    async def main() -> None:
+        gate = Gate(3)
+        async with consuming(gate.listen) as rig:
+            rig.put(0, 10)
+            await gate.reached()
+            await rig.until_committable(3)
+            rig.process_queue.drop()
+            gate.open()
+            assert await rig.consumption.drain(rig.process_queue, 10)
+        assert gate.got == [0, 1, 2, 3]
+        assert rig.committable == 3
+
+    asyncio.run(main())
+
+
+def test_a_queue_that_moves_ends_with_the_call_under_way_and_commits_that() -> None:
+    async def main() -> None:
+        gate = Gate(3)
+        async with consuming(gate.listen) as rig:
+            rig.put(0, 10)
+            await gate.reached()
+            assert not await rig.consumption.drain(rig.process_queue, 0.01)
+            gate.open()
+            assert await rig.consumption.drain(rig.process_queue, 10)
+            assert rig.committable == 4
+        assert gate.got == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_a_lock_that_expires_in_a_run_is_asked_for_before_the_next_call(is_coroutine: bool) -> None:
+    locks = Locks()
+    locks.left_s = 0.05
+    got: list[tuple[int, int]] = []
+    wait = threading.Event().wait
+
+    def listen(message: MessageExt) -> None:
+        got.append((message.queue_offset, locks.asked))
+        if message.queue_offset == 3:
+            wait(0.06)
+            locks.left_s = -1
+
+    async def listen_on_loop(message: MessageExt) -> None:
+        listen(message)
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with consuming(listen_on_loop if is_coroutine else listen, locks) as rig:
+            rig.put(0, 6)
+            await rig.until_committable(6)
+
+    asyncio.run(main())
+    assert got == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
+
+
+def test_queues_take_turns_on_one_thread_however_short_a_turn_is() -> None:
+    async def main() -> None:
+        pause = threading.Event().wait
+        async with consuming(
+            lambda _: pause(0.002) and None, consume_threads=1, consume_continuously_ms=1
+        ) as rig:
+            other = ProcessQueue(MessageQueue("T", "broker-a", 1))
+            rig.put(0, 5)
+            rig.consumption.put(other, other.put([message_at(offset) for offset in range(5)]))
+            await rig.until_committable(5)
+            assert len(other) <= 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("locked_s", "calls"), [(math.inf, 1), (-1.0, 0)])
+def test_a_run_without_time_gets_one_message_and_none_without_a_lock(
+    locked_s: float, calls: int
+) -> None:
+    got: list[int] = []
+
+    async def main() -> None:
+        async with consuming(lambda message: got.append(message.queue_offset)) as rig:
+            call, order = rig.consumer._call, QueueOrder(rig.process_queue)
+            assert isinstance(call, OrderedCall)
+            order.put(rig.process_queue.put([message_at(0), message_at(1)]))
+            runs = OrderedRuns(call.for_queue(QUEUE), order, SystemClock(), lambda: None)
+            assert await runs.run(0.0, locked_s) is None
+            assert len(order.finished) == calls
+            assert not order.taken
+
+    asyncio.run(main())
+    assert got == [0][:calls]
+
+
+def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
+    async def main() -> None:
+        gate = Gate(3)
+        async with consuming(gate.listen, shutdown_timeout_ms=1) as rig:
+            rig.put(0, 10)
+            await gate.reached()
+        assert rig.committable == 3
+        assert not await rig.consumption.drain(rig.process_queue, 0)
+        rig.process_queue.drop()
+        gate.open()
+        await asyncio.to_thread(rig.threads._executor.shutdown)
+        await asyncio.sleep(0)  # what the thread told the loop is heard
+        assert await rig.consumption.drain(rig.process_queue, 0)
+        assert gate.got == [0, 1, 2, 3]
+        assert rig.committable == 3
+
+    asyncio.run(main())
+
+
+def test_a_hook_is_told_of_each_message_from_its_adding_on() -> None:
+    hook = Hook()
+
+    async def main() -> None:
+        gate = Gate(3)
+        async with consuming(gate.listen) as rig:
+            rig.put(0, 10)
+            await gate.reached()
+            rig.consumer.add_hook(hook)
+            gate.open()
+            await rig.until_committable(10)
+        assert gate.got == list(range(10))
+        assert hook.seen == list(range(4, 10))
+
+    asyncio.run(main())

@@ -1,0 +1,166 @@
+"""A member believes in a lock from when it asked for it, and in none that another may have had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kourou.broker.consuming import queue_locks as of_broker
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.membership.queue_locks import BROKER_EXPIRY_S, LockTerms, QueueLocks
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.remoting.steady_time import steady_ms
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+from tests.client.consuming.ordered_rig import Ordered
+
+GROUP = "consumers"
+QUEUE = MessageQueue(TOPIC, "broker-0", 0)
+OTHER = MessageQueue(TOPIC, "broker-0", 1)
+
+
+def locks_of(w: Recording) -> of_broker.QueueLocks:
+    """Return the locks of the only broker."""
+    running = w.cluster.broker()._running
+    assert running is not None
+    return running._parts.queue_locks
+
+
+def holder(w: Recording, queue: MessageQueue = QUEUE) -> str | None:
+    return locks_of(w).holder(GROUP, queue, steady_ms())
+
+
+@asynccontextmanager
+async def locking(w: Recording) -> AsyncIterator[QueueLocks]:
+    """Give the locks of a member that asks for none by itself."""
+    async with w.consumer(group="bystanders") as member:
+        yield QueueLocks(member._instance, GROUP, PushConsumerConfig())
+
+
+@pytest.mark.parametrize(("renewed_s", "is_own"), [(60.0, True), (60.1, False), (200.0, False)])
+def test_a_lock_that_its_broker_may_have_given_away_is_a_new_one(
+    renewed_s: float, *, is_own: bool
+) -> None:
+    terms = LockTerms(30.0)
+    assert terms.grant(QUEUE, 0.0, 0.5)
+    assert terms.grant(QUEUE, renewed_s, renewed_s) is is_own
+    assert BROKER_EXPIRY_S * 1000 == of_broker.EXPIRY_MS
+
+
+def test_the_time_of_a_lock_counts_from_before_it_was_asked_for() -> None:
+    async def main() -> None:
+        async with recording() as w, locking(w) as locks:
+            asking = asyncio.create_task(locks.lock([QUEUE]))
+            await asyncio.sleep(0)
+            w.cluster.network.stall(w.cluster.broker_address())
+            await asyncio.sleep(0.9)
+            w.cluster.network.heal(w.cluster.broker_address())
+            assert await asking == {QUEUE}
+            age_s = locks.age_s(QUEUE)
+            assert age_s is not None
+            assert age_s >= 0.9
+            await locks.close()
+
+    run_virtual(main())
+
+
+def test_a_lock_that_is_given_up_while_it_is_renewed_is_free_and_stays_so() -> None:
+    async def main() -> None:
+        async with recording() as w, locking(w) as locks:
+            await locks.lock([QUEUE, OTHER])
+            await asyncio.gather(locks.renew(), locks.unlock([QUEUE]))
+            assert not locks.is_held(QUEUE)
+            assert locks.is_held(OTHER)
+            await locks.renew()
+            assert (holder(w), holder(w, OTHER)) == (None, locks._instance.client_id)
+            await locks.close()
+            assert holder(w, OTHER) is None
+
+    run_virtual(main())
+
+
+def test_a_renewal_that_waits_for_its_turn_leaves_out_what_is_given_up_before_it() -> None:
+    async def main() -> None:
+        async with recording() as w, locking(w) as locks:
+            await locks.lock([QUEUE])
+            await asyncio.gather(locks.lock([OTHER]), locks.unlock([QUEUE]), locks.renew())
+            assert holder(w) is None
+            assert locks.is_held(OTHER)
+            await locks.close()
+
+    run_virtual(main())
+
+
+def test_a_member_whose_lock_another_got_begins_again_where_that_one_left_off() -> None:
+    async def main() -> None:
+        async def work(_: MessageExt) -> None:
+            await asyncio.sleep(1)
+
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(*[b"%02d" % number for number in range(60)])
+            async with rig.consumer(work, instance_name="a") as member:
+                await w.until(lambda: len(rig.got[0]) == 5)
+                taken = steal(w, member)
+                async with w.cluster.pull_consumer(GROUP) as other:
+                    await w.until(lambda: not own(member), timeout_s=25)
+                    count = len(rig.got[0])
+                    await asyncio.sleep(10)
+                    assert len(rig.got[0]) == count, "nothing without the lock"
+                    await other.commit_offset(QUEUE, 50)
+                    await asyncio.sleep(10)
+                    assert await other.committed(QUEUE) == 50, "what it had done counts no more"
+                    assert locks_of(w).unlock(GROUP, taken, [QUEUE]) == [QUEUE]
+                await w.until(lambda: b"59" in rig.got[0], timeout_s=30)
+            assert rig.got[0][count:] == [b"%02d" % number for number in range(50, 60)]
+
+    run_virtual(main())
+
+
+def test_who_may_have_lost_a_lock_commits_nothing_until_it_knows() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            rig = Ordered(w)
+            await w.send(*[b"%02d" % number for number in range(60)])
+            member = rig.consumer(
+                lambda _: asyncio.sleep(1), pull_batch_size=1, pull_suspend_timeout_ms=1_000
+            )
+            async with member:
+                await w.until(lambda: len(rig.got[0]) == 5)
+                w.cluster.network.stall(w.cluster.broker_address())
+                await asyncio.sleep(BROKER_EXPIRY_S + 10)
+                assert locks_of(w).lock(GROUP, "heir", [QUEUE], steady_ms()) == [QUEUE]
+                count, offsets = len(rig.got[0]), offsets_of(w)
+                offsets.commit(GROUP, TOPIC, 0, 50)
+                w.cluster.network.heal(w.cluster.broker_address())
+                for _ in range(2_000):
+                    await asyncio.sleep(0.01)
+                    assert offsets.query(GROUP, TOPIC, 0) == 50
+                assert len(rig.got[0]) == count
+
+    run_virtual(main())
+
+
+def offsets_of(w: Recording) -> ConsumerOffsets:
+    """Return what groups committed, of the only broker."""
+    running = w.cluster.broker()._running
+    assert running is not None
+    return running._parts.tables.offsets
+
+
+def steal(w: Recording, member: PushConsumer) -> str:
+    """Give the lock of a member to another, as a broker does that forgot it; return that one."""
+    locks = locks_of(w)
+    assert locks.unlock(GROUP, member.client_id, [QUEUE]) == [QUEUE]
+    assert locks.lock(GROUP, "thief", [QUEUE], steady_ms()) == [QUEUE]
+    return "thief"
+
+
+def own(member: PushConsumer) -> list[MessageQueue]:
+    return [queue for queue in member.queues if queue.topic == TOPIC]

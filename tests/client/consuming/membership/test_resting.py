@@ -1,0 +1,81 @@
+"""A queue that another member may have had rests before it is started, each time anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from kourou.client.consuming.membership.resting import Rests
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+QUEUE = MessageQueue("T", "a", 0)
+OTHER = MessageQueue("T", "a", 1)
+
+
+def test_a_queue_rests_once_from_the_first_time_that_it_is_wanted() -> None:
+    rests = Rests(2.0)
+    assert rests.left_s(QUEUE, 100.0) == 2.0
+    assert rests.left_s(QUEUE, 101.5) == 0.5
+    assert rests.left_s(OTHER, 101.5) == 2.0
+    assert rests.left_s(QUEUE, 102.0) == 0.0
+    assert len(rests) == 1
+    assert rests.left_s(QUEUE, 103.0) == 2.0, "it was started, lost, and is wanted again"
+
+
+def test_a_rest_that_was_broken_off_begins_anew() -> None:
+    rests = Rests(2.0)
+    rests.left_s(QUEUE, 100.0)
+    rests.left_s(OTHER, 100.0)
+    rests.note_wanted("U", ())
+    rests.note_wanted("T", (OTHER,))
+    assert rests.left_s(QUEUE, 101.0) == 2.0
+    assert rests.left_s(OTHER, 101.0) == 1.0
+
+
+def test_a_rest_that_nobody_looked_at_for_long_begins_anew() -> None:
+    rests = Rests(2.0)
+    rests.left_s(QUEUE, 100.0)
+    assert rests.left_s(QUEUE, 111.9) == 0.0
+    rests.left_s(QUEUE, 120.0)
+    assert rests.left_s(QUEUE, 132.0) == 2.0
+
+
+def test_without_a_time_to_rest_a_queue_is_started_at_once() -> None:
+    assert Rests(0.0).left_s(QUEUE, 100.0) == 0.0
+
+
+def _ids(consumer: PushConsumer) -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
+
+
+def test_a_queue_that_came_went_and_came_again_is_let_go_of_first() -> None:
+    """Of the share of "b" queue 1 is wanted, given up for "0", and wanted again soon after."""
+
+    async def main() -> None:
+        async def work(_: MessageExt) -> None:
+            await asyncio.sleep(0.4)
+
+        async with recording(queues=2) as w:
+            bodies = [b"%d" % number for number in range(120)]
+            await w.send(*bodies)
+            a = w.consumer(work, instance_name="a", consume_threads=2)
+            b = w.consumer(work, instance_name="b", consume_threads=2)
+            nought = w.consumer(work, instance_name="0", consume_threads=2)
+            async with a:
+                await w.until(lambda: _ids(a) == [0, 1])
+                joining = asyncio.create_task(b.start())
+                await asyncio.sleep(1)
+                async with nought:
+                    await w.until(lambda: _ids(nought) == [0] and _ids(a) == [1], timeout_s=5)
+                    await joining
+                    assert _ids(b) == []
+                await w.until(lambda: _ids(a) == [0] and _ids(b) == [1], timeout_s=5)
+                await w.until_got(*bodies)
+                await b.close()
+            assert Counter(w.got) == Counter(bodies)
+
+    run_virtual(main())

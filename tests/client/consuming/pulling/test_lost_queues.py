@@ -1,0 +1,137 @@
+"""Queues that go away under their consumers: nothing of the others suffers, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+
+from kourou.client.administration.admin import AdminClient
+from kourou.client.consuming.acknowledging.redelivery import RetryLater
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+BODIES = [b"%d" % number for number in range(20)]
+OTHER = "other"
+
+
+async def fill(w: Recording, queues: int, bodies: list[bytes]) -> None:
+    """Send the bodies to one queue after the other."""
+    async with w.cluster.producer() as producer:
+        for number, body in enumerate(bodies):
+            queue = MessageQueue(TOPIC, "broker-0", number % queues)
+            await producer.send(Message(TOPIC, body), queue=queue)
+
+
+async def resize(admin: AdminClient, queues: int) -> None:
+    await admin.update_topic(TOPIC, queues=queues)
+
+
+def test_what_was_in_a_queue_that_shrank_away_is_consumed_when_it_is_back() -> None:
+    async def main() -> None:
+        held = asyncio.Event()
+
+        async def hold(message: MessageExt) -> None:
+            if message.queue_id >= 2:
+                await held.wait()
+
+        async with recording(queues=4) as w, w.cluster.admin() as admin:
+            await fill(w, 4, BODIES)
+            async with w.consumer(hold, shutdown_timeout_ms=0) as consumer:
+                await w.until_got(*BODIES)
+                await asyncio.sleep(6)
+                await resize(admin, 2)
+                await w.until(
+                    lambda: {q.queue_id for q in consumer.queues if q.topic == TOPIC} == {0, 1},
+                    timeout_s=60,
+                )
+                held.set()
+                w.got.clear()
+                await fill(w, 2, [b"new-0", b"new-1"])
+                await w.until_got(b"new-0", b"new-1")
+                await asyncio.sleep(60)
+                assert sorted(w.got) == [b"new-0", b"new-1"]
+
+                w.got.clear()
+                await resize(admin, 4)
+                unfinished = [body for number, body in enumerate(BODIES) if number % 4 >= 2]
+                await w.until_got(*unfinished, timeout_s=60)
+                await asyncio.sleep(60)
+                assert Counter(w.got) == Counter(unfinished), "what was not acknowledged, once"
+            assert await w.committed() == len(BODIES) + 2
+
+    run_virtual(main())
+
+
+def test_a_topic_that_is_deleted_while_it_is_consumed_harms_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async def slow(message: MessageExt) -> None:
+            await asyncio.sleep(30)
+            if message.topic == TOPIC and message.body == b"again" and not message.reconsume_times:
+                raise RetryLater(level=1)
+
+        async with recording(queues=2) as w, w.cluster.admin() as admin:
+            await admin.create_topic(OTHER, queues=2)
+            consumer = w.consumer(slow)
+            consumer.subscribe(OTHER)
+            async with consumer, w.cluster.producer() as producer:
+                await w.send(*BODIES, b"again")
+                await w.until_got(*BODIES[:19])
+                await admin.delete_topic(TOPIC)
+                for number in range(5):
+                    await producer.send(Message(OTHER, b"other-%d" % number))
+                    await asyncio.sleep(20)
+                await w.until_got(*[b"other-%d" % number for number in range(5)])
+                # What was given back before the deletion, or after it, is the group's own.
+                await w.until_got(b"again", b"again", timeout_s=120)
+                assert consumer.health().is_open
+                stats = await admin.consume_stats("consumers")
+                assert TOPIC not in {queue.topic for queue in stats.offsets}
+
+    run_virtual(main())
+    errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert errors == [], "an operator has nothing to do"
+    warnings = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(warnings) <= 10, [one.getMessage() for one in warnings]
+
+
+def test_a_deleted_topic_that_is_made_anew_is_consumed_from_its_beginning() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer():
+            for _ in range(3):
+                w.got.clear()
+                await w.send(*BODIES)
+                await w.until_got(*BODIES, timeout_s=60)
+                await admin.delete_topic(TOPIC)
+                await asyncio.sleep(5)
+                await admin.create_topic(TOPIC, queues=2)
+
+    run_virtual(main())
+
+
+def test_a_poller_begins_again_in_a_topic_that_was_made_anew() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.admin() as admin:
+            config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+            async with w.cluster.pull_consumer("readers", config) as reader:
+                await reader.assign([MessageQueue(TOPIC, "broker-0", 0)])
+                for _ in range(3):
+                    await w.send(*BODIES)
+                    got: list[bytes] = []
+                    async with asyncio.timeout(60):
+                        while len(got) < len(BODIES):
+                            got += [message.body for message in await reader.poll()]
+                    assert got == BODIES
+                    await admin.delete_topic(TOPIC)
+                    await asyncio.sleep(5)
+                    await admin.create_topic(TOPIC, queues=1)
+
+    run_virtual(main())

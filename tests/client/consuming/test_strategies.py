@@ -1,0 +1,36 @@
+"""Strategies that settings name are found, and others are refused with what to give."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.strategies import STRATEGIES, find_strategy
+from kourou.errors import ConfigError
+from kourou.model.allocation import ConfiguredQueues, strategy_name
+from kourou.model.queue import MessageQueue
+
+
+@pytest.mark.parametrize(
+    ("allocation", "text"),
+    [
+        ("AVERAGE", "allocation is AVERAGE: one of AVG, AVG_BY_CIRCLE, CONSISTENT_HASH"),
+        ("CONFIG", r"needs more than a name: give ConfiguredQueues\(queues\)"),
+        ("MACHINE_ROOM", r"give MachineRooms\(rooms\)"),
+        ("MACHINE_ROOM_NEARBY-AVG", r"give NearbyMachineRooms\("),
+        (7, "allocation is 7: give the name of a strategy"),
+    ],
+)
+def test_a_strategy_that_there_is_not_is_refused_with_what_to_give(
+    allocation: object, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        PushConsumerConfig(allocation=allocation)  # type: ignore[arg-type]
+
+
+def test_names_and_objects_stand_for_strategies() -> None:
+    for name in STRATEGIES:
+        assert strategy_name(find_strategy(name)) == name
+    configured = ConfiguredQueues([MessageQueue("T", "a", 0)])
+    assert find_strategy(configured) is configured
+    assert PushConsumerConfig(allocation=configured).allocation is configured
