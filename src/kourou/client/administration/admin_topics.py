@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from kourou.client.administration import calls_admin_namesrv, calls_admin_topics
-from kourou.client.administration.admin_calls import AdminCalls, ask_all
+from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
 from kourou.client.administration.plain_names import own
 from kourou.client.retrying import Deadline
 from kourou.errors import (
@@ -177,11 +177,8 @@ class TopicAdmin(AdminCalls):
         _check_own_topic(topic)
         for server in (await self._topic_masters(topic)).values():
             await calls_admin_topics.delete_topic(server, topic)
-        key = in_namespace(self._config.namespace, topic)
         if await self._order_conf(topic) is not None:
-            await self._tell_name_servers(
-                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
-            )
+            await self._put_order_conf(topic, "")
         for address in await self._instance.name_servers.all():
             try:
                 await calls_admin_topics.forget_topic(self._server(address), topic)
@@ -264,31 +261,36 @@ class TopicAdmin(AdminCalls):
                 after[name] = config.write_queue_nums
             elif order is False:
                 after.pop(name, None)
-        if after == before:
-            return
-        text = format_order_topic_conf(sorted(after.items()))
-        key = in_namespace(self._config.namespace, topic)
-        if after:
-            await self._tell_name_servers(
-                lambda server: calls_admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, key, text)
-            )
-        else:
-            await self._tell_name_servers(
-                lambda server: calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
-            )
+        if after != before:
+            await self._put_order_conf(topic, format_order_topic_conf(sorted(after.items())))
+
+    async def _put_order_conf(self, topic: str, conf: str) -> None:
+        """Let the name servers have this, or with "" nothing, of an ordered topic."""
+        key = self._order_key(topic)
+
+        async def put(server: Server) -> None:
+            if conf:
+                await calls_admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, key, conf)
+            else:
+                await calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
+
+        await self._tell_name_servers(put)
 
     async def _order_conf(self, topic: str) -> str | None:
         """Return `broker:queues;broker:queues` of an ordered topic, as name servers have it.
 
         Routes have it only where `orderMessageEnable` is on.
         """
-        key = in_namespace(self._config.namespace, topic)
-        header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, key)
+        header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, self._order_key(topic))
         try:
             answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
         except QueryNotFoundError:
             return None
         return answer.header(GetKVConfigResponseHeader).value or None
+
+    def _order_key(self, topic: str) -> str:
+        """Return what name servers know an ordered topic by."""
+        return in_namespace(self._config.namespace, topic)
 
 
 def _given(value: T | None, default: T) -> T:
