@@ -27,12 +27,18 @@ from kourou.protocol.trace_text import (
     TransactionEndTrace,
     decode_traces,
 )
+from kourou.store.config import StoreConfig
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 TRACING = ProducerConfig(enable_trace=True)
+WITHOUT_INDEX = StoreConfig(
+    commitlog_segment_bytes=64 * 1024,
+    consumequeue_file_bytes=20 * 100,
+    message_index_enable=False,
+)
 
 
 async def trace_bodies(cluster: Cluster, topic: str = TRACES) -> list[MessageExt]:
@@ -305,8 +311,9 @@ def test_the_way_of_a_message_is_told_step_by_step() -> None:
                 await w.until_got(b"1", b"2")
             async with w.cluster.admin() as admin:
                 steps = await admin.message_trace(receipt.msg_id)
-                with pytest.raises(QueryNotFoundError):
-                    await admin.message_trace(other.msg_id[:-1])
+                for unknown in (other.msg_id[:-1], "no-index"):
+                    with pytest.raises(QueryNotFoundError, match="no trace in"):
+                        await admin.message_trace(unknown)
             sent, consumed = steps
             assert isinstance(sent.record, SentTrace)
             assert isinstance(consumed.record, ConsumingTrace)
@@ -314,6 +321,18 @@ def test_the_way_of_a_message_is_told_step_by_step() -> None:
             assert consumed.ended.request_id == consumed.record.request_id
             assert {step.record.msg_id for step in steps} == {receipt.msg_id}
             assert sent.at_ms <= consumed.at_ms
+
+    run_virtual(main())
+
+
+def test_where_brokers_have_no_index_that_is_said_and_not_that_there_is_no_trace() -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True, store=WITHOUT_INDEX) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                receipt = await producer.send(Message(TOPIC, b"1"))
+            async with w.cluster.admin() as admin:
+                with pytest.raises(QueryNotFoundError, match="messageIndexEnable is false"):
+                    await admin.message_trace(receipt.msg_id)
 
     run_virtual(main())
 

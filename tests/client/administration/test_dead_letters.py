@@ -17,6 +17,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from kourou.model.topic import dlq_topic, retry_topic
 from kourou.remoting.steady_time import steady_ms
+from kourou.store.config import StoreConfig
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -136,6 +137,20 @@ def test_one_that_was_sent_alone_is_skipped_by_the_rest_unless_told() -> None:
             assert await admin.redrive(GROUP, dead[b"b"]) is None
             assert await admin.redrive_all(GROUP) == Redrive(sent=2, skipped=1)
             assert await admin.redrive(GROUP, dead[b"b"], again=True) is not None
+
+    run_virtual(main())
+
+
+def test_where_brokers_have_no_index_it_is_told_that_none_could_be_looked_up() -> None:
+    async def main() -> None:
+        store = StoreConfig(
+            commitlog_segment_bytes=64 * 1024,
+            consumequeue_file_bytes=20 * 100,
+            message_index_enable=False,
+        )
+        async with recording(store=store) as w, w.cluster.admin() as admin:
+            await kill(w, b"a", b"b")
+            assert await admin.redrive_all(GROUP) == Redrive(sent=2, unchecked=2)
 
     run_virtual(main())
 

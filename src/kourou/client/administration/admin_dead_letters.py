@@ -16,7 +16,7 @@ from typing import Final
 from kourou.client import calls_consume
 from kourou.client.administration import calls_admin_messages, calls_admin_offsets
 from kourou.client.administration.admin_calls import Server
-from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin
+from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin, lacks_index
 from kourou.client.administration.dead_letters import DeadMessage, redriven
 from kourou.client.calls_send import Outgoing, send_command, send_message
 from kourou.client.namespacing import take_out
@@ -292,7 +292,7 @@ class DeadLetterAdmin(MessageAdmin):
                 ):
                     return True
             elif isinstance(answer, QueryNotFoundError):
-                is_known = is_known and "index" not in answer.remark  # off, or being made
+                is_known = is_known and not lacks_index(answer)
             elif near is None or near is answer:
                 raise answer  # the copy would be there
             else:

@@ -25,6 +25,8 @@ MESSAGES_DEFAULT: Final = 64
 _EVER_MS: Final = (1 << 63) - 1
 _KINDS: Final = {"U": "id", "K": "key", "T": "tag"}
 """What QUERY_MESSAGE calls what it searches by, and people do."""
+_LACKS_INDEX: Final = ("messageIndexEnable is false", "the key index is being made")
+"""What the answer has then, beside names that may be any: `broker/pulling/query_messages.py`."""
 
 
 class MessageAdmin(AdminCalls):
@@ -223,6 +225,14 @@ class MessageAdmin(AdminCalls):
             if address in broker.broker_addrs.values():
                 return name
         return ""
+
+
+def lacks_index(error: QueryNotFoundError) -> bool:
+    """Return whether a broker found nothing because its key index is off, or is being made.
+
+    What was asked for may be there all the same. Kourou's brokers say so; Java's do not.
+    """
+    return any(text in error.remark for text in _LACKS_INDEX)
 
 
 def _at_least_one(messages: list[MessageExt], otherwise: str) -> list[MessageExt]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin
+from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin, lacks_index
 from kourou.errors import QueryNotFoundError
 from kourou.model.topic import TRACE_TOPIC
 from kourou.protocol.codes import ResponseCode
@@ -69,7 +69,7 @@ class TraceAdmin(MessageAdmin):
                 trace_topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
             )
         except QueryNotFoundError as error:
-            if "index" in error.remark:  # it is off, or being made
+            if lacks_index(error):
                 raise
             raise unknown from error
         told = [
