@@ -16,7 +16,7 @@ from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.polling.polled_queue import PolledQueue
 from kourou.client.consuming.polling.queue_reader import QueueReader
 from kourou.client.consuming.polling.queue_turns import HANDOVER_S, QueueTurns
-from kourou.client.consuming.pulling.queue_puller import PulledSome
+from kourou.client.consuming.pulling.pulled_messages import PulledSome
 from kourou.client.instance import ClientInstance
 from kourou.errors import RemoteError, UsageError
 from kourou.model.message import MessageExt

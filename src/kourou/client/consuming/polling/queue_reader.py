@@ -15,8 +15,7 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.offsets.start_offset import find_start_offset
 from kourou.client.consuming.polling.polled_queue import PolledQueue
-from kourou.client.consuming.pulling.message_filter import chosen
-from kourou.client.consuming.pulling.queue_puller import PulledSome, restore_topic
+from kourou.client.consuming.pulling.pulled_messages import PulledSome, chosen, restore_topic
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (

@@ -17,7 +17,8 @@ from kourou.client.consuming.offsets.start_offset import find_start_offset
 from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
-from kourou.client.consuming.pulling.queue_puller import PulledSome, QueuePuller
+from kourou.client.consuming.pulling.pulled_messages import PulledSome
+from kourou.client.consuming.pulling.queue_puller import QueuePuller
 from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult

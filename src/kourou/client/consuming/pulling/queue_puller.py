@@ -14,9 +14,9 @@ from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.pulling.delivery import Consumption
-from kourou.client.consuming.pulling.message_filter import chosen
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
+from kourou.client.consuming.pulling.pulled_messages import PulledSome, chosen, restore_topic
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
@@ -30,7 +30,6 @@ from kourou.errors import (
     SubscriptionNotLatestError,
     TopicNotFoundError,
 )
-from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
@@ -45,10 +44,6 @@ _BUSY_DELAY_MS: Final = 20
 _UNREADABLE_DELAY_MS: Final = 30_000
 """After a message that cannot be read. It will be the same one, until somebody installs what its
 compression needs, or the broker's disk is mended."""
-
-
-PulledSome = Callable[[str, int, float], None]
-"""Called with a topic, how many messages a pull found, and the time that it took in ms."""
 
 
 class QueuePuller:
@@ -277,9 +272,3 @@ _UNREGISTERED: Final = (
     FilterNotFoundError,
     FilterNotLatestError,
 )
-
-
-def restore_topic(message: MessageExt) -> None:
-    """Give a message from the retry topic the topic that its producer sent it to."""
-    if is_retry_topic(message.topic):
-        message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic

@@ -1,4 +1,4 @@
-"""A user's own filter of what pulls bring, behind the broker's.
+"""What push and pull consumers alike do with the messages that a pull brought.
 
 Source: FilterMessageHook.java, PullAPIWrapper.processPullResult, apache/rocketmq 5.5.0.
 """
@@ -6,15 +6,21 @@ Source: FilterMessageHook.java, PullAPIWrapper.processPullResult, apache/rocketm
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kourou.client.consuming.consumer_config import MessageFilter
+from kourou.model import properties as names
 from kourou.model.message import MessageExt
+from kourou.model.topic import is_retry_topic
 
 log = logging.getLogger(__name__)
 
+PulledSome = Callable[[str, int, float], None]
+"""Called with a topic, how many messages a pull found, and the time that it took in ms."""
+
 
 def chosen(message_filter: MessageFilter | None, messages: list[MessageExt]) -> list[MessageExt]:
-    """Return what the filter lets pass, in the order of the queue; all of them if it fails."""
+    """Return what a user's filter lets pass, in the order of the queue; all if it fails."""
     if message_filter is None or not messages:
         return messages
     try:
@@ -23,3 +29,9 @@ def chosen(message_filter: MessageFilter | None, messages: list[MessageExt]) -> 
         log.exception("message_filter.failed queue_id=%d", messages[0].queue_id)
         return messages
     return [message for message in messages if id(message) in passed]
+
+
+def restore_topic(message: MessageExt) -> None:
+    """Give a message from the retry topic the topic that its producer sent it to."""
+    if is_retry_topic(message.topic):
+        message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic
