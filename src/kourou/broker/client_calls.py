@@ -50,7 +50,7 @@ from kourou.protocol.headers_admin_offsets import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from kourou.remoting.connection import Request
+from kourou.remoting.connection import Connection, Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
@@ -68,6 +68,14 @@ STATUS_VERSION_MIN: Final = 28  # 3.0.7-SNAPSHOT
 
 CallClient = Callable[[Peer, RemotingCommand, float], Awaitable[RemotingCommand]]
 """Sends a request to a client and returns its answer; see `Connection.request`."""
+
+
+async def call_connection(
+    peer: Peer, command: RemotingCommand, timeout_s: float
+) -> RemotingCommand:
+    """Send a request on the connection that a client made, and return its answer."""
+    assert isinstance(peer, Connection), "clients come by connections"
+    return await peer.request(command, timeout_s)
 
 
 class ClientCalls:

@@ -7,7 +7,6 @@ DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -15,12 +14,11 @@ from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.consuming.retry_topics import ToldTopics, ensure_retry_topic
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.consumer_filters import ConsumerFilters, compile_expression
+from kourou.broker.pulling.consumer_filters import compile_expression
 from kourou.broker.pulling.expressions import is_tag_expression, not_served
-from kourou.broker.pulling.held_pulls import HeldPulls
+from kourou.broker.subscriptions import Subscriptions
 from kourou.errors import FilterSyntaxError, InvalidParameterError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
-from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import retry_topic
 from kourou.protocol.bodies_client import (
     decode_check_client_config,
@@ -97,8 +95,7 @@ class ClientHandlers:
         clients: Clients,
         groups: Groups,
         topics: ToldTopics,
-        filters: ConsumerFilters,
-        held: HeldPulls,
+        subscriptions: Subscriptions,
         later: LaterReplies,
     ) -> None:
         """Serve `clients`.
@@ -108,16 +105,14 @@ class ClientHandlers:
             clients: who is connected.
             groups: made by the first heartbeat where that is allowed.
             topics: get retry topics.
-            filters: told of subscriptions by properties.
-            held: pulls that wait for what their group wanted before.
+            subscriptions: told what groups want.
             later: answers the few heartbeats that made one.
         """
         self._config = config
         self._clients = clients
         self._groups = groups
         self._topics = topics
-        self._filters = filters
-        self._held = held
+        self._subscriptions = subscriptions
         self._later = later
 
     def on_heartbeat(self, request: Request) -> RemotingCommand | None:
@@ -154,16 +149,12 @@ class ClientHandlers:
                 log.info("heartbeat.group_unknown group=%s client=%s", data.group, member.client_id)
                 continue
             is_new |= self._ensure_retry_topic(group, unit_mode=data.unit_mode)
-            wanted = self._wanted(data.group)
-            must_send |= self._clients.register_consumer(
+            must_send |= self._subscriptions.note(
                 member,
                 data,
                 fingerprint=heartbeat.fingerprint,
                 without_sub=heartbeat.without_sub,
             )
-            if not heartbeat.without_sub:
-                self._filters.register(data.group, data.subscriptions)
-                self._serve_changed(data.group, wanted)
         for name in heartbeat.producers:
             self._clients.register_producer(member, name)
         answer = response(command, header=HeartbeatResponseHeader(True, must_send))
@@ -171,21 +162,6 @@ class ClientHandlers:
             return answer
         self._later.answer(request, partial(self._when_told, answer))
         return None
-
-    def _wanted(self, group: str) -> dict[str, SubscriptionData]:
-        live = self._clients.consumer_group(group)
-        return {} if live is None else live.subscriptions.copy()
-
-    def _serve_changed(self, group: str, before: Mapping[str, SubscriptionData]) -> None:
-        """Have pulls served by what the group wants now: what they wait for may not come."""
-        for name, wanted in self._wanted(group).items():
-            old, topic = before.get(name, wanted), self._topics.get(name)
-            is_other = (old.sub_string, old.expression_type) != (
-                wanted.sub_string,
-                wanted.expression_type,
-            )
-            if is_other and topic is not None:
-                self._held.on_subscription_changed(group, topic)
 
     async def _when_told(self, answer: RemotingCommand) -> RemotingCommand:
         await self._topics.told()

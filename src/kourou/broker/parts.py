@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from kourou.broker.advertised import store_host
+from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
@@ -22,6 +23,7 @@ from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
 from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
@@ -59,6 +61,7 @@ class Parts:
         queue_deletion: the way out of the queues.
         retention: removes what is too old.
         reads: reads queues for the two below.
+        subscriptions: what the groups of `clients` want.
         pull_checks: decides who may pull what, for all who serve pulls.
         pulls: serves pulls, and holds those that wait for messages.
         delay: delivers what became due by its level.
@@ -105,8 +108,9 @@ class Parts:
         self.retention: Final = self._make_retention()
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
-        self.pull_checks: Final = self._make_pull_checks()
         self.held_pulls: Final = HeldPulls(self.live)
+        self.subscriptions: Final = self._make_subscriptions()
+        self.pull_checks: Final = self._make_pull_checks()
         self.pulls: Final = self._make_pulls()
         self.delay: Final = self._make_delay(disk)
         self.transactions: Final = self._make_transactions(disk)
@@ -137,11 +141,23 @@ class Parts:
             clock=self.runtime.clock,
         )
 
-    def _make_pull_checks(self) -> PullChecks:
+    def _make_subscriptions(self) -> Subscriptions:
         tables = self.tables
         self.clients.on_emptied = tables.filters.unregister
         self.store.ask_bit_maps(FilterBitMaps(self.live, tables.filters, self.store))
-        return PullChecks(self.live, tables.topics, tables.groups, self.clients, tables.filters)
+        return Subscriptions(
+            self.clients, tables.topics, tables.filters, self.held_pulls, call_connection
+        )
+
+    def _make_pull_checks(self) -> PullChecks:
+        return PullChecks(
+            self.live,
+            self.tables.topics,
+            self.tables.groups,
+            self.clients,
+            self.tables.filters,
+            self.subscriptions.ask,
+        )
 
     def _make_pulls(self) -> PullHandler:
         return PullHandler(

@@ -304,6 +304,7 @@ class _Running:
         await self._parts.delay.stop()
         await self._parts.timers.stop()
         await self._parts.index.stop()
+        self._parts.subscriptions.close()
         self._parts.held_pulls.close()
         self._parts.transactions.stop()
         await self._parts.commit.close()
@@ -322,6 +323,7 @@ class _Running:
         self._loops.abandon()
         if self._registration is not None:
             self._registration.abandon()
+        self._parts.subscriptions.close()
         self._parts.held_pulls.close()
         self._parts.delay.abandon()
         self._parts.timers.abandon()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kourou.broker.administration.admin_handlers import call_connection, make_admin_handlers
+from kourou.broker.administration.admin_handlers import make_admin_handlers
 from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.advertised import store_host
+from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
@@ -58,8 +59,7 @@ def make_handlers(parts: Parts) -> Handlers:
             parts.clients,
             tables.groups,
             tables.topics,
-            tables.filters,
-            parts.held_pulls,
+            parts.subscriptions,
             parts.later,
         ),
         locks=LockHandlers(parts.queue_locks),

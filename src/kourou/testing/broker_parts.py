@@ -26,6 +26,7 @@ from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
 from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
@@ -187,14 +188,11 @@ class BrokerParts:
         """Make what serves requests from the tables."""
         config = self.config
         self.held_pulls = HeldPulls(self.live)
+        self.subscriptions = Subscriptions(
+            self.clients, self.topics, self.tables.filters, self.held_pulls, self._call_client
+        )
         self.client_handlers = ClientHandlers(
-            self.live,
-            self.clients,
-            self.groups,
-            self.topics,
-            self.tables.filters,
-            self.held_pulls,
-            self.later,
+            self.live, self.clients, self.groups, self.topics, self.subscriptions, self.later
         )
         self.offset_handlers = OffsetHandlers(
             groups=self.groups,
@@ -209,7 +207,9 @@ class BrokerParts:
         self.reads = CheckedReads(self.store, self.live, runtime.offload)
         self.pulls = PullHandler(
             self.live,
-            checks=PullChecks(self.live, self.topics, self.groups, self.clients, filters),
+            checks=PullChecks(
+                self.live, self.topics, self.groups, self.clients, filters, self.subscriptions.ask
+            ),
             offsets=self.offsets,
             store=self.store,
             reads=self.reads,
@@ -362,6 +362,7 @@ class BrokerParts:
 
     async def stop(self) -> None:
         """End cleanly, in the order of a broker, with all tables saved."""
+        self.subscriptions.close()
         self.held_pulls.close()
         await self.delay.stop()
         await self.timers.stop()
@@ -378,6 +379,7 @@ class BrokerParts:
 
     def abandon(self) -> None:
         """End as a killed process ends: nothing more is written."""
+        self.subscriptions.close()
         self.held_pulls.close()
         self.delay.abandon()
         self.timers.abandon()

@@ -13,12 +13,9 @@ from kourou.broker.administration.admin_groups import GroupAdminHandlers
 from kourou.broker.administration.admin_offsets import OffsetAdminHandlers
 from kourou.broker.administration.admin_progress import ProgressHandlers
 from kourou.broker.administration.admin_store import StoreAdminHandlers
-from kourou.broker.client_calls import CallClient, ClientCalls
-from kourou.broker.clients import Peer
+from kourou.broker.client_calls import CallClient, ClientCalls, call_connection
 from kourou.broker.parts import Parts
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand
-from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms
 
@@ -87,14 +84,6 @@ class AdminHandlers:
             RequestCode.CLEAN_UNUSED_TOPIC: store.on_clean_unused_topic,
             RequestCode.DELETE_EXPIRED_COMMITLOG: store.on_delete_expired_commitlog,
         }
-
-
-async def call_connection(
-    peer: Peer, command: RemotingCommand, timeout_s: float
-) -> RemotingCommand:
-    """Send a request on the connection that a client made, and return its answer."""
-    assert isinstance(peer, Connection), "clients come by connections"
-    return await peer.request(command, timeout_s)
 
 
 def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection) -> AdminHandlers:

@@ -1,0 +1,287 @@
+"""A member that has a newer subscription than is known here is asked for it at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
+
+import pytest
+
+from kourou.broker.clients import Peer
+from kourou.errors import ConnectionLostError
+from kourou.filter.tags import parse_tags
+from kourou.model.subscription import SubscriptionData
+from kourou.model.sysflag import PULL_SUSPEND
+from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.bodies_running import ConsumerRunningInfo, encode_consumer_running_info
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.message_decoding import decode_messages
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.peers import FakePeer
+
+
+class Consumer:
+    """A member of group g that sends whole or short heartbeats, pulls, and says how it runs.
+
+    Attributes:
+        wants: its subscriptions; a heartbeat tells the broker of them, or a question.
+        asked: what the broker asked it.
+    """
+
+    def __init__(self, parts: BrokerParts, *wants: SubscriptionData, client_id: str = "c") -> None:
+        self.wants: Sequence[SubscriptionData] = wants
+        self.asked: list[RemotingCommand] = []
+        self.peer = FakePeer(50_000 + len(client_id))
+        self._parts = parts
+        self._client_id = client_id
+        self.answer: Callable[[], RemotingCommand] = self.running_info
+
+    def heartbeat(self, *, without_sub: bool = False, version: int = 513) -> bool:
+        """Send a heartbeat, and return whether the next has to be whole."""
+        data = ConsumerData("g", subscriptions=() if without_sub else self.wants)
+        told = HeartbeatData(self._client_id, (), (data,), 7, without_sub=without_sub)
+        asked = self.peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(told))
+        asked.command.version = version
+        answer = self.peer.ask(self._parts.client_handlers.on_heartbeat, asked)
+        assert answer is not None
+        assert answer.code == 0
+        self.peer.sent.clear()
+        return answer.ext_fields["IS_SUB_CHANGE"] == "true"
+
+    def pull(self, version: int, *, flags: int = 0, **fields: Any) -> RemotingCommand | None:
+        return self._parts.pull(self.peer, flags=flags, sub_version=version, **fields)
+
+    def code(self, version: int, **fields: Any) -> int:
+        """Pull, and return the code of the answer."""
+        answer = self.pull(version, **fields)
+        assert answer is not None
+        return answer.code
+
+    def running_info(self) -> RemotingCommand:
+        body = encode_consumer_running_info(ConsumerRunningInfo(subscriptions=self.wants))
+        return response(self.asked[-1], body=body)
+
+    def is_asked(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
+        """Answer what the broker asks."""
+        assert cast(FakePeer, peer) is self.peer
+        self.asked.append(command)
+        return self.answer()
+
+
+def run(test: Callable[[BrokerParts, Consumer], Coroutine[Any, Any, None]]) -> None:
+    """Run `test` with a broker that holds two messages, and a member that wants tag a."""
+
+    async def with_consumer(parts: BrokerParts) -> None:
+        for tag in ("a", "b"):
+            await parts.store_messages([parts.draft(tag.encode(), tags=tag)])
+        consumer = Consumer(parts, parse_tags("T", "a", 1))
+        parts.answer_client = consumer.is_asked
+        consumer.heartbeat()
+        await test(parts, consumer)
+
+    run_with_parts(with_consumer, config=small_config(enable_property_filter=True))
+
+
+def bodies(answer: RemotingCommand | None) -> list[bytes]:
+    assert answer is not None
+    return [message.body for message in decode_messages(answer.body)]
+
+
+async def settle() -> None:
+    """Let what was asked be answered: the client answers within a turn of the loop."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def test_a_member_whose_heartbeats_no_longer_name_its_subscription_is_served() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        # As Java's client does when a heartbeat is under way while it shares out the queues.
+        consumer.wants = [parse_tags("T", "a", 2)]
+        assert not consumer.heartbeat(without_sub=True)
+
+        assert consumer.code(2) == 25
+        await settle()
+
+        assert bodies(consumer.pull(2)) == [b"a"]
+        [asked] = consumer.asked
+        assert asked.code == RequestCode.GET_CONSUMER_RUNNING_INFO
+        assert asked.ext_fields == {
+            "consumerGroup": "g", "clientId": "c", "jstackEnable": "false",
+        }  # fmt: skip
+        assert not consumer.heartbeat(without_sub=True)  # nothing else changed
+
+    run(test)
+
+
+def test_what_the_member_wants_now_is_what_it_gets() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        waiting = Consumer(parts, parse_tags("T", "a", 1), client_id="other")
+        waiting.heartbeat()
+        consumer.heartbeat()
+        assert waiting.pull(1, flags=PULL_SUSPEND, queue_offset=2) is None
+        await parts.store_messages([parts.draft(b"later", tags="b")])
+        assert waiting.peer.sent == []
+        consumer.wants = [parse_tags("T", "b", 2)]
+
+        assert consumer.code(2) == 25
+        await settle()
+
+        assert bodies(consumer.pull(2)) == [b"b", b"later"]
+        [answer] = waiting.peer.sent
+        assert bodies(answer) == [b"later"]  # all members of a group want the same
+
+    run(test)
+
+
+def test_a_newer_filter_by_properties_is_asked_for_too() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        def wanting(version: int) -> list[SubscriptionData]:
+            text = "TAGS = 'b'"
+            return [SubscriptionData("T", text, sub_version=version, expression_type="SQL92")]
+
+        consumer.wants = wanting(3)
+        consumer.heartbeat()
+        live = parts.clients.consumer_group("g")
+        assert live is not None
+        consumer.wants = wanting(4)
+        live.subscriptions["T"] = consumer.wants[0]  # known, and the filter is not
+
+        assert consumer.code(4) == 28
+        await settle()
+
+        assert bodies(consumer.pull(4)) == [b"b"]
+
+    run(test)
+
+
+def test_a_member_is_asked_once_however_many_queues_it_pulls() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        consumer.wants = [parse_tags("T", "a", 2)]
+
+        assert [consumer.code(2, queue_id=queue_id) for queue_id in range(4)] == [25] * 4
+        await settle()
+
+        assert len(consumer.asked) == 1
+
+    run(test)
+
+
+def test_who_is_no_member_of_the_group_is_not_asked() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        stranger = parts.pull(FakePeer(9), flags=0, sub_version=2)
+        assert stranger is not None
+        assert stranger.code == 25
+        await settle()
+        assert consumer.asked == []
+
+    run(test)
+
+
+def test_a_member_too_old_to_know_the_question_is_not_asked() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        consumer.heartbeat(version=61)
+        assert consumer.code(2) == 25
+        await settle()
+        assert consumer.asked == []
+        consumer.heartbeat(version=62)
+        assert consumer.code(2) == 25
+        await settle()
+        assert len(consumer.asked) == 1
+
+    run(test)
+
+
+def lose() -> RemotingCommand:
+    raise ConnectionLostError("10.0.0.9:50001 closed the connection")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda c: response(c.asked[-1], 1, "no such group here"), "no such group here"),
+        (lambda c: response(c.asked[-1], body=b"\x00\xff"), "JSON"),
+        (lambda c: response(c.asked[-1], body=b"{}"), "does not say what it wants of topic T"),
+        (lambda _: lose(), "closed the connection"),
+    ],
+)
+def test_an_answer_that_says_nothing_changes_nothing_and_the_next_pull_asks_again(
+    answer: Callable[[Consumer], RemotingCommand], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        caplog.set_level("INFO")
+        consumer.answer = lambda: answer(consumer)
+        consumer.wants = [parse_tags("T", "a", 2)]
+        assert consumer.code(2) == 25
+        await settle()
+        assert parts.clients.subscription("g", "T") == parse_tags("T", "a", 1)
+        assert "subscription.not_told group=g client=c reason=" in caplog.text
+        assert reason in caplog.text
+
+        consumer.answer = consumer.running_info
+        assert consumer.code(2) == 25
+        await settle()
+        assert bodies(consumer.pull(2)) == [b"a"]
+
+    run(test)
+
+
+def test_a_member_that_left_before_it_answered_does_not_come_back() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        consumer.wants = [parse_tags("T", "a", 2)]
+        assert consumer.code(2) == 25
+        parts.clients.closed(cast(Peer, consumer.peer))
+        await settle()
+        assert len(consumer.asked) == 1
+        assert parts.clients.consumer_group("g") is None
+
+    run(test)
+
+
+def test_a_member_that_never_answers_is_asked_again_after_five_seconds() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        asked: list[float] = []
+
+        async def never(
+            _peer: Peer, _command: RemotingCommand, timeout_s: float
+        ) -> RemotingCommand:
+            asked.append(timeout_s)
+            return await asyncio.Future()
+
+        parts.answer_client = None  # waits for its time, and gives up
+        began_ms = parts.clock.now_ms()
+        assert consumer.code(2) == 25
+        await asyncio.sleep(4.9)
+        parts.answer_client = consumer.is_asked
+        consumer.wants = [parse_tags("T", "a", 2)]
+        assert consumer.code(2) == 25
+        await settle()
+        assert consumer.asked == []  # one question at a time
+        await asyncio.sleep(0.2)
+        assert parts.clock.now_ms() - began_ms == 5100
+        assert consumer.code(2) == 25
+        await settle()
+        assert consumer.code(2) == 0
+
+    run(test)
+
+
+def test_a_broker_that_stops_waits_for_no_answer() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        parts.answer_client = None
+        began_ms = parts.clock.now_ms()
+        assert consumer.code(2) == 25
+        await settle()
+        parts.subscriptions.close()
+        await settle()
+        assert parts.clock.now_ms() == began_ms
+        assert len(asyncio.all_tasks()) == before[0]
+
+    before: list[int] = []
+
+    async def counted(parts: BrokerParts, consumer: Consumer) -> None:
+        before.append(len(asyncio.all_tasks()))
+        await test(parts, consumer)
+
+    run(counted)
