@@ -17,10 +17,13 @@ from typing import Any, Final
 
 from kourou import protocol
 from kourou.broker.config import BrokerConfig
+from kourou.broker.consuming.consumer_offsets import parse_consumer_offsets
 from kourou.broker.timer.timer_counts import parse_timer_metrics
 from kourou.broker.transactions.op_entries import decode_op, encode_op, split_op
+from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.errors import (
     ConfigError,
+    CorruptRecordError,
     FilterSyntaxError,
     InvalidMessageError,
     KourouError,
@@ -34,8 +37,8 @@ from kourou.filter.tags import matches_code, parse_tags
 from kourou.model.msgid import decode_offset_msg_id, decode_unique_id
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.recall_handle import decode_recall_handle
-from kourou.model.topic import TIMER_TOPIC
 from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.kv_config import parse_kv_config
 from kourou.protocol.bodies_topics import decode_register_body
 from kourou.protocol.command import RemotingCommand, SerializeType
 from kourou.protocol.compression import decompress
@@ -45,21 +48,13 @@ from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_batch import decode_batch, encode_batch
 from kourou.protocol.message_decoding import decode_message, decode_messages
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.message_layout import read_record
 from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
-from kourou.store.log.record_seal import encode_sealed, read_checked
-from kourou.store.timer.layouts import (
-    TimerCheck,
-    TimerUnit,
-    decode_check,
-    decode_unit,
-    encode_check,
-    encode_unit,
-)
+from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.timer_record import read_timer_record
-from tests.fuzz import corpus
+from tests.fuzz import corpus, kept_files
 
 _INFLATED_MAX: Final = 1 << 20
 
@@ -150,59 +145,20 @@ def _records() -> Iterator[Target]:
     yield Target("records.sealed", lambda data: read_checked(data, 0), records)
     yield Target("records.answer", decode_messages, answers)
     yield Target("records.stored", lambda data: decode_messages(data, decompress=False), answers)
-    unit = encode_unit(TimerUnit(-1, 1, 1_700_000_000_000, 5_000, 4_096, 300, 7, 1_700_000_005_123))
-    check = encode_check(TimerCheck(1_700_000_000_000, 52, 1, 1, 0, 0, 1, 4_396))
-    yield Target("timer.unit", _timer_unit, (unit, unit[:-1], bytes(52)))
-    yield Target("timer.check", _timer_check, (check, check[:56], bytes(4096)))
-    yield Target("timer.record", read_timer_record, (_waiting_record(),))
-    yield Target("timer.metrics", parse_timer_metrics, (_TIMER_METRICS,))
+    yield Target("timer.unit", kept_files.timer_unit, kept_files.TIMER_UNITS)
+    yield Target("timer.check", kept_files.timer_check, kept_files.TIMER_CHECKS)
+    yield Target("timer.record", read_timer_record, (kept_files.waiting_record(),))
+    yield Target("timer.metrics", parse_timer_metrics, kept_files.TIMER_METRICS)
+    counts = kept_files.TRANSACTION_METRICS
+    yield Target("kept.transaction_counts", parse_transaction_counts, counts)
+    offsets = kept_files.CONSUMER_OFFSETS
+    yield Target("kept.consumer_offsets", parse_consumer_offsets, offsets)
+    yield Target("kept.kv_config", parse_kv_config, kept_files.KV_CONFIG)
+    yield Target("kept.locks", kept_files.locks, kept_files.LOCKS, (CorruptRecordError,))
     yield Target("batch", _batch, corpus.batches())
     yield Target("traces", _traces, corpus.traces())
     yield Target("op_entries", _op_entry, (b"0,", b"12,13,17,", b"1700000000000", b"007,5,"))
     yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
-
-
-_TIMER_METRICS: Final = (
-    b'{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":17},'
-    b'"timingCount":{"T":{"count":5,"timeStamp":17}}}'
-)
-
-
-def _waiting_record() -> bytes:
-    """Return the record of a message that waits for a time."""
-    said = {
-        "REAL_TOPIC": "T",
-        "REAL_QID": "0",
-        "TIMER_OUT_MS": "1700000005000",
-        "TIMER_DELIVER_MS": "1700000005123",
-        "UNIQ_KEY": "7F000001000018B4AAC2000000000000",
-    }
-    host = ("127.0.0.1", 10911)
-    draft = RecordDraft(
-        topic=TIMER_TOPIC.encode(),
-        queue_id=0,
-        flag=0,
-        sys_flag=0,
-        born_at_ms=1,
-        born_host=host,
-        store_host=host,
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        body=b"body",
-        properties=encode_properties(said),
-    )
-    return encode_sealed(draft, 0, 0, 1)
-
-
-def _timer_unit(data: bytes) -> None:
-    unit = decode_unit(data)
-    if unit is not None:
-        assert encode_unit(unit) == data[:52]
-
-
-def _timer_check(data: bytes) -> None:
-    check = decode_check(data)
-    assert decode_check(encode_check(check)) == check
 
 
 def _traces(data: bytes) -> None:

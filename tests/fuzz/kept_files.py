@@ -1,0 +1,103 @@
+"""What brokers keep in files beside messages: how it is read, and what it looks like."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
+from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
+from kourou.model.properties import encode_properties
+from kourou.model.queue import MessageQueue
+from kourou.model.topic import TIMER_TOPIC
+from kourou.protocol.message_layout import RecordDraft
+from kourou.store.log.record_seal import encode_sealed
+from kourou.store.state.config_file import ConfigFile
+from kourou.store.timer.layouts import (
+    TimerCheck,
+    TimerUnit,
+    decode_check,
+    decode_unit,
+    encode_check,
+    encode_unit,
+)
+from kourou.testing.disk import SimDisk
+from kourou.testing.runtime import call_directly
+
+_UNIT: Final = encode_unit(
+    TimerUnit(-1, 1, 1_700_000_000_000, 5_000, 4_096, 300, 7, 1_700_000_005_123)
+)
+TIMER_UNITS: Final = (_UNIT, _UNIT[:-1], bytes(52))
+
+_CHECK: Final = encode_check(TimerCheck(1_700_000_000_000, 52, 1, 1, 0, 0, 1, 4_396))
+TIMER_CHECKS: Final = (_CHECK, _CHECK[:56], bytes(4096))
+
+_VERSION: Final = b'{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":17},'
+_COUNT: Final = b'{"T":{"count":5,"timeStamp":17}}}'
+TIMER_METRICS: Final = (_VERSION + b'"timingCount":' + _COUNT,)
+TRANSACTION_METRICS: Final = (_VERSION + b'"transactionCount":' + _COUNT,)
+
+CONSUMER_OFFSETS: Final = (
+    _VERSION + b'"offsetTable":{"T@g":{"0":5,"1":6},"U@g":{}},"pullOffsetTable":{"T@g":{"0":4}}}',
+    b'{"offsetTable":{"T@g":{0:5,1:6},"%RETRY%g@g":{0:1}}}',
+)
+KV_CONFIG: Final = (b'{"configTable":{"ORDER_TOPIC_CONFIG":{"T":"a:4;b:4"},"n":{}}}',)
+
+LOCKS: Final = (
+    b'{"locks":{"g":{"c1":[["T","b",0],["T","b",1]],"c2":[["T","b",0]]},\n"h":{"c1":[["T","a",3]]}}}',
+    b'{"locks":{}}',
+)
+
+
+def locks(data: bytes) -> None:
+    """Start as a broker does whose file of locks holds this."""
+    disk = SimDisk()
+    disk.make_directory("config")
+    disk.truncate(LOCKS_FILE, len(data))
+    disk.write(LOCKS_FILE, 0, [data])
+    file = ConfigFile(disk, LOCKS_FILE, parse_locks)
+    said = parse_locks(file.load() or b"")
+    locks = SavedLocks(file, call_directly, 0).locks
+    for group, holders in said.items():
+        held = dict(locks.holders(group))
+        assert held.keys() == {MessageQueue(*queue) for some in holders.values() for queue in some}
+        for queue, client_id in held.items():
+            assert (queue.topic, queue.broker_name, queue.queue_id) in holders[client_id]
+
+
+def waiting_record() -> bytes:
+    """Return the record of a message that waits for a time."""
+    said = {
+        "REAL_TOPIC": "T",
+        "REAL_QID": "0",
+        "TIMER_OUT_MS": "1700000005000",
+        "TIMER_DELIVER_MS": "1700000005123",
+        "UNIQ_KEY": "7F000001000018B4AAC2000000000000",
+    }
+    host = ("127.0.0.1", 10911)
+    draft = RecordDraft(
+        topic=TIMER_TOPIC.encode(),
+        queue_id=0,
+        flag=0,
+        sys_flag=0,
+        born_at_ms=1,
+        born_host=host,
+        store_host=host,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=b"body",
+        properties=encode_properties(said),
+    )
+    return encode_sealed(draft, 0, 0, 1)
+
+
+def timer_unit(data: bytes) -> None:
+    """Read a unit of the timer log."""
+    unit = decode_unit(data)
+    if unit is not None:
+        assert encode_unit(unit) == data[:52]
+
+
+def timer_check(data: bytes) -> None:
+    """Read the timer's check file."""
+    check = decode_check(data)
+    assert decode_check(encode_check(check)) == check
