@@ -43,7 +43,8 @@ class Message:
         properties: the user's own; a name is not empty and not reserved, a value not empty.
             Copied, so that a later change of the mapping given does not reach the message.
         flag: a number of the user's, stored as it is, 32 bits signed.
-        delay_level: 0 at once, else 1 to 18 (`kourou.model.delay`).
+        delay_level: 0 at once, else one of the broker's: 1 to 18 (`kourou.model.delay`) unless its
+            `messageDelayLevel` is another. One above the highest is the highest.
         deliver_at_ms: 0, or when consumers get it, epoch milliseconds; a time that is past is now.
             Kourou's brokers deliver at that time, Java's when its second is over.
         delay_ms: 0, or how long after it reached the broker consumers get it, in milliseconds.
