@@ -35,6 +35,7 @@ from kourou.broker.sending.batch_records import (
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, BatchFields, decode_batch
 from kourou.broker.sending.plain_sends import Known, KnownPeer, PlainSends, is_number
 from kourou.broker.sending.plain_shapes import UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
+from kourou.broker.sending.send_records import waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
@@ -289,9 +290,8 @@ def _find_out_whole(text: str) -> _Whole | None:
     """Return what properties of a batch as a whole say; None if that is unusual."""
     properties = decode_properties(text.encode())
     unique_id = properties.get(names.UNIQ_KEY, "x")
-    if (
-        not (unique_id.isalnum() and unique_id.isascii() and len(unique_id) <= _ID_CHARS_MAX)
-        or properties.get(names.WAIT, "true").lower() != "true"
-    ):
+    if not (
+        unique_id.isalnum() and unique_id.isascii() and len(unique_id) <= _ID_CHARS_MAX
+    ) or not waits_for_sync(properties):
         return None
     return properties.get(names.UNIQ_KEY), message_type(properties)

@@ -38,6 +38,7 @@ from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
 from kourou.broker.sending.plain_sends import Known, PlainSends, SendPath, is_number
 from kourou.broker.sending.plain_shapes import KEYS, SPECIAL, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.sending.send_answers import region_properties
+from kourou.broker.sending.send_records import waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.transactions.halves import KeptHalf
@@ -469,7 +470,7 @@ def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
     properties = decode_properties(rest.encode())
     if encode_properties(properties).decode() != rest or not _SPECIAL.isdisjoint(properties):
         return None
-    if properties.get(names.WAIT, "true").lower() != "true":
+    if not waits_for_sync(properties):
         return None
     group = ""
     if names.TRAN_MSG in properties:

@@ -35,9 +35,11 @@ from kourou.broker.sending.send_checks import (
     send_header,
     stored_properties,
 )
+from kourou.broker.sending.send_records import draft_of, queue_of, waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit, PutResult, PutStatus
+from kourou.broker.writing.placement import Placement
 from kourou.clock import Clock
 from kourou.errors import (
     ProtocolError,
@@ -58,7 +60,6 @@ from kourou.protocol.headers_send import (
     SendHeader,
     SendMessageResponseHeader,
 )
-from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.network import format_address
@@ -164,9 +165,7 @@ class ReplyHandler:
             except OSError as error:
                 log.warning("reply.not_stored topic=%s reason=%s", topic.name, error)
                 is_stored = False
-        queue_id = header.queue_id
-        if queue_id < 0:
-            queue_id = self._random.randrange(topic.write_queue_nums)
+        queue_id = queue_of(header, topic, self._random)
         stored: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
         if is_stored:
             self._store(request, header, queue_id, encode_properties(properties), stored)
@@ -241,19 +240,16 @@ class ReplyHandler:
     ) -> None:
         """Append the reply; `stored` gets what becomes of it, always."""
         now_ms = self._clock.now_ms()
-        draft = RecordDraft(
-            topic=header.topic.encode(),
-            queue_id=queue_id,
-            flag=header.flag,
-            sys_flag=header.sys_flag & (COMPRESSED | COMPRESSION_MASK),
-            born_at_ms=header.born_timestamp,
+        draft = draft_of(
+            Placement(header.topic, queue_id),
+            header=header,
             born_host=request.remote_address,
             store_host=self._host(request),
-            reconsume_times=header.reconsume_times,
-            prepared_transaction_offset=0,
+            flag=header.flag,
             body=request.command.body,
             properties=properties,
         )
+        draft.sys_flag &= COMPRESSED | COMPRESSION_MASK
 
         def done(result: PutResult) -> None:
             if result.appended:
@@ -270,7 +266,7 @@ class ReplyHandler:
         self._commit.put([draft], now_ms, done, owner=request.connection, wait_for_sync=waits)
 
     def _waits(self, properties: dict[str, str]) -> bool:
-        return self._is_sync_mode and properties.get(names.WAIT, "true").lower() == "true"
+        return self._is_sync_mode and waits_for_sync(properties)
 
     def _host(self, request: Request) -> Host:
         return self._store_host or request.connection.local_address

@@ -43,6 +43,7 @@ from kourou.broker.sending.send_checks import (
     send_header,
     stored_properties,
 )
+from kourou.broker.sending.send_records import draft_of, queue_of, waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.scheduling import TimerSends
 from kourou.broker.topic_attributes import has_batch_queues
@@ -112,7 +113,7 @@ class _Send:
     @property
     def waits(self) -> bool:
         """Whether its producer waits for the sync, as that of a half message always does."""
-        return self.is_half or self.properties.get(names.WAIT, "true").lower() == "true"
+        return self.is_half or waits_for_sync(self.properties)
 
 
 class SendHandlers:
@@ -191,9 +192,7 @@ class SendHandlers:
         header = send_header(command)
         check_has_body(command.body)
         topic = self._checks.topic_of(header)
-        queue_id = header.queue_id
-        if queue_id < 0:
-            queue_id = self._random.randrange(topic.write_queue_nums)
+        queue_id = queue_of(header, topic, self._random)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
             check_batch_topic(topic)
@@ -307,7 +306,7 @@ class SendHandlers:
     def _drafts(self, request: Request, send: _Send, store_host: Host) -> list[RecordDraft]:
         """Return the records of the message, or of the batch's messages, all for one queue."""
         draft = partial(
-            _draft, header=send.header, born_host=request.remote_address, store_host=store_host
+            draft_of, header=send.header, born_host=request.remote_address, store_host=store_host
         )
         if send.items and not send.is_inner:
             placement = Placement(send.topic.name, send.queue_id)
@@ -344,28 +343,3 @@ class SendHandlers:
     def _add_unique_key(self, properties: dict[str, str]) -> None:
         if names.UNIQ_KEY not in properties:
             properties[names.UNIQ_KEY] = self._unique_ids.next(self._clock.now_ms())
-
-
-def _draft(
-    placement: Placement,
-    *,
-    header: SendHeader,
-    born_host: Host,
-    store_host: Host,
-    flag: int,
-    body: bytes,
-    properties: bytes,
-) -> RecordDraft:
-    return RecordDraft(
-        topic=placement.topic.encode(),
-        queue_id=placement.queue_id,
-        flag=flag,
-        sys_flag=header.sys_flag,
-        born_at_ms=header.born_timestamp,
-        born_host=born_host,
-        store_host=store_host,
-        reconsume_times=header.reconsume_times,
-        prepared_transaction_offset=0,
-        body=body,
-        properties=properties,
-    )

@@ -1,0 +1,52 @@
+"""What requests that bring messages have in common: the queue, the wait for the sync, the record.
+
+Source: see `send.py` and `reply.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from kourou.broker.writing.placement import Placement
+from kourou.model import properties as names
+from kourou.model.host import Host
+from kourou.model.topic import TopicConfig
+from kourou.protocol.headers_send import SendHeader
+from kourou.protocol.message_layout import RecordDraft
+
+
+def queue_of(header: SendHeader, topic: TopicConfig, random: Random) -> int:
+    """Return the queue that the client chose; one of the topic's where it chose none."""
+    return random.randrange(topic.write_queue_nums) if header.queue_id < 0 else header.queue_id
+
+
+def waits_for_sync(properties: Mapping[str, str]) -> bool:
+    """Return whether the producer wants its answer when the message is synced, as most do."""
+    return properties.get(names.WAIT, "true").lower() == "true"
+
+
+def draft_of(
+    placement: Placement,
+    *,
+    header: SendHeader,
+    born_host: Host,
+    store_host: Host,
+    flag: int,
+    body: bytes,
+    properties: bytes,
+) -> RecordDraft:
+    """Return the record of one message, or of one of a batch, with the flags of its request."""
+    return RecordDraft(
+        topic=placement.topic.encode(),
+        queue_id=placement.queue_id,
+        flag=flag,
+        sys_flag=header.sys_flag,
+        born_at_ms=header.born_timestamp,
+        born_host=born_host,
+        store_host=store_host,
+        reconsume_times=header.reconsume_times,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=properties,
+    )
