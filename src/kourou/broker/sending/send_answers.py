@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.writing.put import PutStatus
+from kourou.broker.writing.put import CODES, PutStatus
 from kourou.model import properties as names
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_send import DURABILITY_FIELD, SendMessageResponseHeader
 
-CODES: Final = {
-    PutStatus.OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-}
 _BUSY_REMARK: Final = "[OVERLOAD]system busy, start flow control for a while: "
 _DISK: Final = "DISK"
 _MEMORY: Final = "MEMORY"

@@ -29,8 +29,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
-from kourou.broker.writing.group_commit import PutResult, PutStatus
-from kourou.broker.writing.put import Done
+from kourou.broker.writing.put import CODES, Done, PutResult
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
@@ -44,11 +43,6 @@ log = logging.getLogger(__name__)
 
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _NOT_FOUND: Final = "Find prepared transaction message failed"
-_CODES: Final = {
-    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-}
 _ENDS: Final = {TRANSACTION_COMMIT: State.COMMITTED, TRANSACTION_ROLLBACK: State.ROLLED_BACK}
 
 Reply = Callable[[RemotingCommand], None]
@@ -202,7 +196,7 @@ class Endings:
 
     def _answer_put(self, request: Request, reply: Reply, result: PutResult) -> None:
         """Reply what became of what was stored for an end."""
-        code = ResponseCode.SUCCESS if result.appended else _CODES[result.status]
+        code = ResponseCode.SUCCESS if result.appended else CODES[result.status]
         reply(response(request.command, code, result.reason))
 
     def _refuse(

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import Final, Protocol
 
 from kourou.broker.config import BrokerConfig
+from kourou.protocol.codes import ResponseCode
 from kourou.store.message_store import Appended
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,16 @@ class PutStatus(Enum):
     SERVICE_NOT_AVAILABLE = auto()
     """Not acknowledged, and never will be: the store takes no writes, or a write or sync failed.
     After a failed sync, a restart may find the message or not."""
+
+
+CODES: Final = {
+    PutStatus.OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+"""What clients are answered."""
 
 
 @dataclass(frozen=True, slots=True)
