@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from kourou.broker.administration.admin_saving import when_saved
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
 from kourou.broker.statistics.stats import BrokerStats
@@ -21,7 +22,6 @@ from kourou.errors import (
     InvalidGroupError,
     InvalidParameterError,
     InvalidTopicError,
-    RemoteSystemError,
 )
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import check_group
@@ -169,15 +169,8 @@ class GroupAdminHandlers:
 
     async def _saved(self, request: Request, body: bytes = b"") -> RemotingCommand:
         """Return success once the tables are on the disk."""
-        try:
-            await self._groups.persist()
-            await self._offsets.persist()
-        except OSError as error:
-            raise RemoteSystemError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the change holds until the broker stops, but could not be saved: {error}",
-            ) from error
-        return response(request.command, body=body)
+        answer = response(request.command, body=body)
+        return await when_saved(answer, self._groups, self._offsets)
 
 
 def _check(group: SubscriptionGroup) -> None:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from kourou.broker.administration.admin_saving import when_saved
 from kourou.broker.client_calls import ClientCalls
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
@@ -156,7 +157,7 @@ class OffsetAdminHandlers:
                 continue
             if self._offsets.clone(source, destination, name):
                 log.info("consumer_offset.cloned topic=%s from=%s to=%s", name, source, destination)
-        self._later.answer(request, lambda: self._saved(response(request.command)))
+        self._later.answer(request, lambda: when_saved(response(request.command), self._offsets))
 
     def on_get_all_consumer_offset(self, request: Request) -> None:
         """Serve 43: the committed offsets of all groups, as a replica takes them over."""
@@ -190,7 +191,7 @@ class OffsetAdminHandlers:
         body = encode_reset_offsets(
             {self._queue(topic, queue_id): offset for queue_id, offset in found.items()}
         )
-        return await self._saved(response(request.command, body=body))
+        return await when_saved(response(request.command, body=body), self._offsets)
 
     async def _push(
         self, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
@@ -245,21 +246,6 @@ class OffsetAdminHandlers:
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._config.broker_name, queue_id)
-
-    async def _saved(self, answer: RemotingCommand) -> RemotingCommand:
-        """Return the answer once the offsets are on the disk.
-
-        Raises:
-            RemoteSystemError: they cannot be written.
-        """
-        try:
-            await self._offsets.persist()
-        except OSError as error:
-            raise RemoteSystemError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the change holds until the broker stops, but could not be saved: {error}",
-            ) from error
-        return answer
 
 
 def _queue_ids(header: ResetOffsetRequestHeader, topic: TopicConfig) -> range:
