@@ -49,7 +49,7 @@ from kourou.store.message_store import Appended, Asked, MessageStore
 log = logging.getLogger(__name__)
 
 ROUND_MS: Final = 60_000
-"""How long a round goes on; the next one begins where it ended."""
+"""How long a round goes on; what it leaves is the next one's."""
 READ_MESSAGES_MAX: Final = 32
 """Half messages that are read, and stored again, together."""
 READ_BYTES_MAX: Final = 4 * 1024 * 1024

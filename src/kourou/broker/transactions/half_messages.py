@@ -8,9 +8,11 @@ A half message lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC; its properties say w
     its producer is asked       another half record, with TRANSACTION_CHECK_TIMES one higher; from
                                 now on this one stands for the transaction
     it is given up              as it is, in TRANS_CHECK_MAX_TIME_TOPIC
+    it is resumed               a half record with no checks, which follows the others of a
+                                transaction that is still known, or begins one
 
-A half record that follows another one names the queue offset of the first of them in
-TRAN_PREPARED_QUEUE_OFFSET, so that all records of one transaction are known as such after a
+A record that follows others, also the one that is given up, names the queue offset of the first of
+them in TRAN_PREPARED_QUEUE_OFFSET, so that all records of one transaction are known as such after a
 restart too. RocketMQ writes that property for messages with an immunity time only, and removes it
 no more than the others when the message is committed; here consumers do not see it.
 

@@ -15,7 +15,8 @@ the later one stands for the transaction: `current`. Which record is the first o
 in the record itself; which is the current one is kept here for those that are open.
 
 Below `head` all records have ended. That is the progress of the half queue that is persisted; what
-the table remembers of records below answers those who end a transaction twice.
+the table remembers of records below answers those who end a transaction twice. The same progress of
+the op queue, as `OpEntries` has it: its entries below name no record at or above `head`.
 """
 
 from __future__ import annotations

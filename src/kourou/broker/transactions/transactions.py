@@ -2,10 +2,11 @@
 
     half message     stored in RMQ_SYS_TRANS_HALF_TOPIC      `half_messages.py`, `halves.py`
     its end          END_TRANSACTION                         `ending.py`, `op_log.py`
+    plain ones       both, by the paths of plain frames      `plain_halves.py`, `fast_end.py`
     nobody ends it   its producers are asked                 `check_rules.py`, `checking.py`
     it is resumed    RESUME_CHECK_HALF_MESSAGE               `resuming.py`
     after a start    what is open is found out               `catching_up.py`
-    all the time     what is known of each                   `ledger.py`
+    all the time     what is known of each                   `ledger.py`, `books.py`
 
 The progress of the half queue and of the op queue is that of the group CID_RMQ_SYS_TRANS in
 `config/consumerOffset.json`: all half messages below the one have ended, and all op entries below

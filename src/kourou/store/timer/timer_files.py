@@ -9,7 +9,8 @@
 
 What lies in the log behind the position of the check file is cut off at the start and made again
 from the timer topic. After Java it is taken up, as Java does: Java's wheel is never written by
-parts. A check is written only when the commit log is synced as far as it leans on it.
+parts. A check is written only when the commit log is synced as far as it leans on it. Files that do
+not say what waits (`lost`, `lacks_units`) are made anew of the commit log: `remaking.py`.
 
 Source: TimerMessageStore.recover and TimerFlushService, apache/rocketmq 5.5.0.
 """
