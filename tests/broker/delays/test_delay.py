@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,27 @@ def test_levels_do_not_wait_for_one_another() -> None:
         assert bodies(parts) == [b"1", b"2", b"3"]
 
     run(test)
+
+
+def test_levels_that_are_due_together_come_on_uvloop_too() -> None:
+    async def before(parts: BrokerParts) -> None:
+        for level in (1, 2, 3):
+            await parts.store_messages([parts.draft(b"%d" % level, delay_level=level)])
+
+    async def after(parts: BrokerParts) -> None:
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def call_as_uvloop(at_s: float, *call: Any, **named: Any) -> asyncio.Handle:
+            """Give a handle that does not tell its time, as uvloop does for what is due."""
+            is_due = at_s <= loop.time()
+            return loop.call_soon(*call, **named) if is_due else call_at(at_s, *call, **named)
+
+        loop.call_at = call_as_uvloop  # type: ignore[assignment, method-assign]
+        await asyncio.sleep(1)
+        assert sorted(bodies(parts)) == [b"1", b"2", b"3"]
+
+    run(after, run(before), later_ms=20_000)
 
 
 def test_many_messages_come_once_each_and_in_their_order() -> None:

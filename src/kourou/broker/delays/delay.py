@@ -119,7 +119,8 @@ class DelayDelivery:
             for number, delay_ms in enumerate(delay_levels_ms, 1)
         ]
         self._running: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at_s = 0.0  # uvloop's handles of what is due at once do not tell
         self._is_started = False
 
     def start(self) -> None:
@@ -181,9 +182,10 @@ class DelayDelivery:
             return
         at_s = min(times) / 1000
         if self._timer is not None:
-            if self._timer.when() <= at_s:
+            if self._timer_at_s <= at_s:
                 return
             self._timer.cancel()
+        self._timer_at_s = at_s
         self._timer = asyncio.get_running_loop().call_at(at_s, self._run)
 
     def _run(self) -> None:
