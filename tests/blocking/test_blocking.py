@@ -263,6 +263,37 @@ def test_ctrl_c_ends_a_call_that_waits() -> None:
     assert (process.returncode, out) == (0, "interrupted\n"), err
 
 
+EXIT = """
+import sys, time
+from kourou import ConsumeFromWhere, Message, PushConsumerConfig
+from kourou.blocking import Producer, PushConsumer
+with Producer("orders", sys.argv[1]) as producer:
+    producer.send(Message("Exiting", b"x"))
+config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+consumer = PushConsumer("exiting", sys.argv[1], config=config)
+consumer.subscribe("Exiting")
+consumer.listen(lambda message: sys.exit("enough"))
+try:
+    with consumer:
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_a_listener_that_exits_ends_the_program_instead_of_hanging_it(namesrv: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", EXIT, namesrv],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr
+    assert "listener.exited reason=SystemExit('enough')" in ended.stderr
+
+
 def test_a_forked_child_has_a_loop_of_its_own() -> None:
     background.run(_nothing)
     child = os.fork()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import functools
+import logging
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -20,6 +23,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ClientT = TypeVar("ClientT")
 LifetimeT = TypeVar("LifetimeT", bound=Lifetime)
+
+log = logging.getLogger(__name__)
 
 
 class BackgroundLoop:
@@ -74,7 +79,7 @@ class BackgroundLoop:
             if loop is None:
                 loop = self._loop = asyncio.new_event_loop()
                 threading.Thread(
-                    target=loop.run_forever, name="kourou-blocking", daemon=True
+                    target=_serve, args=(loop,), name="kourou-blocking", daemon=True
                 ).start()
         if asyncio._get_running_loop() is loop:  # noqa: SLF001  # the public one raises for None
             raise UsageError(
@@ -82,6 +87,24 @@ class BackgroundLoop:
                 "is a coroutine function: make the listener a plain function"
             )
         return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop for ever.
+
+    A listener that calls `sys.exit` ends the program, as with `asyncio.run`: the main thread is
+    interrupted as by Ctrl-C. The loop goes on meanwhile: else whoever calls it waits for ever.
+    """
+    while True:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            log.exception("listener.exited reason=%r", error)
+            main = threading.main_thread().ident
+            if main is not None and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, signal.SIGINT)  # ends its wait as well
+            else:
+                _thread.interrupt_main()
 
 
 class _Call(Generic[R]):

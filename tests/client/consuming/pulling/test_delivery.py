@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kourou.client.consuming.pulling.delivery import ReadyMessages
+from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.model.queue import MessageQueue
 from kourou.testing.loop import run_virtual
@@ -93,5 +93,19 @@ def test_what_comes_after_the_end_is_given_to_nobody() -> None:
         ready.put(queue, messages[1:])
         assert ready.take_now() is None
         assert await ready.take() is None
+
+    run_virtual(main())
+
+
+def test_one_who_gives_up_while_another_is_woken_is_cancelled_and_nothing_else() -> None:
+    async def main() -> None:
+        ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
+        first, second = (asyncio.create_task(ready.take()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        ready.put(queue, queue.put([message_at(0)]))
+        ended, taken = await asyncio.gather(first, second, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError)
+        assert isinstance(taken, Delivery)
 
     run_virtual(main())

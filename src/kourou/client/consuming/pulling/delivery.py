@@ -99,7 +99,8 @@ class ReadyMessages:
                 await taker
             except asyncio.CancelledError:
                 if taker.cancelled():
-                    self._takers.remove(taker)  # or they gather, where no message comes
+                    if taker in self._takers:  # passed over meanwhile, by who woke another
+                        self._takers.remove(taker)  # or they gather, where no message comes
                 else:
                     self._wake_one()  # it was woken for a message that another can take
                 raise
