@@ -98,8 +98,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     while True:
         try:
             loop.run_forever()
-        except (SystemExit, KeyboardInterrupt) as error:
-            log.exception("listener.exited reason=%r", error)
+        except (SystemExit, KeyboardInterrupt):
+            log.exception("listener.exited remedy=%s", "the main thread is interrupted")
             main = threading.main_thread().ident
             if main is not None and hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(main, signal.SIGINT)  # ends its wait as well
