@@ -177,8 +177,8 @@ def records(draw: st.DrawFn) -> TraceRecord:
             cost_ms=draw(NUMBERS),
             is_success=ok,
             keys=draw(MAYBE),
-            outcome=draw(st.sampled_from(TracedOutcome)),
-            at_ms=draw(NUMBERS),
+            outcome=draw(st.none() | st.sampled_from(TracedOutcome)),
+            at_ms=draw(st.none() | NUMBERS),
             group=draw(MAYBE),
         ),
         TransactionEndTrace(

@@ -166,11 +166,13 @@ def encode_trace(record: TraceRecord) -> str:
     name = _NAMES[type(record)]
     layout = _LAYOUTS[name]
     texts = [name, *(_text(getattr(record, field)) for field, _ in layout.fields)]
+    unwritten: list[str] = []
     for tail in layout.tails:
         values = [getattr(record, field) for field, _ in tail]
-        if all(value is None for value in values):
-            break
-        texts += map(_text, values)
+        unwritten += map(_text, values)
+        if any(value is not None for value in values):
+            texts += unwritten
+            unwritten = []
     return FIELD_END.join(texts) + RECORD_END
 
 
@@ -244,7 +246,11 @@ def _kind(text: str) -> TracedKind:
 
 
 def _outcome(text: str) -> TracedOutcome | None:
-    return _member(TracedOutcome, text) if text else None
+    return None if _value(text) is None else _member(TracedOutcome, text)
+
+
+def _told_number(text: str) -> int | None:
+    return None if _value(text) is None else _number(text)
 
 
 _Field = tuple[str, Callable[[str], object]]
@@ -255,7 +261,7 @@ class _Layout:
     """What stands in a record's text behind its name, in order: attributes, and what reads each.
 
     Attributes:
-        tails: written as far as one of theirs is not None, and read as far as they are whole.
+        tails: written up to the last that has a value, and read as far as they are whole.
     """
 
     kind: Callable[..., TraceRecord]
@@ -297,7 +303,7 @@ _LAYOUTS: Final[dict[str, _Layout]] = {
             ("is_success", _flag),
             ("keys", _value),
         ),
-        ((("outcome", _outcome),), (("at_ms", _number), ("group", _value))),
+        ((("outcome", _outcome),), (("at_ms", _told_number), ("group", _value))),
     ),
     "EndTransaction": _Layout(
         TransactionEndTrace,
