@@ -38,7 +38,7 @@ def parse_locks(text: bytes) -> Mapping[str, Mapping[str, list[tuple[str, str, i
     """Return who holds what: group -> client id -> topic, broker and number of each queue.
 
     Raises:
-        ValueError: the text is not of this form.
+        ValueError, RecursionError: the text is not of this form.
     """
     return msgspec.json.decode(text, type=_Text).locks
 
