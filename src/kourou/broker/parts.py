@@ -14,8 +14,9 @@ from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
-from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
+from kourou.broker.delays.delay import DelayDelivery
+from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
+from kourou.broker.delays.delay_offsets import parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
@@ -181,6 +182,8 @@ class Parts:
             reads=self.reads,
             clock=self.runtime.clock,
             delay_levels_ms=self.config.delay_levels_ms,
+            disk=disk,
+            segment_bytes=self.config.store.commitlog_segment_bytes,
         )
 
     def _make_transactions(self, disk: Disk) -> Transactions:

@@ -16,8 +16,9 @@ from kourou.broker.clients import Clients, Member, Peer
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
-from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
-from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
+from kourou.broker.delays.delay import DelayDelivery
+from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
+from kourou.broker.delays.delay_offsets import parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.parts import Parts
 from kourou.broker.pulling.checked_reads import CheckedReads
@@ -239,6 +240,8 @@ class BrokerParts:
             reads=self.reads,
             clock=self.clock,
             delay_levels_ms=config.delay_levels_ms,
+            disk=self.disk,
+            segment_bytes=config.store.commitlog_segment_bytes,
         )
         self.timers = make_timers(
             self.disk, runtime, store=self.store, commit=self.commit, config=self.live,

@@ -5,8 +5,8 @@ of the level came, which is also the order in which they are due: only the first
 be looked at. Its consume queue entry says when it is due (`placement.py`).
 
 The progress of each level is in `config/delayOffset.json`: the queue offset of its first message
-that was not delivered. In the file it may lag behind, never run ahead of what is synced: after a
-crash messages may be delivered twice, and none is lost.
+that was not delivered. In the file it may lag behind, never run ahead of what is synced. After a
+crash, what was delivered beyond it is found in the log before anything is delivered.
 
     found at the head of a level                what happens
     due later than its level allows: the clock  it waits as long as its level says, from now on
@@ -29,10 +29,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.delays.delay_level import DelayLevel
+from kourou.broker.delays.delay_offsets import load_delay_offsets
+from kourou.broker.delays.delivered import find_delivered
 from kourou.broker.delays.due_record import due_draft
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.long_polling import Arrived
@@ -40,24 +43,20 @@ from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
+from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies import (
-    DataVersion,
     DelayOffsetTable,
-    decode_delay_offset_table,
     encode_delay_offset_table,
 )
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.formats import QueueEntry
-from kourou.store.log.record_check import Wanted
 from kourou.store.message_store import Asked, Found, MessageStore
 
 log = logging.getLogger(__name__)
-
-FILE_NAME: Final = "config/delayOffset.json"
 
 BATCH_MESSAGES_MAX: Final = 64
 """Messages of one level that are delivered together; they share a write and a sync."""
@@ -91,6 +90,8 @@ class DelayDelivery:
         reads: CheckedReads,
         clock: Clock,
         delay_levels_ms: Sequence[int],
+        disk: Disk,
+        segment_bytes: int,
     ) -> None:
         """Go on where the file says.
 
@@ -103,6 +104,8 @@ class DelayDelivery:
             reads: reads the messages when they are due.
             clock: tells which messages are due.
             delay_levels_ms: how long each level waits, level 1 first.
+            disk: the commit log, which tells after a crash what was delivered beyond the file.
+            segment_bytes: of the log's files.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -112,8 +115,10 @@ class DelayDelivery:
         self._stats = stats
         self._reads = reads
         self._clock = clock
+        self._offload = offload
+        self._find_delivered = partial(find_delivered, store, disk, segment_bytes)
         self._saver = ConfigSaver(file, self._take, offload, covered_by=store)
-        self._version, self.offsets = _load(file)
+        self._version, self.offsets = load_delay_offsets(file)
         self._levels = [
             DelayLevel(number, delay_ms, self.offsets.get(number, 0))
             for number, delay_ms in enumerate(delay_levels_ms, 1)
@@ -131,7 +136,12 @@ class DelayDelivery:
         for level in self._levels:
             self._clamp(level)
         self._is_started = True
-        self._run()
+        if self._store.recovery.last_run.was_clean:
+            self._run()
+            return
+        for level in self._levels:
+            level.is_busy = True
+        self._run_along(self._catch_up())
 
     async def stop(self) -> None:
         """Begin no more deliveries, and return when those under way have ended."""
@@ -173,6 +183,22 @@ class DelayDelivery:
             self._timer.cancel()
             self._timer = None
 
+    async def _catch_up(self) -> None:
+        """Go on behind what was delivered before a crash, and begin to deliver."""
+        heads = {level.queue_id: level.queue_offset for level in self._levels}
+        times = self._version.timestamp, self._clock.now_ms()
+        try:
+            passed = await self._offload(self._find_delivered, heads, *times)
+        except Exception:  # what is delivered once more is not lost
+            log.exception("delay_levels.not_caught_up")
+            passed = {}
+        for level in self._levels:
+            level.is_busy = False
+            if passed.get(level.queue_id, 0) > level.queue_offset:
+                self._advance(level, passed[level.queue_id])
+        if self._is_started:
+            self._run()
+
     # When to look
 
     def _set_timer(self) -> None:
@@ -212,7 +238,10 @@ class DelayDelivery:
     def _begin(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
         """Let the work run; nobody else looks at the level meanwhile."""
         level.is_busy = True
-        task = asyncio.get_running_loop().create_task(self._finish(level, work))
+        self._run_along(self._finish(level, work))
+
+    def _run_along(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -258,8 +287,7 @@ class DelayDelivery:
         """Read entries that may have rotted, with their records; return when to look again."""
         found = await self._read(level, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX)
         if found is not None:
-            level.read_from = level.queue_offset
-            level.read_ahead = [QueueEntry._make(one[1:]) for one in _run(found.plan.wanted)]
+            level.note_ahead(found.plan.wanted)
         return 0 if found is not None else FAILED_RETRY_MS
 
     async def _read(self, level: DelayLevel, count: int, size: int) -> Found | None:
@@ -364,29 +392,6 @@ class DelayDelivery:
     def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
         return (encode_delay_offset_table(self.table(), pretty=True),)
-
-
-def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
-    """Return what a `delayOffset.json` says: its version, and level -> queue offset.
-
-    Raises:
-        MalformedBodyError: it is not such a file.
-    """
-    table = decode_delay_offset_table(text)
-    return table.data_version or DataVersion(), dict(table.offsets)
-
-
-def _load(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
-    text = file.load()
-    return (DataVersion(), {}) if text is None else parse_delay_offsets(text)
-
-
-def _run(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
-    """Return those of the first that follow one another without a hole."""
-    for index, one in enumerate(wanted):
-        if one.queue_offset != wanted[0].queue_offset + index:
-            return wanted[:index]
-    return wanted
 
 
 def _is_settled(result: PutResult) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kourou.store.formats import QueueEntry
+from kourou.store.log.record_check import Wanted
 
 
 @dataclass(slots=True)
@@ -46,6 +47,14 @@ class DelayLevel:
         """Return the entries that were read ahead and are not delivered yet."""
         at = self.queue_offset - self.read_from
         return self.read_ahead[at:] if 0 <= at < len(self.read_ahead) else ()
+
+    def note_ahead(self, wanted: Sequence[Wanted]) -> None:
+        """Note entries that were compared, as far as they follow one another without a hole."""
+        count = 0
+        while count < len(wanted) and wanted[count].queue_offset == wanted[0].queue_offset + count:
+            count += 1
+        self.read_from = self.queue_offset
+        self.read_ahead = [QueueEntry._make(one[1:]) for one in wanted[:count]]
 
     def wait_ms(self, queue_offset: int, told_ms: int, end: int, steady: int) -> int:
         """Return how long a message has to wait yet.

@@ -1,0 +1,33 @@
+"""`config/delayOffset.json`: how far each delay level is.
+
+Source: ScheduleMessageService.encode, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.broker.config_saver import SavedFile
+from kourou.protocol.bodies import DataVersion, decode_delay_offset_table
+
+FILE_NAME: Final = "config/delayOffset.json"
+
+
+def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
+    """Return what the file says: its version, and level -> queue offset.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    table = decode_delay_offset_table(text)
+    return table.data_version or DataVersion(), dict(table.offsets)
+
+
+def load_delay_offsets(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
+    """Return the same of a file that need not be there.
+
+    Raises:
+        CorruptRecordError: neither the file nor its backup parses.
+    """
+    text = file.load()
+    return (DataVersion(), {}) if text is None else parse_delay_offsets(text)

@@ -1,0 +1,115 @@
+"""Which delayed messages a broker had delivered before it was killed.
+
+The file of the progress is older than the last deliveries, by `flushDelayOffsetInterval`. They are
+in the commit log: records in the queue that their own properties name as the one they waited for.
+RocketMQ delivers them once more each time that it is killed, and so whatever consumers gave back.
+
+What a level delivers, it delivers in its order: its progress goes on over the messages at its head
+whose delivery is found, up to the first that was not delivered. A message without a unique id is
+not told from others: it counts as not delivered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.broker.delays.due_record import due_draft
+from kourou.disk import Disk
+from kourou.errors import MalformedMessageError
+from kourou.model import properties as names
+from kourou.model.properties import decode_properties
+from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.store.log.log_walk import walk_log
+from kourou.store.message_store import MessageStore
+from kourou.store.paths import COMMITLOG
+from kourou.store.state.store_sizes import log_files
+from kourou.store.timer.delivered import stored_before
+
+UNDER_WAY_MS: Final = 30_000
+"""How long before the progress was noted a delivery can have been stored that it does not count."""
+
+_WAITED: Final = f"{names.REAL_TOPIC}\x01".encode()
+
+_Key = tuple[str, int, str, int, int]
+"""Topic, queue, unique id, reconsume times, when it was born: equal for two sends of one message.
+One that waits again, as a consumer gave it back again, was given back once more often."""
+
+
+def find_delivered(
+    store: MessageStore,
+    disk: Disk,
+    segment_bytes: int,
+    heads: Mapping[int, int],
+    noted_at_ms: int,
+    now_ms: int,
+) -> dict[int, int]:
+    """Return how far the levels really are: queue of SCHEDULE_TOPIC -> queue offset.
+
+    On any thread, before the first delivery. Reads the log from the first message on that may have
+    been delivered, but not what is older than the file by far.
+
+    Args:
+        store: the queues.
+        disk: the commit log.
+        segment_bytes: of its files.
+        heads: where each level is by the file.
+        noted_at_ms: when the file was written; 0 if there is none.
+        now_ms: what is due later was not delivered.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    places: dict[int, int] = {}
+    for queue_id, offset in heads.items():
+        entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
+        if entry is not None and entry.tags_code <= now_ms:
+            places[queue_id] = entry.physical_offset
+    if not places:
+        return {}
+    since = stored_before(disk, segment_bytes, noted_at_ms - UNDER_WAY_MS)
+    known = _delivered(disk, segment_bytes, max(since, min(places.values())))
+    return {queue_id: _passed(store, queue_id, heads[queue_id], known) for queue_id in places}
+
+
+def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
+    """Return what the log holds of deliveries from byte `start` on."""
+    found: Counter[_Key] = Counter()
+    for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, start=start):
+        header = piece.header
+        if header is None:
+            continue
+        begin = header.properties_start
+        text = piece.buffer[begin : begin + header.properties_size]
+        if _WAITED not in text:
+            continue
+        properties = decode_properties(text)
+        came_from = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QID)
+        if came_from == (header.topic, str(header.queue_id)):  # no dead letter, nor one that waits
+            unique_id = properties.get(names.UNIQ_KEY, "")
+            times, born_at_ms = header.reconsume_times, header.born_at_ms
+            found[header.topic, header.queue_id, unique_id, times, born_at_ms] += 1
+    return found
+
+
+def _passed(store: MessageStore, queue_id: int, offset: int, known: Counter[_Key]) -> int:
+    """Return the first queue offset of the level, from one on, that was not delivered."""
+    passed = offset
+    while True:
+        entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
+        record = None if entry is None else store.read_record(entry.physical_offset)
+        if record is None:
+            return passed
+        offset += 1
+        try:
+            draft = due_draft(record)
+        except MalformedMessageError:
+            continue  # nothing to deliver: those behind it tell whether it was passed over
+        unique_id = decode_properties(draft.properties).get(names.UNIQ_KEY)
+        times, born_at_ms = draft.reconsume_times, draft.born_at_ms
+        key = draft.topic.decode(), draft.queue_id, unique_id or "", times, born_at_ms
+        if not unique_id or not known[key]:
+            return passed
+        known[key] -= 1
+        passed = offset
