@@ -314,6 +314,9 @@ def test_a_message_that_is_delayed_or_cannot_be_sent_begins_nothing() -> None:
                 await producer.begin_transaction(Message("T", b"x", delay_level=3))
             with pytest.raises(InvalidMessageError):
                 await producer.begin_transaction(Message("T", b""))
+            nothing: Any = None
+            with pytest.raises(UsageError, match="local is None"):
+                await producer.send_in_transaction(Message("T", b"x"), nothing)
             await asyncio.sleep(100)
         assert not seen.messages
 
@@ -351,6 +354,9 @@ def test_ending_a_transaction_twice_changes_nothing() -> None:
             for _ in range(3):
                 receipt = await producer.end_transaction(transaction, COMMIT)
                 assert receipt.is_confirmed
+            text: Any = "COMMIT"
+            with pytest.raises(UsageError, match="state is 'COMMIT': give a TransactionState"):
+                await producer.end_transaction(transaction, text)
             receipt = await producer.end_transaction(transaction, ROLLBACK)
             assert not receipt.is_confirmed
             await asyncio.sleep(100)

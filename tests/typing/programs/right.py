@@ -46,6 +46,14 @@ async def consume() -> None:
         assert_type(message.keys, list[str])
         assert_type(message.tags, str | None)
 
+    await charge(await anext(aiter(consumer)))  # a decorated listener is still what it was
+
+    @PushConsumer("audit", "localhost:9876").listen_in_batches
+    def note_all(messages: list[MessageExt]) -> int:
+        return len(messages)
+
+    assert_type(note_all([]), int)
+
     async with consumer:
         await consumer.run_forever()
         assert_type(consumer.health(), ConsumerHealth)
@@ -81,6 +89,12 @@ def wait_instead() -> None:
         assert_type(producer.send(Message("T", b""), timeout_ms=500), SendReceipt)
         assert_type(producer.submit(Message("T", b"")), concurrent.futures.Future[SendReceipt])
     consumer = blocking.PushConsumer("billing", "localhost:9876")
+
+    @consumer.listen_orderly
+    def book(message: MessageExt) -> int:
+        return len(message.body)
+
+    assert_type(book(next(iter(consumer))), int)
     consumer.listen(Idempotent(charge_once, seen=SeenInSqlite("charges.db"), identity=by_key))
     PushConsumer("x", "localhost:9876").listen(Idempotent(note, seen=SeenInMemory()))
     with consumer:

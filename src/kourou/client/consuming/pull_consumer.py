@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig
-from kourou.client.consuming.listening.returned_values import check_listener
 from kourou.client.consuming.membership.consumer_groups import consumer_groups
 from kourou.client.consuming.membership.filter_check import by_properties, find_and_check
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
@@ -17,6 +16,7 @@ from kourou.client.consuming.polling.queue_turns import QueueCallback
 from kourou.client.consuming.watching.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
+from kourou.client.user_functions import check_function
 from kourou.errors import RemoteError, UsageError
 from kourou.model.group import ConsumeType
 from kourou.model.queue import MessageQueue
@@ -259,12 +259,12 @@ class PullConsumer(Polling):
             `callback`.
 
         Raises:
-            UsageError: queues are assigned: a consumer does one or the other; or the callback is a
-                generator function.
+            UsageError: queues are assigned: a consumer does one or the other; or the callback is no
+                function of a queue.
             InvalidTopicError, InvalidGroupError, ClosedError: as `subscribe`.
         """
         check_topic(topic)
-        check_listener(callback)
+        check_function(callback, "the callback", "a queue")
         now_ms = self._instance.runtime.clock.now_ms()
         self._want(subscription_of(topic, SUB_ALL, None, now_ms), callback)
         return callback

@@ -31,6 +31,7 @@ from kourou.client.sending.transaction import (
 from kourou.client.sending.transaction_calls import as_half, check_half, end_command
 from kourou.client.sending.transaction_checks import TransactionChecks
 from kourou.client.sending.user_calls import UserCalls
+from kourou.client.user_functions import check_function
 from kourou.errors import KourouError, RemoteError, UsageError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
@@ -81,6 +82,7 @@ class TransactionProducer(Producer):
 
     Raises:
         InvalidGroupError, ConfigError, CodecMissingError: as `Producer`.
+        UsageError: `check` is no function of a message.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class TransactionProducer(Producer):
         runtime: Runtime | None = None,
         run_blocking: Offload | None = None,
     ) -> None:
+        check_function(check, "check", "a message")
         config = config or ProducerConfig()
         self._end_hooks = EndTransactionHooks(end_hooks)
         self._checks = TransactionChecks(
@@ -158,6 +161,7 @@ class TransactionProducer(Producer):
             UsageError: `local` returned no TransactionState; the broker will ask.
             Exception: what `local` raised; the broker will ask, since nobody knows how far it came.
         """
+        check_function(local, "local", "a transaction")
         transaction = await self.begin_transaction(
             message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
         )
@@ -259,7 +263,12 @@ class TransactionProducer(Producer):
             transaction: what `begin_transaction` returned.
             state: UNKNOWN leaves it to `check`.
             timeout_ms: for the broker's answer; None for `send_timeout_ms`.
+
+        Raises:
+            UsageError: `state` is no TransactionState.
         """
+        if checked_state(state) is None:
+            raise UsageError(f"state is {state!r:.100}: give a TransactionState")
         is_confirmed = False
         try:
             is_confirmed = await self._tell(transaction, state, "", timeout_ms)

@@ -13,6 +13,7 @@ from typing import Any, Final, Self, cast, overload
 
 from kourou.client.consuming.listening.listener_calls import is_coroutine_function
 from kourou.client.consuming.listening.seen_store import SeenInMemory, SeenInSqlite
+from kourou.client.user_functions import check_function
 from kourou.errors import InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
@@ -63,8 +64,9 @@ class Idempotent:
         identity: what makes two messages one: `by_unique_id`, `by_key`, or a function of your own.
 
     Raises:
-        UsageError: a coroutine function with `SeenInSqlite`, whose transaction must not stay open
-            while other coroutines run.
+        UsageError: the handler is no function that takes what it would be given; or a coroutine
+            function with `SeenInSqlite`, whose transaction must not stay open while other
+            coroutines run.
     """
 
     @overload
@@ -104,6 +106,8 @@ class Idempotent:
         identity: Identity = by_unique_id,  # noqa: ARG004  # the signature of __init__
     ) -> Self:
         """Make the kind that fits `handler`: a consumer asks a listener whether to await it."""
+        connection = ("a connection",) if isinstance(seen, SeenInSqlite) else ()
+        check_function(handler, "the handler", "a message", *connection)
         if not is_coroutine_function(handler):
             return super().__new__(cls)
         if isinstance(seen, SeenInSqlite):

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from kourou.client.consuming.acknowledging.redelivery import is_instruction
 from kourou.client.consuming.listening.listener_runs import ENDING, ListenerRuns, Unfinished
-from kourou.client.consuming.listening.returned_values import ReturnedValues, check_listener
+from kourou.client.consuming.listening.returned_values import ReturnedValues
 from kourou.client.consuming.pulling.delivery import Delivery
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext
 from kourou.client.consuming.watching.consume_watch import ConsumeWatch
@@ -39,9 +39,6 @@ class ListenerCall:
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
         watch: told of each call.
         returned: looks at what the listener returns; None if no other call of it has one.
-
-    Raises:
-        UsageError: the listener is a generator function, which would do nothing.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class ListenerCall:
         watch: ConsumeWatch,
         returned: ReturnedValues | None = None,
     ) -> None:
-        check_listener(listener)
         self.is_batch = is_batch
         self.is_coroutine = is_coroutine_function(listener)
         self.listener: Callable[[Any], Any] = listener

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from kourou.errors import UsageError
@@ -53,15 +52,3 @@ class ReturnedValues:
                 "the message is acknowledged whatever is returned: raise to get it again",
             )
         return True
-
-
-def check_listener(listener: Callable[..., object]) -> None:
-    """Refuse a listener that would do nothing when it is called.
-
-    Raises:
-        UsageError: it is a generator function.
-    """
-    call = getattr(listener, "__call__", None)  # noqa: B004  # not whether: which one
-    for one in (listener, call):
-        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
-            raise UsageError(f"the listener is a generator function: {_REMEDY}")
