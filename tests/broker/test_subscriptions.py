@@ -50,14 +50,15 @@ class Consumer:
         self.peer.sent.clear()
         return answer.ext_fields["IS_SUB_CHANGE"] == "true"
 
-    def pull(self, version: int, *, flags: int = 0, **fields: Any) -> RemotingCommand | None:
-        return self._parts.pull(self.peer, flags=flags, sub_version=version, **fields)
+    def pull(self, version: int, **fields: Any) -> RemotingCommand | None:
+        """Return the answer to a pull of its group; None if it has to wait."""
+        return self._parts.pull(self.peer, **{"flags": 0, "sub_version": version} | fields)
 
-    def code(self, version: int, **fields: Any) -> int:
-        """Pull, and return the code of the answer."""
-        answer = self.pull(version, **fields)
-        assert answer is not None
-        return answer.code
+    async def answer_to_pull(self, version: int) -> RemotingCommand:
+        """Return the answer to a pull that waits for an answer of this member."""
+        assert self.pull(version) is None
+        await settle()
+        return self.peer.sent[-1]
 
     def running_info(self) -> RemotingCommand:
         body = encode_consumer_running_info(ConsumerRunningInfo(subscriptions=self.wants))
@@ -95,42 +96,39 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_member_whose_heartbeats_no_longer_name_its_subscription_is_served() -> None:
+def test_a_pull_with_a_newer_subscription_is_served_once_its_member_told_of_it() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         # As Java's client does when a heartbeat is under way while it shares out the queues.
         consumer.wants = [parse_tags("T", "a", 2)]
         assert not consumer.heartbeat(without_sub=True)
 
-        assert consumer.code(2) == 25
-        await settle()
+        assert bodies(await consumer.answer_to_pull(2)) == [b"a"]
 
-        assert bodies(consumer.pull(2)) == [b"a"]
         [asked] = consumer.asked
         assert asked.code == RequestCode.GET_CONSUMER_RUNNING_INFO
         assert asked.ext_fields == {
             "consumerGroup": "g", "clientId": "c", "jstackEnable": "false",
         }  # fmt: skip
         assert not consumer.heartbeat(without_sub=True)  # nothing else changed
+        assert bodies(consumer.pull(2)) == [b"a"]
 
     run(test)
 
 
-def test_what_the_member_wants_now_is_what_it_gets() -> None:
+def test_what_the_member_wants_now_is_what_it_and_its_group_get() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        waiting = Consumer(parts, parse_tags("T", "a", 1), client_id="other")
-        waiting.heartbeat()
+        other = Consumer(parts, parse_tags("T", "a", 1), client_id="other")
+        other.heartbeat()
         consumer.heartbeat()
-        assert waiting.pull(1, flags=PULL_SUSPEND, queue_offset=2) is None
+        assert other.pull(1, flags=PULL_SUSPEND, queue_offset=2) is None
         await parts.store_messages([parts.draft(b"later", tags="b")])
-        assert waiting.peer.sent == []
+        assert other.peer.sent == []
         consumer.wants = [parse_tags("T", "b", 2)]
 
-        assert consumer.code(2) == 25
-        await settle()
+        assert bodies(await consumer.answer_to_pull(2)) == [b"b", b"later"]
 
-        assert bodies(consumer.pull(2)) == [b"b", b"later"]
-        [answer] = waiting.peer.sent
-        assert bodies(answer) == [b"later"]  # all members of a group want the same
+        [answer] = other.peer.sent
+        assert bodies(answer) == [b"later"]
 
     run(test)
 
@@ -148,10 +146,7 @@ def test_a_newer_filter_by_properties_is_asked_for_too() -> None:
         consumer.wants = wanting(4)
         live.subscriptions["T"] = consumer.wants[0]  # known, and the filter is not
 
-        assert consumer.code(4) == 28
-        await settle()
-
-        assert bodies(consumer.pull(4)) == [b"b"]
+        assert bodies(await consumer.answer_to_pull(4)) == [b"b"]
 
     run(test)
 
@@ -160,33 +155,34 @@ def test_a_member_is_asked_once_however_many_queues_it_pulls() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.wants = [parse_tags("T", "a", 2)]
 
-        assert [consumer.code(2, queue_id=queue_id) for queue_id in range(4)] == [25] * 4
+        assert [consumer.pull(2, queue_id=queue_id) for queue_id in range(4)] == [None] * 4
         await settle()
 
         assert len(consumer.asked) == 1
+        assert [answer.code for answer in consumer.peer.sent] == [0, 19, 19, 19]
 
     run(test)
 
 
-def test_who_is_no_member_of_the_group_is_not_asked() -> None:
+def test_who_is_no_member_of_the_group_is_refused_and_not_asked() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        stranger = parts.pull(FakePeer(9), flags=0, sub_version=2)
-        assert stranger is not None
-        assert stranger.code == 25
+        answer = parts.pull(FakePeer(9), flags=0, sub_version=2)
+        assert answer is not None
+        assert answer.code == 25
         await settle()
         assert consumer.asked == []
 
     run(test)
 
 
-def test_a_member_too_old_to_know_the_question_is_not_asked() -> None:
+def test_a_member_too_old_to_know_the_question_is_refused_and_not_asked() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.heartbeat(version=61)
-        assert consumer.code(2) == 25
-        await settle()
-        assert consumer.asked == []
+        answer = consumer.pull(2)
+        assert answer is not None
+        assert answer.code == 25
         consumer.heartbeat(version=62)
-        assert consumer.code(2) == 25
+        assert consumer.pull(2) is None
         await settle()
         assert len(consumer.asked) == 1
 
@@ -206,23 +202,28 @@ def lose() -> RemotingCommand:
         (lambda _: lose(), "closed the connection"),
     ],
 )
-def test_an_answer_that_says_nothing_changes_nothing_and_the_next_pull_asks_again(
+def test_after_an_answer_that_says_nothing_the_pull_is_refused_and_the_next_asks_again(
     answer: Callable[[Consumer], RemotingCommand], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         caplog.set_level("INFO")
         consumer.answer = lambda: answer(consumer)
         consumer.wants = [parse_tags("T", "a", 2)]
-        assert consumer.code(2) == 25
-        await settle()
+        assert (await consumer.answer_to_pull(2)).code == 25
         assert parts.clients.subscription("g", "T") == parse_tags("T", "a", 1)
         assert "subscription.not_told group=g client=c reason=" in caplog.text
         assert reason in caplog.text
 
         consumer.answer = consumer.running_info
-        assert consumer.code(2) == 25
-        await settle()
-        assert bodies(consumer.pull(2)) == [b"a"]
+        assert bodies(await consumer.answer_to_pull(2)) == [b"a"]
+
+    run(test)
+
+
+def test_a_member_that_tells_of_an_older_subscription_only_is_refused() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        assert (await consumer.answer_to_pull(2)).code == 25
+        assert len(consumer.asked) == 1
 
     run(test)
 
@@ -230,7 +231,7 @@ def test_an_answer_that_says_nothing_changes_nothing_and_the_next_pull_asks_agai
 def test_a_member_that_left_before_it_answered_does_not_come_back() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.wants = [parse_tags("T", "a", 2)]
-        assert consumer.code(2) == 25
+        assert consumer.pull(2) is None
         parts.clients.closed(cast(Peer, consumer.peer))
         await settle()
         assert len(consumer.asked) == 1
@@ -239,49 +240,44 @@ def test_a_member_that_left_before_it_answered_does_not_come_back() -> None:
     run(test)
 
 
-def test_a_member_that_never_answers_is_asked_again_after_five_seconds() -> None:
+def test_a_pull_whose_connection_ended_takes_no_offset_reset_with_it() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        asked: list[float] = []
-
-        async def never(
-            _peer: Peer, _command: RemotingCommand, timeout_s: float
-        ) -> RemotingCommand:
-            asked.append(timeout_s)
-            return await asyncio.Future()
-
-        parts.answer_client = None  # waits for its time, and gives up
-        began_ms = parts.clock.now_ms()
-        assert consumer.code(2) == 25
-        await asyncio.sleep(4.9)
-        parts.answer_client = consumer.is_asked
         consumer.wants = [parse_tags("T", "a", 2)]
-        assert consumer.code(2) == 25
+        parts.offsets.reset("g", "T", 0, 1)
+        assert consumer.pull(2) is None
+        consumer.peer.close("lost")
         await settle()
-        assert consumer.asked == []  # one question at a time
+        assert consumer.peer.sent == []
+        assert parts.offsets.take_reset("g", "T", 0) == 1
+
+    run(test)
+
+
+def test_a_member_that_does_not_answer_is_refused_after_three_seconds() -> None:
+    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        parts.answer_client = None
+        began_ms = parts.clock.now_ms()
+        assert consumer.pull(2) is None
+        await asyncio.sleep(2.9)
+        assert consumer.peer.sent == []
         await asyncio.sleep(0.2)
-        assert parts.clock.now_ms() - began_ms == 5100
-        assert consumer.code(2) == 25
-        await settle()
-        assert consumer.code(2) == 0
+        assert [answer.code for answer in consumer.peer.sent] == [25]
+        assert parts.clock.now_ms() - began_ms == 3100
 
     run(test)
 
 
 def test_a_broker_that_stops_waits_for_no_answer() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
+        tasks = len(asyncio.all_tasks())
         parts.answer_client = None
         began_ms = parts.clock.now_ms()
-        assert consumer.code(2) == 25
+        assert consumer.pull(2) is None
         await settle()
         parts.subscriptions.close()
         await settle()
         assert parts.clock.now_ms() == began_ms
-        assert len(asyncio.all_tasks()) == before[0]
+        assert consumer.peer.sent == []
+        assert len(asyncio.all_tasks()) == tasks
 
-    before: list[int] = []
-
-    async def counted(parts: BrokerParts, consumer: Consumer) -> None:
-        before.append(len(asyncio.all_tasks()))
-        await test(parts, consumer)
-
-    run(counted)
+    run(test)

@@ -151,14 +151,8 @@ class Parts:
         )
 
     def _make_pull_checks(self) -> PullChecks:
-        return PullChecks(
-            self.live,
-            self.tables.topics,
-            self.tables.groups,
-            self.clients,
-            self.tables.filters,
-            self.subscriptions.ask,
-        )
+        tables = self.tables
+        return PullChecks(self.live, tables.topics, tables.groups, self.clients, tables.filters)
 
     def _make_pulls(self) -> PullHandler:
         return PullHandler(
@@ -168,6 +162,7 @@ class Parts:
             store=self.store,
             reads=self.reads,
             held=self.held_pulls,
+            ask_member=self.subscriptions.ask,
             later=self.later,
             stats=self.stats,
         )

@@ -1,12 +1,12 @@
 """What live groups want: noted as their members tell it, and asked for where it is out of date.
 
-A pull names the version of its member's subscription. One newer than what is known here is refused
-(25, 28): what the member no longer wants might be sent. Its next heartbeat is to bring the newer
-one. But Java's client gives a subscription a new version whenever it shares out the queues, and
-skips the heartbeat that would tell it if another is under way, and both are due one second after
-its start. Its queues then stand still until the next whole heartbeat: for 30 s, and for ever where
-heartbeats leave subscriptions out. So the member is asked at once how it runs (307): that says what
-it wants, and its next try is served. Java's broker waits.
+A pull names the version of its member's subscription. With one newer than what is known here, it
+might be sent what the member no longer wants: Java's broker refuses it (25, 28), the client tries
+again after 3 s, and its next heartbeat is to bring the newer one. But Java's client gives a
+subscription a new version whenever it shares out the queues, and skips the heartbeat that would
+tell it if another is under way; both are due one second after its start. Its queues then stand
+still until the next whole heartbeat: for 30 s, and for ever where heartbeats leave subscriptions
+out. So here the pull waits while the member is asked how it runs (307), which says what it wants.
 
 Source: ConsumerManager.java, RebalancePushImpl.java, MQClientInstance.java, apache/rocketmq 5.5.0.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kourou.broker.client_calls import RELAY_VERSION_MIN, CallClient
@@ -34,8 +34,8 @@ from kourou.remoting.check import raise_for_response
 
 log = logging.getLogger(__name__)
 
-ASK_TIMEOUT_S: Final = 5.0
-"""How long a member may take to say what it wants; its group's pulls are refused meanwhile."""
+ASK_TIMEOUT_S: Final = 3.0
+"""How long its pulls wait for a member to say what it wants; Java's clients wait 10 s at least."""
 
 
 class Subscriptions:
@@ -82,19 +82,28 @@ class Subscriptions:
         self._serve_changed(data.group, before)
         return must_send
 
-    def ask(self, peer: Peer, group: str, topic: str) -> None:
-        """Ask the member for what it wants, once at a time, and note it when it says so.
+    def ask(self, peer: Peer, group: str, topic: str, then: Callable[[], None]) -> bool:
+        """Ask a member what it wants of the topic, note that, and call `then`.
 
-        Returns at once. Nothing happens if the connection is no member of the group, is too old
-        to know the question, or does not answer in `ASK_TIMEOUT_S`: its heartbeats remain.
+        Members that are asked already are not asked again. `then` is called even if no answer
+        came within `ASK_TIMEOUT_S`, or none that tells; not when the broker stops. It must not
+        raise.
+
+        Returns:
+            False, and nothing happens, if the connection is no member of the group, or too old to
+            know the question.
         """
         live = self._clients.consumer_group(group)
         member = live.members.get(peer) if live is not None else None
-        if member is None or member.version < RELAY_VERSION_MIN or (peer, group) in self._asking:
-            return
-        task = asyncio.get_running_loop().create_task(self._ask(member, group, topic))
-        self._asking[peer, group] = task
-        task.add_done_callback(lambda _: self._asking.pop((peer, group)))
+        if member is None or member.version < RELAY_VERSION_MIN:
+            return False
+        asking = self._asking.get((peer, group))
+        if asking is None:
+            asking = asyncio.get_running_loop().create_task(self._ask(member, group, topic))
+            self._asking[peer, group] = asking
+            asking.add_done_callback(lambda _: self._asking.pop((peer, group)))
+        asking.add_done_callback(lambda task: None if task.cancelled() else then())
+        return True
 
     def close(self) -> None:
         """Wait for no answer any more."""

@@ -208,13 +208,12 @@ class BrokerParts:
         self.reads = CheckedReads(self.store, self.live, runtime.offload)
         self.pulls = PullHandler(
             self.live,
-            checks=PullChecks(
-                self.live, self.topics, self.groups, self.clients, filters, self.subscriptions.ask
-            ),
+            checks=PullChecks(self.live, self.topics, self.groups, self.clients, filters),
             offsets=self.offsets,
             store=self.store,
             reads=self.reads,
             held=self.held_pulls,
+            ask_member=self.subscriptions.ask,
             later=self.later,
             stats=self.stats,
         )

@@ -10,6 +10,9 @@ A request that finds nothing new is held when it asks for that: it then costs an
 (`held_pulls.py`), until a message arrives, its time is over, or its connection closes; and is
 then served again, not held again.
 
+So is a pull whose client has a newer subscription than is known here, until the client was asked
+for it (`subscriptions.py`).
+
 The first pull of a group after its offset was reset (`admin_offsets.py`) is answered 21 with the
 offset to go on at, whatever it asked for; one that is held then is answered at once.
 
@@ -19,6 +22,7 @@ Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -44,6 +48,12 @@ from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, Message
 log = logging.getLogger(__name__)
 
 _MASTER: Final = "0"
+_OUTDATED: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_LATEST, ResponseCode.FILTER_DATA_NOT_LATEST}
+)
+
+AskMember = Callable[[Connection, str, str, Callable[[], None]], bool]
+"""Asks the member of a group, by its connection, what it wants of a topic; see `Subscriptions`."""
 
 
 class PullHandler:
@@ -58,9 +68,23 @@ class PullHandler:
         store: MessageStore,
         reads: CheckedReads,
         held: HeldPulls,
+        ask_member: AskMember,
         later: LaterReplies,
         stats: BrokerStats,
     ) -> None:
+        """Serve what `checks` let pass.
+
+        Args:
+            config: says which pulls may be held, and for how long.
+            checks: who may pull what.
+            offsets: take those that come with pulls.
+            store: what is read,
+            reads: and how that is checked.
+            held: pulls that wait for messages.
+            ask_member: brings subscriptions that are newer than those known here.
+            later: answers pulls that have to read from the disk.
+            stats: count what is handed out.
+        """
         self._config = config
         self._checks = checks
         self._offsets = offsets
@@ -69,6 +93,7 @@ class PullHandler:
         self._later = later
         self._stats = stats
         self._held = held
+        self._ask_member = ask_member
         self._filtered = FilteredReads(reads)
         self._arrived = ArrivedProperties(store)
 
@@ -76,6 +101,15 @@ class PullHandler:
         """Answer with messages or with where to go on; None when the request is held."""
         header = request.command.header(PullMessageRequestHeader)
         return self._serve(request, header, is_first=True)
+
+    def _is_told_later(self, request: Request, header: PullMessageRequestHeader) -> bool:
+        """Ask the member for what it wants; return whether the pull is answered by that."""
+
+        def serve() -> None:
+            if request.connection.is_open:  # else it would take an offset reset with it
+                self.serve_again(request, header)
+
+        return self._ask_member(request.connection, header.consumer_group, header.topic, serve)
 
     def serve_again(self, request: Request, header: PullMessageRequestHeader | None = None) -> None:
         """Answer a pull that was held. Whatever happens to it, nothing is raised.
@@ -99,7 +133,8 @@ class PullHandler:
         """Check and read. Only a request that was not held yet commits, and may be held."""
         pull = self._checks.check(request, header)
         if isinstance(pull, RemotingCommand):
-            return pull
+            is_told = is_first and pull.code in _OUTDATED and self._is_told_later(request, header)
+            return None if is_told else pull
         key = (header.consumer_group, header.topic, header.queue_id)
         reset_to = self._offsets.take_reset(*key)
         if reset_to is not None:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kourou.broker.clients import Clients, Peer
+from kourou.broker.clients import Clients
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
@@ -105,25 +105,12 @@ class PullChecks:
         groups: Groups,
         clients: Clients,
         filters: ConsumerFilters,
-        on_outdated: Callable[[Peer, str, str], None] = lambda *_: None,
     ) -> None:
-        """Decide by these tables.
-
-        Args:
-            config: says whether the broker is readable, and filters by properties.
-            topics: those that may be pulled.
-            groups: those that may pull.
-            clients: what live groups subscribed to.
-            filters: of those that filter by properties.
-            on_outdated: told the connection, group and topic of each pull that is refused because
-                its client has a newer subscription than is known here. Must not raise.
-        """
         self._config = config
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._filters = filters
-        self._on_outdated = on_outdated
 
     def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:
         """Return the pull, or why it is refused."""
@@ -151,12 +138,12 @@ class PullChecks:
                 f"{format_address(request.remote_address)}"
             )
             return _refuse(command, ResponseCode.INVALID_PARAMETER, text)
-        subscription = self._subscription(request, header, group)
+        subscription = self._subscription(command, header, group)
         if isinstance(subscription, RemotingCommand):
             return subscription
         wanted = None
         if not is_tag_expression(subscription.expression_type):
-            found = self._filter(request, header, subscription)
+            found = self._filter(command, header, subscription)
             if isinstance(found, RemotingCommand):
                 return found
             wanted = found
@@ -197,10 +184,12 @@ class PullChecks:
         return Passed(topic, group)
 
     def _filter(
-        self, request: Request, header: PullMessageRequestHeader, subscription: SubscriptionData
+        self,
+        command: RemotingCommand,
+        header: PullMessageRequestHeader,
+        subscription: SubscriptionData,
     ) -> MessageFilter | RemotingCommand:
         """Return what filters by properties for the pull, or why it is refused."""
-        command = request.command
         has_own = header.sys_flag & PULL_SUBSCRIPTION
         known = None if has_own else self._filters.get(header.topic, header.consumer_group)
         if not has_own and known is None:
@@ -214,7 +203,6 @@ class PullChecks:
                 f"the filter of group {header.consumer_group} known here is of version "
                 f"{known.client_version}, older than the client's {header.sub_version}"
             )
-            self._on_outdated(request.connection, header.consumer_group, header.topic)
             return _refuse(command, ResponseCode.FILTER_DATA_NOT_LATEST, text)
         if not self._config.now.enable_property_filter:
             text = not_served(subscription.expression_type)
@@ -245,10 +233,9 @@ class PullChecks:
         return of_real_topic
 
     def _subscription(
-        self, request: Request, header: PullMessageRequestHeader, group: SubscriptionGroup
+        self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup
     ) -> SubscriptionData | RemotingCommand:
         """Return what the group wants of the topic, or why the pull is refused."""
-        command = request.command
         if header.sys_flag & PULL_SUBSCRIPTION:
             return _own_subscription(command, header)
         name = group.group_name
@@ -271,7 +258,6 @@ class PullChecks:
                 f"the subscription of group {name} known here is of version "
                 f"{subscription.sub_version}, older than the client's {header.sub_version}"
             )
-            self._on_outdated(request.connection, name, header.topic)
             return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
         return subscription
 
