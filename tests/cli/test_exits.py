@@ -92,3 +92,12 @@ def test_the_traceback_is_there_for_who_asks(
 
 def test_one_line_keeps_what_prints() -> None:
     assert one_line("Köln 日本 — ok") == "Köln 日本 — ok"
+
+
+def test_only_a_kind_of_request_that_is_unknown_tells_of_a_wrong_server(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report(errors.RequestNotSupportedError(3, "request type 105 not supported"))
+    assert "does --namesrv name a name server?" in capsys.readouterr().err
+    report(errors.RequestNotSupportedError(1, "no SQL92: switch on enablePropertyFilter"))
+    assert "--namesrv" not in capsys.readouterr().err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import subprocess
+import sys
 from typing import BinaryIO
 
 import pytest
@@ -53,7 +55,7 @@ def test_lines_of_a_pipe_come_before_it_ends() -> None:
     reading, writing = os.pipe()
 
     async def first() -> list[bytes]:
-        async for lines in read_lines(os.fdopen(reading, "rb"), 100):
+        async for lines in read_lines(os.fdopen(reading, "rb", buffering=0), 100):
             return lines
         return []
 
@@ -62,6 +64,34 @@ def test_lines_of_a_pipe_come_before_it_ends() -> None:
         assert asyncio.run(first()) == [b"one"]
     finally:
         os.close(writing)
+
+
+WAITING = """
+import asyncio, io, sys
+from kourou.cli.line_reader import read_lines
+async def main():
+    lines = read_lines(io.FileIO(0, closefd=False), 100)
+    print(await anext(lines), flush=True)
+    await asyncio.sleep(0.05)  # the thread waits for what comes next
+asyncio.run(main())
+"""
+
+
+def test_a_program_ends_while_a_pipe_says_nothing() -> None:
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert waiting.stdin is not None
+    waiting.stdin.write(b"one\n")
+    waiting.stdin.flush()
+    with waiting:
+        code = waiting.wait(60)
+        assert waiting.stdout is not None
+        assert waiting.stderr is not None
+        assert (code, waiting.stdout.read(), waiting.stderr.read()) == (0, b"[b'one']\n", b"")
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
@@ -80,7 +110,7 @@ def test_a_line_without_end_is_refused_before_it_is_held() -> None:
 
 
 class FailingDisk(io.BytesIO):
-    def read1(self, _size: int | None = -1, /) -> bytes:
+    def read(self, _size: int | None = -1, /) -> bytes:
         raise OSError(5, "Input/output error")
 
 

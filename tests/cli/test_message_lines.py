@@ -63,6 +63,7 @@ def test_a_line_for_people_has_place_labels_and_body() -> None:
 
     assert where.endswith(".125  broker-a/3@17")
     assert what == "[eu]  key=o-17  shop=Köln  hello"
+    assert human_text(message(__SHARDINGKEY="c-1"))[1] == "sharding-key=c-1  hello"
 
 
 def test_a_redelivery_is_shown() -> None:

@@ -130,9 +130,8 @@ def test_the_start_screen_says_what_is_on_and_off_and_what_next(tmp_path: Path) 
     assert all(len(line) <= 81 for line in screen if line != store)
     assert " new, " in text
     assert "acknowledged message is on disk" in text
-    assert "On send," in text
-    assert "Off not built yet: transactions," in text
-    assert "replication" in text
+    assert "On sends of all kinds, transactions," in text
+    assert "Off not built yet: pop, replication," in text
     assert 'Next kourou send hello "first message" -n \'127.0.0.1:' in text
     assert rest.strip() == "Stopped; the store is closed."
 

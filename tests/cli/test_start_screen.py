@@ -96,6 +96,14 @@ def test_a_joined_name_server_is_said_to_run_elsewhere() -> None:
     )
 
 
+def test_it_tells_what_the_table_of_features_tells() -> None:
+    told = words().partition(" On ")[2]
+    served, _, not_served = told.partition("Off not built yet: ")
+    for feature in ("transactions", "messages at a time", "order", "SQL", "requests and replies"):
+        assert feature in served
+        assert feature not in not_served
+
+
 def test_it_says_how_long_messages_are_kept() -> None:
     assert "Keeps 72 h older ones go in the hours 04 (fileReservedTime)" in words()
     assert "12 h older ones go in the hours 04, 16 (" in words(kept_hours=12, expired_at="04;16")

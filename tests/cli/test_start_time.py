@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.cli.start_time import Start, parse_duration, parse_instant, parse_start
+from kourou.cli.start_time import Start, parse_ahead, parse_duration, parse_instant, parse_start
 from kourou.errors import UsageError
 
 NOW_MS = 1_735_819_384_125
@@ -80,7 +80,22 @@ def test_a_span_is_a_number_and_its_unit(text: str, ms: int) -> None:
     assert parse_duration(text, "--delay") == ms
 
 
-@pytest.mark.parametrize("text", ["", "-1h", "0s", "10", "1.5h", "1y", "2025-01-01"])
+def test_a_time_ahead_is_neither_past_nor_a_span() -> None:
+    assert parse_ahead(str(NOW_MS + 1), NOW_MS, "--at") == NOW_MS + 1
+    for past in (str(NOW_MS), str(NOW_MS // 1000), "2020-12-24T18:00"):
+        with pytest.raises(UsageError, match="which is past: give a time ahead, or none"):
+            parse_ahead(past, NOW_MS, "--at")
+    for nothing in ("now", "-15m", "15m", "tomorrow"):
+        with pytest.raises(UsageError, match=f"--at '{nothing}' is no time: give it as 2025-"):
+            parse_ahead(nothing, NOW_MS, "--at")
+
+
+def test_a_span_of_nothing_is_refused_as_that() -> None:
+    with pytest.raises(UsageError, match="--delay '0s' is no time at all: leave it out"):
+        parse_duration("0s", "--delay")
+
+
+@pytest.mark.parametrize("text", ["", "-1h", "10", "1.5h", "1y", "2025-01-01"])
 def test_what_is_no_span_is_refused_with_what_is(text: str) -> None:
     with pytest.raises(UsageError, match=r"--delay .* is no span: give it as 90s, 15m, 1h or 2d"):
         parse_duration(text, "--delay")

@@ -104,6 +104,7 @@ def test_a_store_in_use_is_refused_with_a_remedy(command: Command, store: Path) 
     assert outcome.code == 3
     assert "locked by another store" in outcome.err
     assert "close that one first" in outcome.err
+    assert "with --live" in outcome.err
 
 
 @pytest.mark.parametrize("make", [True, False])

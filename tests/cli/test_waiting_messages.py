@@ -35,11 +35,16 @@ def test_messages_of_one_sharding_key_lie_in_one_queue(kourou: Kourou) -> None:
 
 
 def test_a_message_that_waits_is_taken_back_once(kourou: Kourou) -> None:
-    kourou("broker", "set", "broker-a", "recallMessageEnable=true")
     in_an_hour = str(SystemClock().now_ms() + 3_600_000)
     sent = kourou("send", "w-back", "x", "--at", in_an_hour)
+    assert re.match(r"on disk  waits until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d  id \w+\n", sent.out)
     command = re.search(r"to take it back: kourou (message recall w-back (\S+))", sent.out)
     assert command is not None, sent
+    kourou("broker", "set", "broker-a", "recallMessageEnable=false")
+    refused = kourou(*command[1].split())
+    assert refused.code == 1
+    assert "kourou broker set broker-a recallMessageEnable=true" in refused.err
+    kourou("broker", "set", "broker-a", "recallMessageEnable=true")
 
     first = kourou(*command[1].split())
     again = kourou(*command[1].split())

@@ -158,3 +158,9 @@ def test_web_addresses_are_told_from_others() -> None:
     for bad in ("http://", "http:///path", "http://[::1/path"):
         with pytest.raises(ConfigError, match="names no host"):
             find_url(bad)
+
+
+def test_addresses_that_are_no_text_are_refused() -> None:
+    several: Any = ["a:1", "b:2"]
+    with pytest.raises(ConfigError, match="expected one text, host:port, or several joined by ';'"):
+        find_url(several)

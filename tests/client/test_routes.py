@@ -208,7 +208,7 @@ def test_name_server_addresses_are_read(text: str, addresses: tuple[str, ...]) -
     assert parse_namesrv_addr(text) == addresses
 
 
-@pytest.mark.parametrize("text", ["", " ; ", "a:b", "a:99999"])
+@pytest.mark.parametrize("text", ["", " ; ", "a:b", "a:99999", "a:1,b:2"])
 def test_bad_name_server_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_namesrv_addr(text)

@@ -53,7 +53,6 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (GroupNotFoundError, "`kourou group list` shows the groups"),
-    (RequestNotSupportedError, "does --namesrv name a name server? A broker answers like this"),
     (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
     (
         AddressInUseError,
@@ -102,6 +101,8 @@ def report(error: BaseException) -> None:
 
 
 def _remedy(error: BaseException | None) -> str | None:
+    if isinstance(error, RequestNotSupportedError) and "request type" in error.remark:
+        return "does --namesrv name a name server? A broker answers like this"
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):
             return remedy

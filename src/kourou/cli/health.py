@@ -15,6 +15,7 @@ from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Names
 from kourou.cli.transport import client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
+from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
 from kourou.errors import KourouError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -68,7 +69,7 @@ def health(
     as_json: AsJson = False,
 ) -> None:
     """Ask, print, and end with the exit code."""
-    addresses = [address.strip() for address in namesrv.split(";") if address.strip()]
+    addresses = [namesrv] if find_url(namesrv) else list(parse_namesrv_addr(namesrv))
     # Two questions follow each other, each with a limit of its own.
     asked = _ask_all(addresses, timeout)
     servers, brokers = output.ask(asked, 2 * timeout + 1, f"the cluster at {namesrv}")

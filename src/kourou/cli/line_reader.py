@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from io import RawIOBase
 from typing import BinaryIO, Final
 
 from kourou.errors import UsageError
@@ -60,11 +61,18 @@ class LineSplitter:
             )
 
 
-async def read_lines(stream: BinaryIO, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
+async def read_lines(
+    stream: RawIOBase | BinaryIO, line_bytes_max: int
+) -> AsyncIterator[list[bytes]]:
     """Yield the stream's lines as they come, some at a time.
 
     A thread reads, so that a pipe which says nothing holds up nobody. It closes the stream at its
     end; one that nobody reads on stays open until the process ends.
+
+    Args:
+        stream: without a buffer of its own: Python aborts where a thread waits in the read of one
+            while the process ends, as after Ctrl-C.
+        line_bytes_max: more are too long.
 
     Raises:
         UsageError: a line is longer than `line_bytes_max`, or the stream cannot be read.
@@ -77,7 +85,7 @@ async def read_lines(stream: BinaryIO, line_bytes_max: int) -> AsyncIterator[lis
         yield lines
 
 
-async def _chunks(stream: BinaryIO) -> AsyncIterator[bytes]:
+async def _chunks(stream: RawIOBase | BinaryIO) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_AHEAD_MAX)
@@ -86,7 +94,7 @@ async def _chunks(stream: BinaryIO) -> AsyncIterator[bytes]:
         with stream:
             while room.acquire():
                 try:
-                    chunk: bytes | OSError = stream.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
+                    chunk: bytes | OSError = stream.read(CHUNK_BYTES) or b""
                 except OSError as error:
                     chunk = error
                 try:

@@ -127,7 +127,7 @@ def show(
         show_details(one, groups)
 
 
-@app.command(help=FIND_HELP)
+@app.command(help=FIND_HELP, short_help="Find the messages of TOPIC that have a key or a tag.")
 def find(
     topic: TopicName,
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", show_default=False)] = None,
@@ -204,7 +204,7 @@ def print_messages(
 
 
 app.command(help=TRACE_HELP)(trace)
-app.command(help=RECALL_HELP)(recall)
+app.command(help=RECALL_HELP, short_help="Take back a message that waits for its time.")(recall)
 
 
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:

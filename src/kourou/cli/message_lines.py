@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.cli.exits import one_line
 from kourou.model.message import MessageExt
-from kourou.model.properties import RESERVED
+from kourou.model.properties import RESERVED, SHARDING_KEY
 
 BODY_SHOWN_MAX: Final = 2_000
 """Characters of a body that a person is shown; JSON has all of it."""
@@ -54,7 +54,10 @@ def human_text(message: MessageExt) -> tuple[str, str]:
     where = f"{instant_text(message.store_at_ms)}  {place_text(message)}"
     labels = [f"[{message.tags}]"] if message.tags else []
     labels += [f"key={key}" for key in message.keys]
-    labels += [f"{name}={value}" for name, value in user_properties(message).items()]
+    labels += [
+        f"{'sharding-key' if name == SHARDING_KEY else name}={value}"
+        for name, value in user_properties(message).items()
+    ]
     if message.reconsume_times:
         labels.append(f"redelivered={message.reconsume_times}")
     return one_line(where), one_line("  ".join([*labels, _body(message.body)]))

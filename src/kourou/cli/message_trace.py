@@ -13,6 +13,7 @@ from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Names
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
 from kourou.client.administration.admin_traces import TraceStep
+from kourou.errors import TopicNotFoundError
 from kourou.model.topic import TRACE_TOPIC, check_topic
 from kourou.protocol.trace_text import (
     ConsumingTrace,
@@ -53,7 +54,14 @@ def trace(
     check_topic(topic)
 
     async def act(admin: AdminClient) -> list[TraceStep]:
-        return await admin.message_trace(message.strip(), trace_topic=topic, max_messages=count)
+        try:
+            return await admin.message_trace(message.strip(), trace_topic=topic, max_messages=count)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(
+                error.code,
+                f"there is no topic {topic} that traces go to: no client has written one yet; "
+                "those with enable_trace do",
+            ) from error
 
     steps = [_told(step) for step in AdminSession(namesrv, timeout).ask(act)]
     if as_json:

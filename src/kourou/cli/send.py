@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
@@ -17,7 +18,7 @@ from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
 from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv
-from kourou.cli.start_time import parse_duration, parse_instant
+from kourou.cli.start_time import parse_ahead, parse_duration
 from kourou.cli.transport import client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Durability, Producer, SendReceipt, SendStatus
@@ -127,6 +128,8 @@ def send(
 ) -> None:
     """Read the options and send."""
     check_topic(topic)
+    if tag is not None and "||" in tag:
+        raise UsageError(f"--tag {tag!r}: a message has one tag; consumers join several with ||")
     if sum((delay is not None, at is not None, delay_level != 0)) > 1:
         raise UsageError("--delay, --at and --delay-level exclude each other: give one of them")
     form = _Form(
@@ -137,12 +140,12 @@ def send(
         sharding_key,
         delay_level,
         delay_ms=0 if delay is None else parse_duration(delay, "--delay"),
-        deliver_at_ms=0 if at is None else parse_instant(at, SystemClock().now_ms(), "--at"),
+        deliver_at_ms=0 if at is None else parse_ahead(at, SystemClock().now_ms(), "--at"),
     )
     if lines and (body is not None or count != 1):
         raise UsageError("--lines takes the bodies from a file: leave out BODY and --count")
     bodies = read_lines(_open(lines), LINE_BYTES_MAX) if lines else _repeated(_whole(body), count)
-    tally = _Tally(topic, as_json=as_json)
+    tally = _Tally(form, as_json=as_json)
     asyncio.run(_send(form, bodies, namesrv, int(timeout * 1000), tally))
     tally.close()
     if tally.incomplete:
@@ -174,12 +177,21 @@ class _Form:
             deliver_at_ms=self.deliver_at_ms,
         )
 
+    def wait_text(self, now_ms: int) -> str | None:
+        """Return until when the messages wait; None where consumers get them at once."""
+        if self.delay_level:
+            return f"waits by delay level {self.delay_level}"
+        if self.delay_ms or self.deliver_at_ms:
+            due_at_ms = self.deliver_at_ms or now_ms + self.delay_ms
+            return f"waits until {output.time_text(due_at_ms)}"
+        return None
+
 
 class _Tally:
     """Prints receipts as they come, or their sum at the end."""
 
-    def __init__(self, topic: str, *, as_json: bool) -> None:
-        self._topic = topic
+    def __init__(self, form: _Form, *, as_json: bool) -> None:
+        self._form = form
         self._as_json = as_json
         self._clock = SystemClock()
         self._began_at_ms = self._clock.now_ms()
@@ -204,16 +216,18 @@ class _Tally:
             return
         how = _DURABILITY_TEXT[last.durability]
         if self.count == 1:
-            place = f"{last.queue.broker_name}/{last.queue.queue_id}@{last.queue_offset}"
+            # Where it waits is no place of the topic: nobody finds it there.
+            place = self._form.wait_text(self._clock.now_ms()) or (
+                f"{last.queue.broker_name}/{last.queue.queue_id}@{last.queue_offset}"
+            )
             output.print_line(f"{how}  {place}  id {last.msg_id}")
-            if last.recall_handle is not None:
-                output.print_line(
-                    f"to take it back: kourou message recall {self._topic} {last.recall_handle}"
-                )
+            if (handle := last.recall_handle) is not None:
+                recall = f"kourou message recall {self._form.topic} {handle}"
+                output.print_line(f"to take it back: {recall}")
             return
         seconds = max(1, self._clock.now_ms() - self._began_at_ms) / 1000
         output.print_line(
-            f"{how}  {self.count:,} messages to {self._topic}  "
+            f"{how}  {self.count:,} messages to {self._form.topic}  "
             f"{seconds:.1f} s, {self.count / seconds:,.0f} a second"
         )
 
@@ -359,15 +373,16 @@ def _whole(body: str | None) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _open(name: str) -> BinaryIO:
-    """Open the file of `--lines`; '-' is stdin.
+def _open(name: str) -> RawIOBase | BinaryIO:
+    """Open the file of `--lines`, without a buffer; '-' is stdin.
 
     Raises:
         UsageError: it cannot be opened.
     """
     if name == "-":
-        return sys.stdin.buffer
+        raw: BinaryIO = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+        return raw
     try:
-        return Path(name).open("rb")
+        return Path(name).open("rb", buffering=0)
     except OSError as error:
         raise UsageError(f"--lines {name}: {error.strerror or error}") from error

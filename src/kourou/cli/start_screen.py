@@ -13,15 +13,13 @@ from kourou.cli.options import NAMESRV_DEFAULT
 from kourou.cli.ready import Ready
 
 SERVED: Final = (
-    "send, batch and one-way send, pull, long polling, push groups, tag filter, retry, "
-    "dead-letter topics, 18 delay levels, query by key, topic auto-creation, TLS, mqadmin"
+    "sends of all kinds, transactions, messages at a time, delay levels, requests and replies, "
+    "push and pull, order, retry, dead letters, filters by tag and (enablePropertyFilter) by SQL, "
+    "query by key, TLS, mqadmin"
 )
 """What works, as it is shown."""
 
-NOT_SERVED: Final = (
-    "transactions, timers, pop, SQL filters, ordered consumption, replication, gRPC proxy, "
-    "web console, access control"
-)
+NOT_SERVED: Final = "pop, replication, gRPC proxy, web console, access control"
 """What a RocketMQ user may look for and this version refuses, as it is shown."""
 
 

@@ -73,15 +73,43 @@ def _parse(text: str, now_ms: int, option: str, words: str) -> int:
         return now_ms
     if word.startswith("-") and (ago := _SPAN.fullmatch(word, 1)):
         return max(0, now_ms - _span_ms(ago))
+    at_ms = _absolute(word)
+    if at_ms is None:
+        raise UsageError(
+            f"{option} {text!r} is no time: give {words}, a span as -15m, -1h or -2d, "
+            "or a time as 2025-01-31T12:00"
+        )
+    return at_ms
+
+
+def _absolute(word: str) -> int | None:
+    """Return the instant of epoch milliseconds or ISO 8601, in epoch ms; None for other words."""
     if _EPOCH_MS.fullmatch(word):
         return int(word)
     try:
         return max(0, int(datetime.fromisoformat(word).timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
+        return None
+
+
+def parse_ahead(text: str, now_ms: int, option: str) -> int:
+    """Return the instant to come that `text` names: epoch ms or ISO 8601, in epoch ms.
+
+    Raises:
+        UsageError: it is none, or not to come; the text names `option`.
+    """
+    at_ms = _absolute(text.strip())
+    if at_ms is None:
         raise UsageError(
-            f"{option} {text!r} is no time: give {words}, a span as -15m, -1h or -2d, "
-            "or a time as 2025-01-31T12:00"
-        ) from None
+            f"{option} {text!r} is no time: give it as 2025-01-31T12:00, or in epoch milliseconds"
+        )
+    if at_ms <= now_ms:
+        at = datetime.fromtimestamp(at_ms / 1000).astimezone()
+        raise UsageError(
+            f"{option} {text!r} is {at:%Y-%m-%d %H:%M:%S}, which is past: give a time ahead, or "
+            "none to deliver at once"
+        )
+    return at_ms
 
 
 def parse_duration(text: str, option: str) -> int:
@@ -91,7 +119,9 @@ def parse_duration(text: str, option: str) -> int:
         UsageError: it is none, or of no length; the text names `option`.
     """
     span = _SPAN.fullmatch(text.strip())
-    if span is None or _span_ms(span) == 0:
+    if span is not None and _span_ms(span) == 0:
+        raise UsageError(f"{option} {text!r} is no time at all: leave it out")
+    if span is None:
         raise UsageError(f"{option} {text!r} is no span: give it as 90s, 15m, 1h or 2d")
     return _span_ms(span)
 

@@ -37,7 +37,10 @@ Exit codes: 0 in order, 1 something found, 2 no store there, 3 a broker uses it,
 
 def check(path: StorePath, *, live: Live = False, as_json: AsJson = False) -> None:
     """Check the store and print what was found."""
-    with store_at(path, lock=not live) as disk, LogProgress("verified") as progress:
+    with (
+        store_at(path, lock=not live, may_be_live=True) as disk,
+        LogProgress("verified") as progress,
+    ):
         report = check_store(disk, progress=progress, live=live)
     if as_json:
         output.print_json({"store": str(path), "ok": not report.findings, **asdict(report)})

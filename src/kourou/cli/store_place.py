@@ -15,7 +15,7 @@ import typer
 
 from kourou.cli.progress import Progress
 from kourou.disk import OsDisk
-from kourou.errors import StoreUnusableError, UsageError
+from kourou.errors import StoreLockedError, StoreUnusableError, UsageError
 from kourou.store.paths import COMMITLOG, LOCK
 
 StorePath = Annotated[
@@ -32,13 +32,16 @@ _MIB: Final = 1024 * 1024
 
 
 @contextmanager
-def store_at(path: Path, *, lock: bool, may_be_new: bool = False) -> Iterator[OsDisk]:
+def store_at(
+    path: Path, *, lock: bool, may_be_new: bool = False, may_be_live: bool = False
+) -> Iterator[OsDisk]:
     """Give the disk of the store in a directory, and let go of it at the end.
 
     Args:
         path: the directory.
         lock: nobody may have the store open meanwhile.
         may_be_new: there need be no store yet; the directory is made.
+        may_be_live: the command has `--live`, which needs no lock.
 
     Raises:
         UsageError: there is no store.
@@ -58,6 +61,12 @@ def store_at(path: Path, *, lock: bool, may_be_new: bool = False) -> Iterator[Os
         unlock = _locked(disk) if lock and disk.exists(LOCK) else None
     except OSError as error:
         raise _unusable(path, error) from error
+    except StoreLockedError as error:
+        if may_be_live:
+            raise StoreLockedError(
+                f"{error}; or read what is durable by now, with --live"
+            ) from error
+        raise
     try:
         yield disk
     except BrokenPipeError:

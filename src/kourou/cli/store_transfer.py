@@ -109,7 +109,7 @@ def export_store(
     if str(file) != "-" and file.exists() and not force:
         raise UsageError(f"{file} exists: --force replaces it")
     with (
-        store_at(path, lock=not live) as disk,
+        store_at(path, lock=not live, may_be_live=True) as disk,
         LogProgress("read", is_shown=str(file) != "-") as progress,
         _new_file(file) as opened,
     ):

@@ -282,7 +282,8 @@ def _check_filter(answer: RemotingCommand, subscription: SubscriptionData, addre
     if answer.code == ResponseCode.SYSTEM_ERROR and _FILTERS_OFF in str(answer.remark):
         raise RequestNotSupportedError(
             ResponseCode.SYSTEM_ERROR,
-            f"{answer.remark}: switch on enablePropertyFilter of broker {address}",
+            f"{answer.remark}: switch on enablePropertyFilter of broker {address} "
+            f"(kourou broker set {address} enablePropertyFilter=true)",
         )
 
 

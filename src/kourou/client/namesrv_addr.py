@@ -29,8 +29,12 @@ def find_url(text: str) -> str | None:
     """Return the web address that `text` is; None if it is none.
 
     Raises:
-        ConfigError: it begins as one, and names no host.
+        ConfigError: it begins as one, and names no host; or it is no text.
     """
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"namesrv_addr is {text!r:.100}: expected one text, host:port, or several joined by ';'"
+        )
     text = text.strip()
     if not text.lower().startswith(_URL_SCHEMES):
         return None
@@ -52,6 +56,8 @@ def parse_namesrv_addr(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not parts:
         raise ConfigError("namesrv_addr is empty: expected host:port, or several joined by ';'")
+    if "," in text:
+        raise ConfigError(f"namesrv_addr {text!r}: addresses are separated by ';', not ','")
     return tuple(format_address(parse_address(part, NAMESRV_PORT)) for part in parts)
 
 

@@ -37,6 +37,8 @@ def decode_recall_handle(text: str) -> RecallHandle:
     Raises:
         UsageError: it is none.
     """
+    if text is None:
+        raise UsageError("recall handle is None: the message was sent without a time to wait for")
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         parts = data.decode().split(" ")

@@ -18,6 +18,7 @@ from kourou.errors import (
 )
 from kourou.model.message import Message
 from kourou.model.recall_handle import RecallHandle, decode_recall_handle
+from kourou.store.tools.info import store_info
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
@@ -100,11 +101,38 @@ def test_what_was_delivered_and_what_another_broker_has_is_not_taken_back() -> N
     run_virtual(main())
 
 
+def test_a_message_that_never_waited_has_nothing_to_be_taken_back_by() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            handle: Any = (await producer.send(Message("T", b"x"))).recall_handle
+            with pytest.raises(UsageError, match="sent without a time"):
+                await producer.recall("T", handle)
+
+    run_virtual(main())
+
+
+def test_a_message_taken_back_twice_hides_no_other_from_what_a_store_tells() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            await producer.send(Message("T", b"kept", delay_ms=3_600_000))
+            gone = await producer.send(Message("T", b"gone", delay_ms=1_800_000))
+            for _ in range(2):
+                await producer.recall("T", gone.recall_handle or "")
+            await asyncio.sleep(60)
+            timers = store_info(cluster.disk()).timers
+        assert timers is not None
+        assert (timers.waiting, timers.first_at_ms) == (1, timers.last_at_ms)
+
+    run_virtual(main())
+
+
 def test_without_leave_nothing_is_taken_back() -> None:
     async def main() -> None:
         async with Cluster() as cluster, cluster.producer() as producer:
             sent = await producer.send(Message("T", b"x", delay_ms=5_000))
-            with pytest.raises(RemoteError) as caught:
+            with pytest.raises(
+                RemoteError, match=r"kourou broker set .* recallMessageEnable=true"
+            ) as caught:
                 await producer.recall("T", sent.recall_handle or "", timeout_ms=1_000)
             assert caught.value.code == 16
 

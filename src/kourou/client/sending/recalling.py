@@ -6,7 +6,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.sending.send_traces import SendTraces
-from kourou.errors import InvalidTopicError, RemoteError
+from kourou.errors import InvalidTopicError, NoPermissionError, RemoteError
 from kourou.model.queue import MessageQueue
 from kourou.model.recall_handle import decode_recall_handle
 from kourou.model.topic import DLQ_PREFIX, check_topic, is_retry_topic
@@ -61,6 +61,12 @@ class Recalling:
             answer = await pool.request(address, command, deadline.remaining_s())
             for traces in self._traces:
                 traces.recalled(self.group, topic, decoded.unique_id, answer)
+            if answer.code == ResponseCode.NO_PERMISSION:
+                raise NoPermissionError(
+                    answer.code,
+                    f"{answer.remark}: allow it, by recallMessageEnable of the broker "
+                    f"(kourou broker set {broker} recallMessageEnable=true)",
+                )
             if answer.code != ResponseCode.SUCCESS:
                 raise RemoteError.from_response(answer.code, answer.remark)
             return answer.header(RecallMessageResponseHeader).msg_id

@@ -64,7 +64,7 @@ class TimersInfo:
     """What waits for its time, by what the timer's files say.
 
     Attributes:
-        waiting: messages in the wheel; what takes others back counts less than nothing.
+        waiting: messages in the wheel, but for those that were taken back.
         first_at_ms: the second of the first slot that has messages; None without one.
         last_at_ms: the same of the last; what waits for longer is rolled on from there.
         behind: messages of the timer topic that are not in the wheel yet.
@@ -144,9 +144,11 @@ def _timers(disk: Disk, queues: Sequence[QueueInfo]) -> TimersInfo | None:
     wheel = TimerWheel()
     if check.read_at_ms and disk.exists(name):
         wheel = read_wheel(disk, name, check.read_at_ms // PRECISION_MS)
-    seconds = [slot.second * PRECISION_MS for slot in wheel.slots()]
+    # What takes others back counts less than nothing, also where it has nothing to take back.
+    slots = [slot for slot in wheel.slots() if slot.messages > 0]
+    seconds = [slot.second * PRECISION_MS for slot in slots]
     return TimersInfo(
-        waiting=wheel.count,
+        waiting=sum(slot.messages for slot in slots),
         first_at_ms=min(seconds, default=None),
         last_at_ms=max(seconds, default=None),
         behind=max(0, topic_end - check.queue_offset),
