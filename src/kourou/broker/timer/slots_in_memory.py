@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -156,6 +156,12 @@ class SlotsInMemory:
         if at_ms - now_ms < _STORED_WITHIN_MS:  # later on it is read with its slot
             second = max(max(at_ms, now_ms) // PRECISION_MS, self._read_second)
             self._recalled[key] = second + 1
+
+    def recall_all(self, keys: Iterable[RecallKey]) -> None:
+        """Note that messages are taken back that may be due by now."""
+        now_ms = self._clock.now_ms()
+        for key in keys:
+            self.recall(key, now_ms)
 
     def recall_failed(self, key: RecallKey) -> None:
         """Forget that: it could not be stored."""

@@ -12,7 +12,7 @@ from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
 from kourou.disk import Disk
-from kourou.errors import MalformedMessageError
+from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerCheckPoint
@@ -21,11 +21,11 @@ from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.counting import count_by_topic
 from kourou.store.timer.delivered import DeliveryKey, delivered_since, stored_before
-from kourou.store.timer.layouts import PRECISION_MS
+from kourou.store.timer.layouts import KIND_DELETE, PRECISION_MS, SLOTS
 from kourou.store.timer.placing import roll_window_ms
 from kourou.store.timer.remaking import find_waiting, forget_timers, remake_timers
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
-from kourou.store.timer.timer_record import read_timer_record
+from kourou.store.timer.timer_record import RecallKey, read_timer_record
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ class TimerStorage:
     Attributes:
         scan_from: tells where in the commit log what the files may lack of deliveries begins.
         delivered: what the start found to have been delivered, that the files did not know of.
+        recalled: what the start found to be taken back by messages that were to be rolled while
+            nobody served the store: they may be in the wheel behind those that they take back.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class TimerStorage:
         self._is_recount_due = False
         self.scan_from: Callable[[], int] = lambda: 0
         self.delivered: Counter[DeliveryKey] = Counter()
+        self.recalled: list[RecallKey] = []
 
     async def open(self) -> TimerFiles:
         """Return the recovered files, made anew where they do not say what waits.
@@ -76,6 +79,7 @@ class TimerStorage:
             OSError: a file cannot be read or written.
         """
         self._files = files = await self._offload(self._open)
+        self.recalled = await self._offload(self._rolled_recalls, files)
         self._counts.load()
         if self._is_recount_due:
             counted = await self._offload(count_by_topic, files, self._topic_of)
@@ -126,6 +130,21 @@ class TimerStorage:
                 config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
             ),
         )
+
+    def _rolled_recalls(self, files: TimerFiles) -> list[RecallKey]:
+        now_s = self._clock.now_ms() // PRECISION_MS
+        keys: list[RecallKey] = []
+        for second in files.wheel.next_seconds(now_s + 1, SLOTS):
+            slot = files.wheel.slot(second)
+            units = files.log.chain(slot.last) if slot is not None else ()
+            try:
+                for _, unit in units:
+                    if unit.is_roll and unit.kind & KIND_DELETE:
+                        record = self._store.read_record(unit.physical_offset)
+                        keys.append(read_timer_record(record or b"").key)
+            except (CorruptRecordError, MalformedMessageError) as error:  # said when it is loaded
+                log.debug("timer_slot.skimmed second=%d reason=%s", second, error)
+        return keys
 
     def _begin(self, files: TimerFiles) -> None:
         """Note, before anything is delivered, where deliveries begin: nobody did so yet."""

@@ -93,8 +93,7 @@ class Timers:
         self._intake = TimerIntake(store, config, counts, self._slots.take_in, clock, offload)
         self._delivered: Counter[DeliveryKey] = Counter()
         self._delivered_until_ms = 0
-        self._catch_up_to = 0
-        self._in_flight = 0
+        self._catch_up_to = self._in_flight = 0
         self._not_before_ms = 0
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
@@ -115,6 +114,7 @@ class Timers:
         files = await self.storage.open()
         self._delivered = self.storage.delivered
         self._delivered_until_ms = self._clock.now_ms()
+        self._slots.recall_all(self.storage.recalled)
         self._files = self._intake.files = files
         self._intake.clamp()
         self._catch_up_to = self._intake.end

@@ -19,14 +19,19 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
 
 DeliveryKey = tuple[str, str, str, str]
-"""Topic, unique id, second that it was due; of a message that was rolled, how often it was."""
+"""Topic, unique id, second that it was due; of a message that was rolled, how often it was, and
+whether it takes another back: it has that one's unique id."""
 
 _DEQUEUED: Final = f"{names.TIMER_DEQUEUE_MS}\x01".encode()
 
 
 def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
     """Return what tells a delivery from others; equal for two sends of one message."""
-    rolled = properties.get(names.TIMER_ROLL_TIMES, "") if topic == TIMER_TOPIC else ""
+    rolled = ""
+    if topic == TIMER_TOPIC:
+        rolled = properties.get(names.TIMER_ROLL_TIMES, "")
+        if names.TIMER_DEL_UNIQKEY in properties:
+            rolled += "-"
     unique_id = properties.get(names.UNIQ_KEY, "")
     return topic, unique_id, properties.get(names.TIMER_OUT_MS, ""), rolled
 
