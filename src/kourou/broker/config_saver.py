@@ -13,12 +13,19 @@ Source: ConfigManager.persist, apache/rocketmq 5.5.0, which writes at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+_SOON_TRIES: Final = 10
+_SOON_S: Final = 0.2
+"""Between two of them: the log is synced twice a second, if nobody waits for that."""
 
 
 class SavedFile(Protocol):
@@ -109,6 +116,16 @@ class ConfigSaver:
             self._taken = None
             return not self._is_changed
 
+    async def save_soon(self) -> None:
+        """Save, and once more when the log may be synced so far; what fails is left to `save`."""
+        try:
+            for _ in range(_SOON_TRIES):
+                if await self.save():
+                    break
+                await asyncio.sleep(_SOON_S)
+        except OSError as error:
+            log.warning("config_file.not_saved_soon reason=%s", error)
+
     def _write(self, text: bytes) -> None:
         """Write the file, on whatever thread.
 
@@ -124,8 +141,8 @@ class ConfigSaver:
         Under a steady stream of sends the log is never synced to its end; replacing it each
         time would put the write off for ever.
         """
-        log = self._covered_by
-        is_behind = log is not None and log.written_position > log.synced_position
+        followed = self._covered_by
+        is_behind = followed is not None and followed.written_position > followed.synced_position
         if is_behind and self._taken is not None:
             return
         self._is_changed = False  # what changes from here on may be missing
@@ -135,7 +152,7 @@ class ConfigSaver:
             self._is_changed = True
             raise
         # Of after the last part: it may speak of all that was written until then.
-        self._taken = _Taken(text, log.written_position if log is not None else 0)
+        self._taken = _Taken(text, followed.written_position if followed is not None else 0)
 
 
 async def joined(parts: TextParts) -> bytes:

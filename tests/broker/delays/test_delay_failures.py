@@ -75,6 +75,29 @@ def test_kills_do_not_deliver_again_what_the_file_does_not_count() -> None:
     run(after, disk, later_ms=50_000)
 
 
+@pytest.mark.parametrize("mode", list(FlushDiskType))
+def test_what_a_start_finds_delivered_is_noted_for_the_next(mode: FlushDiskType) -> None:
+    config = small_config(flush_disk_type=mode)
+
+    async def live(disk: SimDisk) -> None:
+        parts = BrokerParts(disk, config=config)
+        parts.delay.start()
+        await parts.store_messages([named(parts, b"%d" % n) for n in range(5)])
+        await asyncio.sleep(1.5)
+        parts.abandon()
+
+    async def live_again(disk: SimDisk) -> None:
+        parts = BrokerParts(disk, config=config, later_ms=3_000)
+        parts.delay.start()
+        await asyncio.sleep(1.5)
+        assert saved_offsets(disk) == {1: 5}
+        parts.abandon()
+
+    disk = SimDisk()
+    run_virtual(live(disk))
+    run_virtual(live_again(disk))
+
+
 def test_a_delivery_that_did_not_happen_is_made_up_for() -> None:
     async def kill(disk: SimDisk) -> None:
         parts = BrokerParts(disk)

@@ -198,6 +198,7 @@ class DelayDelivery:
                 self._advance(level, passed[level.queue_id])
         if self._is_started:
             self._run()
+        await self._saver.save_soon()  # or the next start, if it is soon, has to look as far back
 
     # When to look
 

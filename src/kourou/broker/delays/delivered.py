@@ -27,7 +27,7 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
 from kourou.store.timer.delivered import stored_before
 
-UNDER_WAY_MS: Final = 30_000
+UNDER_WAY_MS: Final = 10_000
 """How long before the progress was noted a delivery can have been stored that it does not count."""
 
 _WAITED: Final = f"{names.REAL_TOPIC}\x01".encode()
