@@ -13,7 +13,17 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeVar,
+)
 
 from kourou.client.lifetime import Lifetime
 from kourou.errors import UsageError
@@ -196,6 +206,14 @@ class Blocking(Generic[LifetimeT]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # checkers know; Python's own error names no way out
+
+        async def __aenter__(self) -> NoReturn:
+            name = type(self).__name__
+            raise TypeError(f"use `with blocking.{name}(...)`, or `async with kourou.{name}(...)`")
+
+        async def __aexit__(self, *_: object) -> None: ...
 
 
 def waits(

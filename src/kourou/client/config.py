@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from kourou.client.namespacing import NamespaceHook, NamespaceV2Hook
 from kourou.errors import ConfigError, InvalidMessageError
@@ -45,6 +45,9 @@ RETRY_RESPONSE_CODES: Final = frozenset(
 
 SERIALIZE_TYPE_VARIABLE: Final = "ROCKETMQ_SERIALIZE_TYPE"
 """Environment variable that names the form of headers where the client does not."""
+
+
+ConfigT = TypeVar("ConfigT", bound="ClientConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +299,21 @@ class AdminConfig(ClientConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "admin_timeout_ms", 1, 3_600_000)
+
+
+def given_config(config: ConfigT | None, kind: type[ConfigT]) -> ConfigT:
+    """Return what a client was given, or the defaults.
+
+    Raises:
+        ConfigError: it is for another kind of client.
+    """
+    if config is None:
+        return kind()
+    if not isinstance(config, kind):
+        raise ConfigError(
+            f"config is of {type(config).__name__}: this client takes a {kind.__name__}"
+        )
+    return config
 
 
 def check_range(config: ClientConfig, name: str, low: int, high: int) -> None:

@@ -152,7 +152,8 @@ class ClientInstance:
             return
         if self._state is _State.NEW:
             raise ClosedError(
-                f"the {self._kind} is not started: use `async with`, or start() first"
+                f"the {self._kind} is not started: use `async with` (blocking: `with`), or start() "
+                "first"
             )
         raise ClosedError(f"the {self._kind} is closed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from kourou.client.instance import ClientInstance
 
@@ -31,6 +31,14 @@ class Lifetime(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:  # checkers know; Python's own error names no way out
+
+        def __enter__(self) -> NoReturn:
+            name = type(self).__name__
+            raise TypeError(f"use `async with {name}(...)`, or `with kourou.blocking.{name}(...)`")
+
+        def __exit__(self, *_: object) -> None: ...
 
 
 class CallingClient(Lifetime):

@@ -45,7 +45,8 @@ class Message:
         flag: a number of the user's, stored as it is, 32 bits signed.
         delay_level: 0 at once, else one of the broker's: 1 to 18 (`kourou.model.delay`) unless its
             `messageDelayLevel` is another. One above the highest is the highest.
-        deliver_at_ms: 0, or when consumers get it, epoch milliseconds; a time that is past is now.
+        deliver_at_ms: 0, or when consumers get it, epoch milliseconds; a time that is past is now,
+            one before 1974 is refused: it is in seconds.
             Kourou's brokers deliver at that time, Java's when its second is over.
         delay_ms: 0, or how long after it reached the broker consumers get it, in milliseconds.
             At most one of these three is given.
@@ -105,7 +106,7 @@ class Message:
         if not isinstance(self.topic, str):
             raise InvalidMessageError(f"topic is a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, bytes):
-            raise InvalidMessageError(f"body is bytes, not {type(self.body).__name__}")
+            raise InvalidMessageError(f"body is bytes, not {_kind_of_body(self.body)}")
         if self.flag != 0 or self.flag.__class__ is not int:
             check_int32("flag", self.flag)
         if self.delay_level != 0 or self.delay_level.__class__ is not int:
@@ -171,6 +172,10 @@ class Message:
         if self.priority is not None:
             text = f"{text}{names.PRIORITY}\x01{self.priority}\x02"
         return f"{text}UNIQ_KEY\x01{unique_id}\x02"
+
+
+def _kind_of_body(body: object) -> str:
+    return "str: give text.encode()" if isinstance(body, str) else type(body).__name__
 
 
 # The setters of a message's slots: past what keeps it frozen, and faster than by name.

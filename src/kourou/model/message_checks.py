@@ -10,6 +10,8 @@ from kourou.model import properties as names
 
 _TIME_MS_MAX: Final = 10**14
 """Of the year 5138: what is more is in microseconds."""
+_TIME_MS_MIN: Final = 10**11
+"""Of March 1973: what is less is in seconds."""
 _INT32_MIN: Final = -(1 << 31)
 _INT32_MAX: Final = (1 << 31) - 1
 
@@ -55,6 +57,11 @@ def check_timer(delay_level: int, deliver_at_ms: object, delay_ms: object) -> No
             raise InvalidMessageError(
                 f"{name} is {value!r}; it must be whole milliseconds, 0 to {_TIME_MS_MAX}"
             )
+    if isinstance(deliver_at_ms, int) and 0 < deliver_at_ms < _TIME_MS_MIN:
+        raise InvalidMessageError(
+            f"deliver_at_ms is {deliver_at_ms}, a time before 1974: give epoch milliseconds, not "
+            "seconds"
+        )
     if bool(delay_level) + bool(deliver_at_ms) + bool(delay_ms) > 1:
         raise InvalidMessageError(
             f"delay_level {delay_level}, deliver_at_ms {deliver_at_ms} and delay_ms {delay_ms}: "

@@ -174,7 +174,11 @@ def check_topic(name: str) -> None:
         InvalidTopicError: it is empty, has a character outside `A-Z a-z 0-9 _ - % |`, or is
             longer than 127 characters, 255 for a retry or dead-letter topic.
     """
-    if not name or name.isspace():
+    try:
+        is_blank = not name or name.isspace()
+    except AttributeError:
+        raise InvalidTopicError(f"a topic is one str, not {type(name).__name__}") from None
+    if is_blank:
         raise InvalidTopicError("the topic is blank")
     if not _NAME.fullmatch(name):
         raise InvalidTopicError(f"topic {name!r}: allowed are A-Z a-z 0-9 _ - % |")

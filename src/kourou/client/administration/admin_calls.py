@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kourou.client.config import AdminConfig
+from kourou.client.config import AdminConfig, given_config
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
 from kourou.errors import NoRouteError, TopicNotFoundError
@@ -63,7 +63,7 @@ class AdminCalls(CallingClient):
         config: AdminConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._config = config or AdminConfig()
+        self._config = given_config(config, AdminConfig)
         super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
 
     async def cluster_info(self) -> ClusterInfo:

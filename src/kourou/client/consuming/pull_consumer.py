@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kourou.client.config import given_config
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig
@@ -80,7 +81,7 @@ class PullConsumer(Polling):
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
-        config = config or PullConsumerConfig()
+        config = given_config(config, PullConsumerConfig)
         requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
+from kourou.client.config import given_config
 from kourou.client.consuming.acknowledging.acknowledgements import (
     Acknowledgements,
     BroadcastAcknowledgements,
@@ -109,7 +110,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         disk: Disk | None = None,
     ) -> None:
         check_client_group(group)
-        config = config or PushConsumerConfig()
+        config = given_config(config, PushConsumerConfig)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
             # Its offsets are kept under the client id, which must be the same after a restart.

@@ -16,7 +16,7 @@ from kourou.client.calls_send import (
     encode_batch_of,
     encode_message,
 )
-from kourou.client.config import ProducerConfig
+from kourou.client.config import ProducerConfig, given_config
 from kourou.client.health import ProducerHealth
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
@@ -93,7 +93,7 @@ class Producer(Requesting, Recalling, Lifetime):
     ) -> None:
         check_client_group(group)
         self.group = group
-        self._config = config or ProducerConfig()
+        self._config = given_config(config, ProducerConfig)
         if self._config.compress_body_over_bytes is not None:
             compress(b"", kind=self._config.compress_type)  # a missing codec is told at once
         auto_create = self._config.auto_create_topic

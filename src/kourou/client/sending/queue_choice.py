@@ -29,12 +29,19 @@ Where = MessageQueue | QueueSelector | None
 
 
 def check_queue(topic: str, queue: MessageQueue) -> None:
-    """Refuse a queue of another topic.
+    """Refuse a queue of another topic, and what is no queue.
 
     Raises:
         UsageError: it is one.
     """
-    if queue.topic != topic:
+    try:
+        is_other = queue.topic != topic
+    except AttributeError:
+        raise UsageError(
+            f"a message to {topic} cannot go to {queue!r:.100}: a function that chooses returns "
+            "one of the queues that it is given"
+        ) from None
+    if is_other:
         raise UsageError(f"a message to {topic} cannot go to a queue of {queue.topic}")
 
 
@@ -46,11 +53,15 @@ def place(
     """Return where a message goes, and the message with its sharding key.
 
     Raises:
-        UsageError: both a queue and a key are given, or the queue is another topic's.
+        UsageError: both a queue and a key are given, or the queue is another topic's or none.
         InvalidMessageError: the key cannot be a property.
     """
     if isinstance(queue, MessageQueue):
         check_queue(message.topic, queue)
+    elif queue is not None and not callable(queue):
+        raise UsageError(
+            f"queue is {queue!r:.100}: give a MessageQueue, or a function that chooses"
+        )
     if sharding_key is None:
         return queue, message
     if queue is not None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from kourou.client.calls_send import check_message, encode_message
-from kourou.client.config import ProducerConfig
+from kourou.client.config import ProducerConfig, given_config
 from kourou.client.retrying import check_timeout
 from kourou.client.send_receipt import SendReceipt, SendStatus
 from kourou.client.sending.producer import Producer
@@ -99,7 +99,7 @@ class TransactionProducer(Producer):
         run_blocking: Offload | None = None,
     ) -> None:
         check_function(check, "check", "a message")
-        config = config or ProducerConfig()
+        config = given_config(config, ProducerConfig)
         self._end_hooks = EndTransactionHooks(end_hooks)
         self._checks = TransactionChecks(
             group, check, self._end_hooks, config.transaction_checks_max

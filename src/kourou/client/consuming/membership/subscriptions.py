@@ -31,8 +31,10 @@ def subscription_of(
 
     Raises:
         FilterSyntaxError: the expression does not parse, with the position.
-        UsageError: both are given.
+        UsageError: both are given, or `tags` is no text.
     """
+    if not isinstance(tags, str | None):
+        raise UsageError(f"tags is one str, as 'eu || us', not {type(tags).__name__}")
     if sql is None:
         return parse_tags(topic, tags, sub_version)
     if tags not in (None, SUB_ALL):

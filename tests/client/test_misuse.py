@@ -1,0 +1,95 @@
+"""Mistakes in the use of clients are told where they are made, with a way out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kourou
+from kourou import (
+    AdminClient,
+    AdminConfig,
+    Message,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PullConsumerConfig,
+    PushConsumer,
+    PushConsumerConfig,
+    blocking,
+)
+from kourou.client.sending.queue_choice import check_queue, place
+from kourou.errors import ConfigError, InvalidMessageError, InvalidTopicError, UsageError
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "wanted"),
+    [
+        (lambda config: Producer("g", NOBODY, config=config), PushConsumerConfig(), "Producer"),
+        (lambda config: PushConsumer("g", NOBODY, config=config), ProducerConfig(), "PushConsumer"),
+        (lambda config: PullConsumer("g", NOBODY, config=config), AdminConfig(), "PullConsumer"),
+        (lambda config: AdminClient(NOBODY, config=config), PullConsumerConfig(), "Admin"),
+        (lambda config: Producer("g", NOBODY, config=config), {"linger_ms": 5}, "Producer"),
+    ],
+)
+def test_a_config_of_another_client_is_refused(
+    make: Callable[[Any], object], config: Any, wanted: str
+) -> None:
+    text = f"config is of {type(config).__name__}: this client takes a {wanted}Config"
+    with pytest.raises(ConfigError, match=text):
+        make(config)
+
+
+def test_a_block_of_the_other_kind_names_the_right_one() -> None:
+    producer: Any = Producer("g", NOBODY)
+    with pytest.raises(
+        TypeError, match=r"use `async with Producer\(...\)`, or `with kourou.blocking"
+    ), producer:
+        raise AssertionError
+
+    async def enter() -> None:
+        waiting: Any = blocking.Producer("g", NOBODY)
+        async with waiting:
+            raise AssertionError
+
+    with pytest.raises(TypeError, match=r"use `with blocking.Producer\(...\)`, or `async with kou"):
+        asyncio.run(enter())
+
+
+def test_what_is_subscribed_is_text() -> None:
+    consumer: Any = PushConsumer("g", NOBODY)
+    with pytest.raises(InvalidTopicError, match="a topic is one str, not list"):
+        consumer.subscribe(["orders"])
+    with pytest.raises(UsageError, match=r"tags is one str, as 'eu .. us', not list"):
+        consumer.subscribe("orders", tags=["eu", "us"])
+
+
+def test_where_a_message_goes_is_a_queue_or_a_function() -> None:
+    number: Any = 3
+    with pytest.raises(UsageError, match="queue is 3: give a MessageQueue, or a function"):
+        place(Message("T", b"x"), number, None)
+    nothing: Any = None
+    with pytest.raises(UsageError, match="cannot go to None: a function that chooses returns one"):
+        check_queue("T", nothing)
+
+
+def test_a_time_in_seconds_is_not_taken_for_one_that_is_past() -> None:
+    with pytest.raises(InvalidMessageError, match="epoch milliseconds, not seconds"):
+        Message("T", b"x", deliver_at_ms=1_795_386_075)
+    assert Message("T", b"x", deliver_at_ms=1_795_386_075_000).deliver_at_ms
+
+
+def test_a_text_is_no_body() -> None:
+    text: Any = "x"
+    with pytest.raises(InvalidMessageError, match=r"body is bytes, not str: give text.encode\(\)"):
+        Message("T", text)
+
+
+def test_a_blocking_client_that_was_not_started_names_its_block() -> None:
+    with pytest.raises(kourou.errors.ClosedError, match="blocking: `with`"):
+        blocking.Producer("g", NOBODY).send(Message("T", b"x"))
