@@ -43,7 +43,7 @@ fuzz: $(READY) ## random and mutated bytes into every decoder (FUZZ_SECONDS=60, 
 soak: $(READY) ## a million mutated frames beside a healthy client (10 minutes)
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 
-torture: $(READY) ## kills, power losses, torn and flipped bytes, failing calls, a full disk (an hour; TORTURE="--only flips", SEED=1)
+torture: $(READY) ## kills, power losses, torn and flipped bytes, failing calls, a full disk, chaos (an hour and a half; TORTURE="--only flips", SEED=1)
 	$(BIN)/python -m tests.torture --seed $(SEED) $(TORTURE)
 
 format: $(READY) ## rewrite the source as the formatter wants it

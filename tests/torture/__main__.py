@@ -1,6 +1,6 @@
 """Run the faults from the command line; exit code 0 when every figure held, else 1.
 
-python -m tests.torture                              all, as much as must hold (about an hour)
+python -m tests.torture                              all, as much as must hold (an hour and a half)
 python -m tests.torture --only power,torn --seeds 500
 python -m tests.torture --only power --seed 4711 --seeds 1    one seed again
 """
@@ -27,10 +27,12 @@ from tests.torture import (
     small_disk,
     torn,
 )
+from tests.torture.chaos import run as chaos
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
 
 FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "kill": kills.run,
+    "chaos": chaos.run,
     "power": power.run,
     "torn": torn.run,
     "flips": flips.run,
@@ -50,7 +52,7 @@ def main() -> int:
         return 2
     given = {
         name: value
-        for name in ("cycles", "seeds", "places", "calls", "stride", "jobs")
+        for name in ("cycles", "seeds", "places", "calls", "stride", "seconds", "jobs")
         if (value := getattr(arguments, name)) is not None
     }
     size = Size(seed=arguments.seed, say=_say, **given)
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--places", type=int, help="bits flipped (1,000)")
     parser.add_argument("--calls", type=int, help="errors in calls 1 to so many (200)")
     parser.add_argument("--stride", type=int, help="every how many of these by the shim (1)")
+    parser.add_argument("--seconds", type=int, help="of chaos (1,500)")
     parser.add_argument("--jobs", type=int, help="processes for simulations (all cores)")
     return parser
 

@@ -47,6 +47,7 @@ class Size:
         places: bits flipped.
         calls: errors are put into the first, the second, ... call, up to this one.
         stride: every how many of these calls is hit by the shim, whose broker is a real process.
+        seconds: chaos, half of it in sync mode and half in async mode.
         jobs: processes that simulations are spread over.
         say: told what goes on.
     """
@@ -57,6 +58,7 @@ class Size:
     places: int = 1_000
     calls: int = 200
     stride: int = 1
+    seconds: int = 1_500
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     say: Callable[[str], None] = lambda _: None
 

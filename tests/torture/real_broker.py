@@ -35,11 +35,16 @@ class RealBroker:
     """
 
     def __init__(
-        self, directory: Path, *, environ: Mapping[str, str] | None = None, name: str = "store"
+        self,
+        directory: Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        name: str = "store",
+        settings: str = "",
     ) -> None:
         self.store = directory / name
         self._config = directory / "broker.conf"
-        self._config.write_text(SETTINGS)
+        self._config.write_text(SETTINGS + settings)
         self._environ = environ
         self._holding = ExitStack()
         self._port, self._namesrv_port = self._holding.enter_context(held_ports(2))

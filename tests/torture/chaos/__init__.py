@@ -1,0 +1,5 @@
+"""All kinds of messages at once, under a real broker that is killed every few seconds.
+
+`ledger` holds what was promised and what came, `senders` and `payer` send, `consumers` take,
+`judging` compares, and `run` kills.
+"""

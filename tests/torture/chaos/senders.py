@@ -1,0 +1,232 @@
+"""Those who send: plain messages and batches, at a time, in order, requests, and transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from kourou import MessageExt, Producer, ProducerConfig, Transaction, TransactionProducer
+from kourou import TransactionState as State
+from kourou.errors import KourouError
+from tests.torture.chaos.ledger import (
+    ASKED,
+    MIXED,
+    ORDERS,
+    PAYERS,
+    Ledger,
+    Tries,
+    body_of,
+    fate,
+    key_of,
+    message_of,
+    now_ms,
+    promise_all,
+    truth,
+)
+
+LEVELS_MS: Final = (1_000, 2_000, 1_000, 2_000, 3_000, 4_000, 8_000)
+"""What the broker is told; retries begin with the third."""
+ORDER_KEYS: Final = 18
+PATIENT: Final = ProducerConfig(send_timeout_ms=10_000)
+HASTY: Final = ProducerConfig(send_timeout_ms=300)
+_DICE: Final = Random(0)
+REST_S: Final = 0.06
+"""Between two messages of a sender, at most."""
+
+
+class Senders:
+    """Who sends until the ledger says that it is over.
+
+    Args:
+        ledger: told of all.
+        namesrv: the name server's address.
+        dice: their randomness.
+        journals: a directory for what doomed processes wrote down.
+        longest_ms: for how long messages wait at most that are sent for later.
+    """
+
+    def __init__(
+        self, ledger: Ledger, namesrv: str, dice: Random, journals: Path, longest_ms: int
+    ) -> None:
+        self._ledger = ledger
+        self._namesrv = namesrv
+        self._dice = dice
+        self._journals = journals
+        self._longest_ms = longest_ms
+        self._numbers = itertools.count()
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[list[asyncio.Task[None]]]:
+        """Send in tasks; the producers close when the block is left."""
+        hooks = [Tries(self._ledger)]
+        async with AsyncExitStack() as stack:
+
+            async def open_producer(config: ProducerConfig, *, counted: bool = True) -> Producer:
+                producer = Producer(
+                    f"senders-{next(self._numbers)}",
+                    self._namesrv,
+                    config=config,
+                    hooks=hooks if counted else (),
+                )
+                return await stack.enter_async_context(producer)
+
+            patient, fast = (
+                await open_producer(PATIENT),
+                await open_producer(PATIENT, counted=False),
+            )
+            hasty = await open_producer(HASTY)
+            payer = TransactionProducer(
+                PAYERS, self._namesrv, check=check, topics=[MIXED], config=PATIENT, hooks=hooks
+            )
+            await stack.enter_async_context(payer)
+            loops: list[Callable[[], Awaitable[None]]] = [
+                *(lambda: self._plain(patient, "plain"), lambda: self._plain(fast, "plain")),
+                *(lambda: self._plain(fast, "fast"), lambda: self._plain(hasty, "hasty")),
+                *(lambda: self._batch(patient), lambda: self._level(patient)),
+                *(lambda: self._timed(patient) for _ in range(3)),
+                lambda: self._ask(patient),
+                *(lambda: self._pay(payer) for _ in range(3)),
+            ]
+            tasks = [asyncio.create_task(self._repeat(one)) for one in loops]
+            for key in range(ORDER_KEYS):
+                producer = patient if key % 3 else hasty
+                tasks.append(asyncio.create_task(self._in_order(producer, key)))
+            tasks.append(asyncio.create_task(self._doom()))
+            yield tasks
+
+    async def _repeat(self, one: Callable[[], Awaitable[None]]) -> None:
+        while not self._ledger.is_over:
+            try:
+                await one()
+            except KourouError as error:
+                self._ledger.counts[f"sends that failed: {type(error).__name__}"] += 1
+            await asyncio.sleep(self._dice.uniform(0, REST_S))
+
+    def _key(self, kind: str) -> str:
+        return f"{kind}-{next(self._numbers)}"
+
+    async def _plain(self, producer: Producer, kind: str) -> None:
+        key = self._key(kind)
+        self._ledger.begin(key)
+        await producer.send(message_of(key))
+        self._ledger.promise(key)
+
+    async def _batch(self, producer: Producer) -> None:
+        keys = [self._key("batch") for _ in range(self._dice.randint(2, 12))]
+        for key in keys:
+            self._ledger.begin(key)
+        promise_all(
+            self._ledger, keys, await producer.send_batch([message_of(key) for key in keys])
+        )
+
+    async def _level(self, producer: Producer) -> None:
+        key = self._key("level")
+        level = self._dice.randint(1, len(LEVELS_MS))
+        self._ledger.begin(key)
+        self._ledger.due_ms[key] = now_ms() + LEVELS_MS[level - 1]
+        await producer.send(message_of(key, delay_level=level))
+        self._ledger.promise(key)
+
+    async def _timed(self, producer: Producer) -> None:
+        """Send a message for later; one of four is taken back after a while."""
+        key, ledger = self._key("at"), self._ledger
+        is_recalled = fate(key, "recall") % 4 == 0
+        shortest_ms = min(6_000, self._longest_ms) if is_recalled else 500
+        delay_ms = self._dice.randint(shortest_ms, self._longest_ms)
+        ledger.begin(key)
+        ledger.due_ms[key] = due_ms = now_ms() + delay_ms
+        if self._dice.random() < 0.5:
+            message = message_of(key, deliver_at_ms=due_ms)
+        else:
+            message = message_of(key, delay_ms=delay_ms)
+        receipt = await producer.send(message)
+        ledger.promise(key)
+        if is_recalled and receipt.recall_handle is not None:
+            await asyncio.sleep(self._dice.uniform(0, 2))
+            ledger.doubt(key)
+            await producer.recall(MIXED, receipt.recall_handle)
+            if now_ms() < due_ms:
+                ledger.take_back(key)
+
+    async def _ask(self, producer: Producer) -> None:
+        key = self._key("ask")
+        self._ledger.counts["requests"] += 1
+        reply = await producer.request(message_of(key, ASKED), timeout_ms=3_000)
+        self._ledger.counts["replies"] += 1
+        if reply.body != key.encode():
+            self._ledger.fail("bytes that nobody sent", f"{key} was answered {reply.body[:50]!r}")
+
+    async def _pay(self, producer: TransactionProducer) -> None:
+        """Make a transaction; one of four is left to a check, whoever asks."""
+        key, ledger = self._key("pay"), self._ledger
+
+        async def local(_: Transaction) -> State:
+            if truth(key) is State.COMMIT:
+                ledger.promise(key)  # told or asked, one day it is committed
+            return State.UNKNOWN if fate(key, "unknown") % 4 == 0 else truth(key)
+
+        ledger.begin(key)
+        await producer.send_in_transaction(message_of(key), local)
+        ledger.counts["transactions"] += 1
+
+    async def _in_order(self, producer: Producer, order: int) -> None:
+        """Send one message after the other with one sharding key; what fails is left out."""
+        for number in itertools.count():
+            if self._ledger.is_over:
+                return
+            key = f"order-{order}-{number}"
+            self._ledger.begin(key, ORDERS)
+            try:
+                await producer.send(message_of(key, ORDERS), sharding_key=f"k{order}")
+                self._ledger.promise(key)
+            except KourouError as error:
+                self._ledger.counts[f"sends that failed: {type(error).__name__}"] += 1
+            await asyncio.sleep(self._dice.uniform(0.05, 0.5))
+
+    async def _doom(self) -> None:
+        """Start processes that make transactions, and kill them in the midst of it."""
+        for number in itertools.count():
+            if self._ledger.is_over:
+                return
+            journal = self._journals / f"{number}.txt"
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.torture.chaos.payer"),
+                *(self._namesrv, str(journal), f"pay-doomed{number}"),
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            await asyncio.sleep(self._dice.uniform(3, 8))
+            if process.returncode is not None:
+                self._ledger.fail("tracebacks", f"payer {number} ended: {process.returncode}")
+            else:
+                process.send_signal(signal.SIGKILL)
+            await process.wait()
+            self._ledger.counts["producers killed"] += 1
+            self._read(journal)
+
+    def _read(self, journal: Path) -> None:
+        """Take over what a process wrote before it was killed: of its last line it may be less."""
+        if not journal.exists():
+            return
+        whole, _, _ = journal.read_text().rpartition("\n")
+        for line in whole.splitlines():
+            word, key = line.split(" ")
+            if word == "tried":
+                self._ledger.begin(key)
+                self._ledger.tries[key] += 1
+            elif truth(key) is State.COMMIT:
+                self._ledger.promise(key)
+
+
+def check(message: MessageExt) -> State:
+    """Say what becomes of a transaction; now and then not at once."""
+    key = key_of(message.body)
+    if message.body != body_of(key):
+        raise AssertionError(f"asked about {key} with another body")
+    return State.UNKNOWN if _DICE.random() < 0.2 else truth(key)
