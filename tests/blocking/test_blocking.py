@@ -268,14 +268,18 @@ import sys, time
 from kourou import ConsumeFromWhere, Message, PushConsumerConfig
 from kourou.blocking import Producer, PushConsumer
 with Producer("orders", sys.argv[1]) as producer:
-    producer.send(Message("Exiting", b"x"))
+    producer.send_batch([Message("Exiting", b"x")] * 4)
 config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 consumer = PushConsumer("exiting", sys.argv[1], config=config)
 consumer.subscribe("Exiting")
 consumer.listen(lambda message: sys.exit("enough"))
 try:
     with consumer:
-        time.sleep(60)
+        try:
+            time.sleep(60)
+        finally:
+            print("closing", flush=True)
+    raise AssertionError
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -290,7 +294,7 @@ def test_a_listener_that_exits_ends_the_program_instead_of_hanging_it(namesrv: s
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "closing\ninterrupted\n"), ended.stderr
     assert "SystemExit: enough" in ended.stderr
 
 

@@ -66,7 +66,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: S
     shown = document(kourou("dlq", "show", "d-billing", first["msg_id"], "--json"))
     assert [one["reason"] for one in shown] == [first["reason"]]
     text = kourou("dlq", "show", "d-billing", first["stored_at"]).out
-    assert text.startswith(f"Sent to d-orders, given back 1 times\nReason: {first['reason']}\n")
+    assert text.startswith(f"Sent to d-orders, given back 1 time\nReason: {first['reason']}\n")
 
     alone = kourou("dlq", "redrive", "d-billing", "--id", first["msg_id"])
     assert alone.code == 0

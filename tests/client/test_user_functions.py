@@ -54,7 +54,7 @@ def test_what_can_be_called_with_its_argument_is_taken(function: Callable[..., A
     [
         (None, "the listener is None: give a function that takes a message"),
         ("charge", "the listener is 'charge': give a function"),
-        (of_none, r"the listener of_none\(\) -> 'None' must take a message, as the only argument"),
+        (of_none, r"the listener of_none\(\) -> 'None' must take a message and nothing else"),
         (of_two, "missing a required argument: 'context'"),
         (generator, "is a generator function"),
         (async_generator, "is a generator function"),

@@ -99,22 +99,33 @@ class BackgroundLoop:
         return loop
 
 
+_EXIT_TOGETHER_S: Final = 1.0
+"""Listeners that exit within it interrupt the main thread once: it may be closing by then."""
+
+
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     """Run the loop for ever.
 
     A listener that calls `sys.exit` ends the program, as with `asyncio.run`: the main thread is
     interrupted as by Ctrl-C. The loop goes on meanwhile: else whoever calls it waits for ever.
     """
+    interrupted_at_s = float("-inf")
     while True:
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
             log.exception("listener.exited remedy=%s", "the main thread is interrupted")
-            main = threading.main_thread().ident
-            if main is not None and hasattr(signal, "pthread_kill"):
-                signal.pthread_kill(main, signal.SIGINT)  # ends its wait as well
-            else:
-                _thread.interrupt_main()
+            if loop.time() - interrupted_at_s > _EXIT_TOGETHER_S:
+                interrupted_at_s = loop.time()
+                _interrupt_main_thread()
+
+
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGINT)  # ends its wait as well
+    else:
+        _thread.interrupt_main()
 
 
 class _Call(Generic[R]):

@@ -148,7 +148,8 @@ def show(
     for index, dead in enumerate(deaths):
         if index:
             output.print_line("")
-        output.print_line(f"Sent to {one_line(dead.topic)}, given back {dead.deliveries} times")
+        given_back = output.counted(dead.deliveries, "time")
+        output.print_line(f"Sent to {one_line(dead.topic)}, given back {given_back}")
         output.print_line(f"Reason: {one_line(dead.reason or 'not told')}")
         output.print_line("")
         show_details(dead.message, None)

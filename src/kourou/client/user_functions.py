@@ -44,5 +44,5 @@ def check_function(function: object, what: str, *takes: str) -> None:
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         raise UsageError(
-            f"{what} {name}{signature} must take {wanted}, as the only arguments: {error}"
+            f"{what} {name}{signature} must take {wanted} and nothing else: {error}"
         ) from None

@@ -286,3 +286,8 @@ def test_a_forked_child_is_kept_from_the_database_of_its_parent(database: SeenIn
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with database.once("A1") as connection:
         assert connection is not None
+
+
+def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent/x.db: unable to open database file: name a file"):
+        SeenInSqlite(tmp_path / "absent" / "x.db")

@@ -104,8 +104,8 @@ class SeenInSqlite:
         clock: tells the time of an entry.
 
     Raises:
-        UsageError: a time is below 1 ms.
-        sqlite3.Error: the file is no database, or cannot be opened.
+        UsageError: a time is below 1 ms, or the file cannot be opened.
+        sqlite3.Error: the file is no database.
     """
 
     def __init__(
@@ -125,9 +125,14 @@ class SeenInSqlite:
         self._lock = threading.Lock()
         self._until_forget = 0
         # Any thread of a consumer's pool may come; the lock lets them in one at a time.
-        self._connection = sqlite3.connect(
-            path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
-        )
+        try:
+            self._connection = sqlite3.connect(
+                path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.OperationalError as error:
+            raise UsageError(
+                f"{path}: {error}: name a file in a directory that can be written"
+            ) from error
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
