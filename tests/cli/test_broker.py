@@ -62,6 +62,7 @@ def test_settings_are_shown_and_changed_while_the_broker_runs(kourou: Kourou) ->
         }
     ]
     assert (unknown.code, "kourou broker config broker-a" in unknown.err) == (2, True)
+    assert "did you mean longPollingEnable?" in unknown.err
     assert (fixed.code, "restart" in fixed.err) == (1, True)
     assert (malformed.code, "KEY=VALUE" in malformed.err) == (2, True)
 

@@ -47,9 +47,12 @@ def test_a_config_of_another_client_is_refused(
 
 def test_a_block_of_the_other_kind_names_the_right_one() -> None:
     producer: Any = Producer("g", NOBODY)
-    with pytest.raises(
-        TypeError, match=r"use `async with Producer\(...\)`, or `with kourou.blocking"
-    ), producer:
+    with (
+        pytest.raises(
+            TypeError, match=r"use `async with Producer\(...\)`, or `with kourou.blocking"
+        ),
+        producer,
+    ):
         raise AssertionError
 
     async def enter() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -318,8 +319,10 @@ async def _set(
     before = await admin.broker_config(place.address)
     unknown = [name for name in values if name not in before]
     if unknown:
+        near = difflib.get_close_matches(unknown[0], before, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(
-            f"{place.name} has no setting {', '.join(unknown)}: `kourou broker config "
+            f"{place.name} has no setting {', '.join(unknown)}: {hint}`kourou broker config "
             f"{place.name}` lists them"
         )
     await admin.update_broker_config(place.address, values)

@@ -11,6 +11,7 @@ from kourou.errors import (
     AddressInUseError,
     ConnectFailedError,
     ConnectionLostError,
+    ConsumerNotOnlineError,
     CorruptRecordError,
     GroupNotFoundError,
     InternalError,
@@ -53,6 +54,10 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (GroupNotFoundError, "`kourou group list` shows the groups"),
+    (
+        ConsumerNotOnlineError,
+        "`kourou group list` shows the groups, and how many members are there",
+    ),
     (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
     (
         AddressInUseError,

@@ -292,7 +292,11 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._end()
 
     async def run_forever(self) -> None:
-        """Wait until `close` is called from elsewhere; cancelling ends the wait.
+        """Wait until `close` is called from elsewhere; cancelling ends the wait, as Ctrl-C does.
+
+        SIGTERM ends Python at once, and what is done but not committed is delivered again. With
+        `loop.add_signal_handler(signal.SIGTERM, task.cancel)` of the task that waits, it ends the
+        wait too, and leaving the block commits.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
