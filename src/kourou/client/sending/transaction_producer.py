@@ -55,6 +55,9 @@ class TransactionProducer(Producer):
     as its configuration says (15 times, each 30 s): `check` then looks up what became of it. So
     keep the transaction's id where the work itself is kept.
 
+    A half message whose answer is lost is sent again, as other messages are. If both copies are
+    stored, the first is asked about, under the same id: consumers may get the message twice.
+
         def charged(message: MessageExt) -> TransactionState:
             known = database.has_payment(message.msg_id)
             return TransactionState.COMMIT if known else TransactionState.ROLLBACK
