@@ -160,6 +160,8 @@ class Consumers:
             finally:
                 for task in tasks:
                     task.cancel()
+                for member in self._order.members.values():
+                    member.abort()
                 for ended in await asyncio.gather(*tasks, return_exceptions=True):
                     if isinstance(ended, Exception):
                         self._ledger.fail("tracebacks", repr(ended))
