@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.broker.consuming.queue_locks import EXPIRY_MS
 from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
 from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
 from kourou.model.properties import encode_properties
-from kourou.model.queue import MessageQueue
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.log.record_seal import encode_sealed
@@ -20,6 +20,7 @@ from kourou.store.timer.layouts import (
     encode_check,
     encode_unit,
 )
+from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
 
@@ -43,7 +44,8 @@ CONSUMER_OFFSETS: Final = (
 KV_CONFIG: Final = (b'{"configTable":{"ORDER_TOPIC_CONFIG":{"T":"a:4;b:4"},"n":{}}}',)
 
 LOCKS: Final = (
-    b'{"locks":{"g":{"c1":[["T","b",0],["T","b",1]],"c2":[["T","b",0]]},\n"h":{"c1":[["T","a",3]]}}}',
+    b'{"locks":{"g":{"c1":[["T","b",0,1]],"c2":[["T","b",0,1]]},\n"h":{"c1":[["T","a",3,17]]}}}',
+    b'{"locks":{"g":{"c1":[["T","b",0,1699999990000],["T","b",1,1700000000000]]}}}',
     b'{"locks":{}}',
 )
 
@@ -56,12 +58,12 @@ def locks(data: bytes) -> None:
     disk.write(LOCKS_FILE, 0, [data])
     file = ConfigFile(disk, LOCKS_FILE, parse_locks)
     said = parse_locks(file.load() or b"")
-    locks = SavedLocks(file, call_directly, 0).locks
-    for group, holders in said.items():
-        held = dict(locks.holders(group))
-        assert held.keys() == {MessageQueue(*queue) for some in holders.values() for queue in some}
-        for queue, client_id in held.items():
-            assert (queue.topic, queue.broker_name, queue.queue_id) in holders[client_id]
+    locks = SavedLocks(file, call_directly, ManualClock(), lambda: 0).locks
+    for group in locks.groups():
+        for queue, client_id, asked_at_ms in locks.holders(group):
+            assert -EXPIRY_MS <= asked_at_ms <= 0
+            place = queue.topic, queue.broker_name, queue.queue_id
+            assert place in [tuple(one[:3]) for one in said[group][client_id]]
 
 
 def waiting_record() -> bytes:

@@ -88,7 +88,10 @@ class Tables:
         )
 
         self.locks = SavedLocks(
-            ConfigFile(disk, LOCKS_FILE, parse_locks, restores=True), runtime.offload, steady_ms()
+            ConfigFile(disk, LOCKS_FILE, parse_locks, restores=True),
+            runtime.offload,
+            runtime.clock,
+            steady_ms,
         )
 
     async def persist(self) -> None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.broker.consuming.queue_locks import EXPIRY_MS
-from kourou.broker.consuming.saved_locks import FILE_NAME, SavedLocks, parse_locks
+from kourou.broker.consuming.saved_locks import FILE_NAME, RENEWALS_MS, SavedLocks, parse_locks
 from kourou.model.queue import MessageQueue
 from kourou.store.state.config_file import ConfigFile
+from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
@@ -19,46 +20,148 @@ from kourou.testing.runtime import sim_runtime
 A, B = (MessageQueue("T", "broker-a", number) for number in range(2))
 
 
-def opened(disk: SimDisk, now_ms: int = 0) -> SavedLocks:
-    file = ConfigFile(disk, FILE_NAME, parse_locks, restores=True)
-    return SavedLocks(file, sim_runtime(0).offload, now_ms)
+class Machine:
+    """A disk, and two clocks that go on while a broker is down.
+
+    Attributes:
+        steady_ms: of the clock by which locks expire; each process of the broker begins elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.clock = ManualClock()
+        self.steady_ms = 5_000
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.steady_ms += ms
+
+    def opened(self) -> SavedLocks:
+        """Return the locks of a broker that starts now."""
+        self.steady_ms += 7_777_777
+        file = ConfigFile(self.disk, FILE_NAME, parse_locks, restores=True)
+        offload = sim_runtime(0).offload
+        return SavedLocks(file, offload, self.clock, lambda: self.steady_ms)
+
+    def lock(self, saved: SavedLocks, client_id: str, group: str = "g") -> bool:
+        """Let the client ask for A."""
+        return saved.locks.lock(group, client_id, [A], self.steady_ms) == [A]
 
 
-def test_locks_are_as_they_were_and_asked_for_when_the_broker_started() -> None:
+def test_locks_are_as_they_were_before_a_kill() -> None:
     async def main() -> None:
-        disk = SimDisk()
-        saved = opened(disk)
-        saved.locks.lock("g", "c1", [A], 0)
-        saved.locks.lock("g", "c2", [B], 0)
-        saved.locks.lock("h", "c2", [A], 0)
+        machine = Machine()
+        saved = machine.opened()
+        saved.locks.lock("g", "c1", [A], machine.steady_ms)
+        saved.locks.lock("g", "c2", [B], machine.steady_ms)
+        saved.locks.lock("h", "c2", [A], machine.steady_ms)
         saved.locks.unlock("h", "c2", [A])
         await saved.persist()
-        disk.crash()
+        machine.disk.crash()
 
-        locks = opened(disk, 1_000_000).locks
-        assert locks.lock("g", "c2", [A, B], 1_000_000 + EXPIRY_MS) == [B]
-        assert locks.holder("g", A, 1_000_000 + EXPIRY_MS) == "c1"
-        assert locks.lock("g", "c2", [A], 1_000_001 + EXPIRY_MS) == [A]
-        assert locks.lock("h", "c1", [A], 1_000_000) == [A]
+        locks = machine.opened().locks
+        assert locks.lock("g", "c2", [A, B], machine.steady_ms) == [B]
+        assert locks.holder("g", A, machine.steady_ms) == "c1"
+        assert locks.lock("h", "c1", [A], machine.steady_ms) == [A]
 
     run_virtual(main())
 
 
-def test_only_moves_are_written() -> None:
+def test_a_lock_of_a_dead_member_is_free_after_a_minute_however_often_the_broker_dies() -> None:
     async def main() -> None:
-        disk = SimDisk()
-        saved = opened(disk)
+        machine = Machine()
+        saved = machine.opened()
+        assert machine.lock(saved, "dead")
+        for _ in range(6):
+            await saved.persist()
+            machine.disk.crash()
+            machine.pass_time(10_000)
+            saved = machine.opened()
+            assert not machine.lock(saved, "c2")
+        machine.pass_time(1)
+        assert machine.lock(saved, "c2")
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("seconds", range(60, 120))
+def test_a_lock_outlasts_what_its_holder_believes_whenever_the_broker_is_killed(
+    seconds: int,
+) -> None:
+    async def main() -> None:
+        machine = Machine()
+        saved = machine.opened()
+        believed_until_ms = 0
+        for second in range(seconds):
+            if second % 5 == 0:
+                await saved.persist()
+            if second % 20 == 1:
+                assert machine.lock(saved, "c1")
+                believed_until_ms = machine.steady_ms + 30_000
+            machine.pass_time(1000)
+        believed_ms = believed_until_ms - machine.steady_ms
+        machine.disk.crash()
+
+        again = machine.opened()
+        machine.pass_time(believed_ms)
+        assert not machine.lock(again, "c2")
+
+    run_virtual(main())
+
+
+def test_a_broker_that_was_down_for_a_minute_knows_no_locks() -> None:
+    async def main() -> None:
+        machine = Machine()
+        saved = machine.opened()
+        assert machine.lock(saved, "c1")
         await saved.persist()
-        assert not disk.exists(FILE_NAME)
-        saved.locks.lock("g", "c1", [A], 0)
+        machine.pass_time(EXPIRY_MS + 1)
+        again = machine.opened()
+        assert len(again.locks) == 0
+        assert machine.lock(again, "c2")
+
+    run_virtual(main())
+
+
+def test_a_clock_that_was_set_back_makes_no_lock_last_longer_than_a_minute() -> None:
+    async def main() -> None:
+        machine = Machine()
+        saved = machine.opened()
+        assert machine.lock(saved, "c1")
         await saved.persist()
-        disk.unlink(FILE_NAME)
-        saved.locks.lock("g", "c1", [A], 20_000)  # its own again
-        await saved.persist()
-        assert not disk.exists(FILE_NAME)
-        saved.locks.expire(20_001 + EXPIRY_MS)
-        await saved.persist()
-        assert disk.exists(FILE_NAME)
+        machine.clock.advance(-3_600_000)
+        again = machine.opened()
+        machine.pass_time(EXPIRY_MS)
+        assert not machine.lock(again, "c2")
+        machine.pass_time(1)
+        assert machine.lock(again, "c2")
+
+    run_virtual(main())
+
+
+def test_moves_are_written_at_once_and_renewals_now_and_then() -> None:
+    async def main() -> None:
+        machine = Machine()
+        saved = machine.opened()
+
+        async def is_written() -> bool:
+            if machine.disk.exists(FILE_NAME):
+                machine.disk.unlink(FILE_NAME)
+            await saved.persist()
+            return machine.disk.exists(FILE_NAME)
+
+        assert not await is_written()
+        assert machine.lock(saved, "c1")
+        assert await is_written()
+        machine.pass_time(RENEWALS_MS - 1)
+        assert machine.lock(saved, "c1")
+        assert not await is_written()
+        machine.pass_time(1)
+        assert await is_written()
+        machine.pass_time(RENEWALS_MS)
+        assert not await is_written()  # nobody asked
+        saved.locks.expire(machine.steady_ms + EXPIRY_MS)
+        assert await is_written()
 
     run_virtual(main())
 
@@ -67,16 +170,16 @@ def test_a_file_that_cannot_be_read_costs_the_locks_and_not_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
-        disk = SimDisk()
-        saved = opened(disk)
-        saved.locks.lock("g", "c1", [A], 0)
+        machine = Machine()
+        saved = machine.opened()
+        assert machine.lock(saved, "c1")
         await saved.persist()
         for name in (FILE_NAME, f"{FILE_NAME}.bak"):
-            ConfigFile(disk, name).save(b'{"locks":3}')
-        again = opened(disk)
-        assert again.locks.lock("g", "c2", [A], 0) == [A]
+            ConfigFile(machine.disk, name).save(b'{"locks":3}')
+        again = machine.opened()
+        assert machine.lock(again, "c2")
         await again.persist()
-        assert opened(disk).locks.holder("g", A, 0) == "c2"
+        assert machine.opened().locks.holder("g", A, machine.steady_ms) == "c2"
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())
@@ -90,14 +193,19 @@ def test_a_file_that_cannot_be_read_costs_the_locks_and_not_the_start(
 )
 def test_whatever_names_clients_give_is_read_again(asked: list[tuple[str, str, str]]) -> None:
     async def main() -> None:
-        disk = SimDisk()
-        saved = opened(disk)
+        machine = Machine()
+        saved = machine.opened()
         for group, client_id, topic in asked:
-            saved.locks.lock(group, client_id, [MessageQueue(topic, "broker-a", 0)], 0)
+            queue = MessageQueue(topic, "broker-a", 0)
+            saved.locks.lock(group, client_id, [queue], machine.steady_ms)
         await saved.persist()
-        again = opened(disk)
+        again = machine.opened()
         assert again.locks.groups() == saved.locks.groups()
         for group in again.locks.groups():
-            assert sorted(again.locks.holders(group)) == sorted(saved.locks.holders(group))
+            held, before = (
+                sorted((queue, client_id) for queue, client_id, _ in one.locks.holders(group))
+                for one in (again, saved)
+            )
+            assert held == before
 
     run_virtual(main())

@@ -36,6 +36,7 @@ class QueueLocks:
 
     Attributes:
         moves: counts the queues that got another holder, or none.
+        asks: counts the times that a queue was asked for and given.
     """
 
     def __init__(self, expiry_ms: int = EXPIRY_MS, locks_max: int = LOCKS_MAX) -> None:
@@ -44,6 +45,7 @@ class QueueLocks:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
         self.moves = 0
+        self.asks = 0
 
     def __len__(self) -> int:
         """Return how many are remembered, the expired ones that nobody looked at included."""
@@ -71,6 +73,7 @@ class QueueLocks:
                 self.moves += 1
             locks[queue] = _Lock(client_id, now_ms)
             granted.append(queue)
+        self.asks += len(granted)
         if not locks:
             del self._groups[group]
         return granted
@@ -98,9 +101,9 @@ class QueueLocks:
         """Return the groups that have locks, expired ones included."""
         return list(self._groups)
 
-    def holders(self, group: str) -> list[tuple[MessageQueue, str]]:
-        """Return the group's locked queues and who holds them, those that expired included."""
-        return [(queue, held.client_id) for queue, held in self._groups.get(group, {}).items()]
+    def holders(self, group: str) -> list[tuple[MessageQueue, str, int]]:
+        """Return the group's locks, expired ones included: queue, holder, when it last asked."""
+        return [(queue, *held) for queue, held in self._groups.get(group, {}).items()]
 
     def is_any_held(self, group: str, now_ms: int) -> bool:
         """Return whether a client holds a queue of any topic: the group consumes in order."""
