@@ -113,6 +113,7 @@ FEATURES = (
     Feature("Allocation", (Topic(queues=7),)),
     Feature("ServerAssignment", releases=("5.5.0",)),
     Feature("ShortHeartbeats", releases=("5.5.0",)),
+    Feature("SkippedHeartbeat", releases=("5.5.0",)),
     Feature("Suspend"),
     Feature("Resubscribe", (Topic("%pFirst"), Topic("%pSecond"))),
     Feature("Pull", (Topic(queues=1),)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -89,3 +89,5 @@ def test_a_feature_of_the_official_client_works(
     assert feature.name in played[group], f"no answer; the client printed: {read_log(release)}"
     outcome = played[group][feature.name]
     assert outcome.is_right, outcome.failure
+    if broker == "kourou" and "stood_still_ms" in outcome.facts:
+        assert cast(int, outcome.facts["stood_still_ms"]) < 10_000, "it waited for a heartbeat"

@@ -50,6 +50,8 @@ final class ShortHeartbeats extends Feature {
         DefaultMQPushConsumer first = member(topic, inbox);
         DefaultMQPushConsumer second = member(topic, inbox);
         await(() -> owned(first, topic).size() == 2 && owned(second, topic).size() == 2, () -> "two queues each");
+        tell(first);
+        tell(second);
         send(producer, topic, "a", 0, 8);
         awaitExactly(inbox, 8);
         Thread.sleep(3000); // some heartbeats more
@@ -59,6 +61,7 @@ final class ShortHeartbeats extends Feature {
         awaitExactly(inbox, 16);
         second.shutdown();
         await(() -> owned(first, topic).size() == 4, () -> "all queues");
+        tell(first);
         send(producer, topic, "a", 16, 20);
         awaitExactly(inbox, 20);
         equal(20, inbox.distinct().size(), "different messages");
@@ -73,7 +76,38 @@ final class ShortHeartbeats extends Feature {
         return start(consumer);
     }
 
+    /** The client skips the heartbeat that tells of new queues if another is under way; RocketMQ's broker then refuses its pulls. */
+    private static void tell(DefaultMQPushConsumer member) throws Exception {
+        await(
+            () -> member.getDefaultMQPushConsumerImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLockV2(true),
+            () -> "a heartbeat");
+    }
+
     private String wanted(DefaultMQAdminExt admin, String topic) throws Exception {
         return admin.examineConsumerConnectionInfo(group("short")).getSubscriptionTable().get(topic).getSubString();
+    }
+}
+
+/** A member whose subscription is newer than the broker knows, as after a heartbeat that was skipped, consumes on. */
+final class SkippedHeartbeat extends Feature {
+    @Override void run() throws Exception {
+        String topic = topic("T"); // of 4 queues
+        DefaultMQProducer producer = producer();
+        Inbox inbox = new Inbox();
+        DefaultMQPushConsumer consumer = consumer("skipping");
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(taking(inbox));
+        start(consumer);
+        await(() -> owned(consumer, topic).size() == 4, () -> "all queues");
+        send(producer, topic, "t", 0, 4);
+        awaitExactly(inbox, 4);
+        long began = System.currentTimeMillis();
+        consumer.getDefaultMQPushConsumerImpl().getSubscriptionInner().get(topic).setSubVersion(began);
+        send(producer, topic, "t", 4, 8); // answers the pulls of before
+        awaitExactly(inbox, 8);
+        send(producer, topic, "t", 8, 12);
+        awaitExactly(inbox, 12);
+        fact("stood_still_ms", System.currentTimeMillis() - began); // until the next heartbeat on RocketMQ's broker
+        equal(12, inbox.distinct().size(), "different messages");
     }
 }
