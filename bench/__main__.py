@@ -97,7 +97,10 @@ def _ask(question: Question, turn: Turn) -> Sample | None:
 def _rounds(findings: Findings, args: argparse.Namespace, stage: Stage) -> None:
     console, repeats = Console(stderr=True), _REPEATS_MAX
     for number in range(args.rounds):
-        for question, peer in itertools.product(findings.questions, findings.peers):
+        # Who goes second finds memory and disk as the first left them: 7 % less CPU for the same
+        # code. So each goes first as often as last.
+        peers_now = findings.peers[::-1] if number % 2 else findings.peers
+        for question, peer in itertools.product(findings.questions, peers_now):
             if number and question.is_once and peer.is_slow:
                 continue
             for _ in range(_TRIES_MAX):
