@@ -69,8 +69,6 @@ BUSY_RETRY_MS: Final = 1_000
 FAILED_RETRY_MS: Final = 10_000
 """When to try again after the store, or the disk, failed."""
 
-_STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
-
 
 class DelayDelivery:
     """Delivers the delayed messages of one store.
@@ -327,11 +325,11 @@ class DelayDelivery:
             draft = self._draft(level, record)
             put = self._put(draft, now_ms) if draft is not None else None
             puts.append((wanted.queue_offset, put))
-            if put is not None and put.done() and not _is_settled(put.result()):
+            if put is not None and put.done() and not put.result().is_settled:
                 break  # those behind it would be stored out of order, and twice
         for queue_offset, put in puts:
             result = await put if put is not None else None
-            if result is not None and not _is_settled(result):
+            if result is not None and not result.is_settled:
                 log.warning(
                     "delay_level.put_refused n=%d queue_offset=%d status=%s reason=%s",
                     level.number, queue_offset, result.status.name, result.reason,
@@ -393,8 +391,3 @@ class DelayDelivery:
     def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
         return (encode_delay_offset_table(self.table(), pretty=True),)
-
-
-def _is_settled(result: PutResult) -> bool:
-    """Return whether trying again would change nothing: it is stored, or never can be."""
-    return result.status in _STORED or result.status is PutStatus.MESSAGE_ILLEGAL

@@ -21,16 +21,11 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.store.log.log_walk import walk_log
+from kourou.store.log.marked_records import marked_records, stored_before
 from kourou.store.message_store import MessageStore
-from kourou.store.paths import COMMITLOG
-from kourou.store.state.store_sizes import log_files
-from kourou.store.timer.delivered import stored_before
 
 UNDER_WAY_MS: Final = 10_000
 """How long before the progress was noted a delivery can have been stored that it does not count."""
-
-_WAITED: Final = f"{names.REAL_TOPIC}\x01".encode()
 
 _Key = tuple[str, int, str, int, int]
 """Topic, queue, unique id, reconsume times, when it was born: equal for two sends of one message.
@@ -76,14 +71,7 @@ def find_delivered(
 def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
     """Return what the log holds of deliveries from byte `start` on."""
     found: Counter[_Key] = Counter()
-    for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, start=start):
-        header = piece.header
-        if header is None:
-            continue
-        begin = header.properties_start
-        text = piece.buffer[begin : begin + header.properties_size]
-        if _WAITED not in text:
-            continue
+    for header, text in marked_records(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
         came_from = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QID)
         if came_from == (header.topic, str(header.queue_id)):  # no dead letter, nor one that waits

@@ -18,9 +18,10 @@ from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerCheckPoint
 from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
+from kourou.store.log.marked_records import stored_before
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.counting import count_by_topic
-from kourou.store.timer.delivered import DeliveryKey, delivered_since, stored_before
+from kourou.store.timer.delivered import DeliveryKey, delivered_since
 from kourou.store.timer.layouts import KIND_DELETE, PRECISION_MS, SLOTS
 from kourou.store.timer.placing import roll_window_ms
 from kourou.store.timer.remaking import find_waiting, forget_timers, remake_timers
@@ -139,7 +140,9 @@ class TimerStorage:
             units = files.log.chain(slot.last) if slot is not None else ()
             try:
                 for _, unit in units:
-                    if unit.is_roll and unit.kind & KIND_DELETE:
+                    if (
+                        unit.is_roll and unit.kind & KIND_DELETE
+                    ):  # `is_delete` is of none that rolls
                         record = self._store.read_record(unit.physical_offset)
                         keys.append(read_timer_record(record or b"").key)
             except (CorruptRecordError, MalformedMessageError) as error:  # said when it is loaded

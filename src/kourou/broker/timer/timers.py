@@ -58,8 +58,6 @@ BUSY_RETRY_MS: Final = 1_000
 BATCH_MESSAGES_MAX: Final = 256
 """Messages that are taken in, or delivered, before others get their turn."""
 
-_STORED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT})
-
 
 class Timers:
     """Delivers the messages of one store that wait for a time. Started once, stopped once.
@@ -347,7 +345,7 @@ class Timers:
 
     def _put_done(self, near: NearSlot, number: int, topic: str | None, result: PutResult) -> None:
         self._in_flight -= 1
-        if result.status not in _STORED and result.status is not PutStatus.MESSAGE_ILLEGAL:
+        if not result.is_settled:
             is_busy = result.status is PutStatus.BUSY
             self._not_before_ms = steady_ms() + (BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
             self._slots.push_back([(near, number)])

@@ -31,6 +31,8 @@ class PutStatus(Enum):
     After a failed sync, a restart may find the message or not."""
 
 
+_SETTLED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.MESSAGE_ILLEGAL})
+
 CODES: Final = {
     PutStatus.OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -54,6 +56,11 @@ class PutResult:
     status: PutStatus
     appended: Sequence[Appended] = ()
     reason: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether trying again would change nothing: it is stored, or never can be."""
+        return self.status in _SETTLED
 
 
 Done = Callable[[PutResult], None]
