@@ -14,6 +14,7 @@ from kourou.errors import (
     InvalidTopicError,
     NoRouteError,
     RemoteError,
+    RequestTimeoutError,
     UsageError,
 )
 from kourou.model.message import Message
@@ -177,3 +178,33 @@ def test_handles_are_those_of_java() -> None:
 def test_a_message_has_one_time_of_whole_milliseconds(said: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessageError):
         Message("T", b"x", **said)
+
+
+def test_a_recall_whose_sync_is_late_is_tried_until_it_is_synced() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            gone = await producer.send(Message("T", b"gone", delay_ms=40_000))
+            cluster.flusher().stall()
+            handle = gone.recall_handle or ""
+            recalling = asyncio.create_task(producer.recall("T", handle, timeout_ms=20_000))
+            await asyncio.sleep(8)
+            assert not recalling.done()
+            cluster.flusher().release()
+            assert await recalling == gone.msg_id
+            assert await _bodies(cluster, 60) == []
+
+    run_virtual(main())
+
+
+def test_a_recall_that_is_not_synced_in_time_is_an_error() -> None:
+    async def main() -> None:
+        async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
+            sent = await producer.send(Message("T", b"x", delay_ms=40_000))
+            cluster.flusher().stall()
+            try:
+                with pytest.raises(RequestTimeoutError, match="the sync did not end within"):
+                    await producer.recall("T", sent.recall_handle or "", timeout_ms=8_000)
+            finally:
+                cluster.flusher().release()
+
+    run_virtual(main())

@@ -17,6 +17,7 @@ from tests.broker.transactions.transaction_rig import (
     TransactionRig,
     checked_half,
     run,
+    run_killed,
 )
 
 
@@ -239,5 +240,53 @@ def test_counts_of_open_half_messages_are_kept_in_javas_file() -> None:
     def text(rig: TransactionRig) -> bytes:
         disk = rig.parts.disk
         return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
+
+    run(test)
+
+
+@pytest.mark.parametrize(("verdict", "stored"), [(COMMIT, [b"x"]), (ROLLBACK, [])])
+def test_an_end_whose_sync_is_late_is_not_answered_success_before_it_is_synced(
+    verdict: int, stored: list[bytes]
+) -> None:
+    async def test(rig: TransactionRig) -> None:
+        producer = rig.connect()
+        half = await rig.half()
+        rig.parts.flusher.stall()
+        first = await rig.end(half, verdict)
+        again = await rig.end(half, verdict)
+        assert (first.code, again.code) == (ResponseCode.FLUSH_DISK_TIMEOUT,) * 2
+        assert "the sync did not end within" in (first.remark or "")
+        rig.parts.flusher.release()
+        await asyncio.sleep(1)
+        assert (await rig.end(half, verdict)).code == ResponseCode.SUCCESS
+        for _ in range(5):
+            await rig.round(after_s=30)
+        assert not producer.sent
+        assert rig.bodies() == stored
+
+    run(test)
+
+
+def test_an_end_whose_late_sync_fails_is_never_answered_success() -> None:
+    async def test(rig: TransactionRig) -> None:
+        half = await rig.half()
+        rig.parts.flusher.stall()
+        assert (await rig.end(half, COMMIT)).code == ResponseCode.FLUSH_DISK_TIMEOUT
+        rig.parts.flusher.fail_next(OSError(5, "I/O error"))
+        rig.parts.flusher.release()
+        await asyncio.sleep(1)
+        assert (await rig.end(half, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    run_killed(test)
+
+
+def test_a_late_resumption_of_checks_is_not_answered_success() -> None:
+    async def test(rig: TransactionRig) -> None:
+        half = await rig.half()
+        rig.parts.flusher.stall()
+        assert (await rig.resume(half.msg_id)).code == ResponseCode.FLUSH_DISK_TIMEOUT
+        rig.parts.flusher.release()
+        await asyncio.sleep(1)
+        assert (await rig.resume(half.msg_id)).code == ResponseCode.SUCCESS
 
     run(test)

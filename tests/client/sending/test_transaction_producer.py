@@ -383,6 +383,38 @@ def test_a_half_message_that_is_not_safe_is_rolled_back() -> None:
     run(test)
 
 
+def test_an_end_that_is_not_synced_in_time_is_not_confirmed_and_takes_effect() -> None:
+    async def test(cluster: Cluster, seen: Seen) -> None:
+        async with cluster.transaction_producer(never) as producer:
+            transaction = await producer.begin_transaction(Message("T", b"x"))
+            cluster.flusher().stall()
+            receipt = await producer.end_transaction(transaction, COMMIT, timeout_ms=20_000)
+            assert (receipt.state, receipt.is_confirmed) == (COMMIT, False)
+            cluster.flusher().release()
+            await asyncio.sleep(100)
+            again = await producer.end_transaction(transaction, COMMIT)
+            assert again.is_confirmed
+        assert seen.bodies == [b"x"]
+
+    run(test)
+
+
+def test_a_power_cut_before_the_sync_of_an_end_leaves_it_to_the_check() -> None:
+    async def test(cluster: Cluster, seen: Seen) -> None:
+        async with cluster.transaction_producer(lambda _: COMMIT) as producer:
+            transaction = await producer.begin_transaction(Message("T", b"x"))
+            cluster.flusher().stall()
+            receipt = await producer.end_transaction(transaction, COMMIT, timeout_ms=20_000)
+            assert not receipt.is_confirmed
+            await cluster.kill_broker()
+            cluster.disk().crash()
+            await cluster.restart_broker()
+            await asyncio.sleep(100)
+        assert seen.bodies == [b"x"]
+
+    run(test)
+
+
 def test_closing_waits_for_transactions_under_way() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async def local(_: Transaction) -> TransactionState:

@@ -7,8 +7,9 @@ A recall is refused, in Java's order, with Java's codes:
     17   the topic does not exist
     604  the handle is none, or of another topic or broker; or its time has come, or is too far
     1    it could not be stored
+    10   it is stored, but the sync did not end in time: a crash may bring the message back
 
-What is answered with success is not delivered any more: it is noted in memory before it is stored.
+What is answered with 0 or 10 is not delivered any more: it is noted in memory before it is stored.
 Java answers the same where the message was delivered a moment before.
 
 Source: RecallMessageProcessor.java, AdminBrokerProcessor.getTimerCheckPoint and getTimerMetrics,
@@ -25,7 +26,7 @@ from kourou.broker.timer.scheduling import TimerSends
 from kourou.broker.timer.timers import Timers
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
-from kourou.broker.writing.put import PutResult
+from kourou.broker.writing.put import CODES, PutResult
 from kourou.clock import Clock
 from kourou.errors import MessageIllegalError, RemoteSystemError, UsageError
 from kourou.model import properties as names
@@ -171,7 +172,8 @@ class TimerHandlers:
                 request.reply(self._answer(request, ResponseCode.SYSTEM_ERROR, remark))
                 return
             header = RecallMessageResponseHeader(handle.unique_id, self._config.now.region_id)
-            request.reply(response(request.command, header=header))
+            code, reason = CODES[result.status], result.reason or None
+            request.reply(response(request.command, code, reason, header))
 
         self._timers.recall(key, int(handle.time))
         self._commit.put([draft], now_ms, done, owner=request.connection)

@@ -8,6 +8,7 @@ The checks come in Java's order, each with Java's code:
     1    the group or the queue offset is another
     1    it has ended before, the other way or nobody knows how
     0    it has ended before, the same way: nothing is stored, where Java stores the message again
+    10   it is stored, or was before, but the sync did not end in time; Java answers 0
 
 A commit stores the message in its own queue and then the op entry; a rollback stores only that. An
 end that meets another one, or a check that is being stored, waits for it.
@@ -29,7 +30,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
-from kourou.broker.writing.put import CODES, Done, PutResult
+from kourou.broker.writing.put import CODES, Done, PutResult, PutStatus
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _ENDS: Final = {TRANSACTION_COMMIT: State.COMMITTED, TRANSACTION_ROLLBACK: State.ROLLED_BACK}
+
+_STORED: Final = PutResult(PutStatus.OK)
 
 Reply = Callable[[RemotingCommand], None]
 
@@ -118,7 +121,8 @@ class Endings:
         if state is State.BUSY:
             return False
         if state is wanted:
-            reply(response(request.command))
+            # An end that was answered late is noted as soon as it is in the log.
+            self._answer_put(request, reply, self._books.commit.doubt() or _STORED)
         elif state not in (State.OPEN, State.GIVEN_UP):
             how = state.name if state is not None else "before"
             text = f"the transaction has ended already ({how}): half message {half.queue_offset}"
@@ -196,8 +200,7 @@ class Endings:
 
     def _answer_put(self, request: Request, reply: Reply, result: PutResult) -> None:
         """Reply what became of what was stored for an end."""
-        code = ResponseCode.SUCCESS if result.appended else CODES[result.status]
-        reply(response(request.command, code, result.reason))
+        reply(response(request.command, CODES[result.status], result.reason or None))
 
     def _refuse(
         self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str

@@ -16,7 +16,7 @@ from typing import Final
 from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, renewed_draft, resumed_draft
 from kourou.broker.transactions.ledger import State
-from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.errors import InvalidMessageError, InvalidParameterError, RemoteSystemError
 from kourou.model import properties as names
 from kourou.model.msgid import decode_offset_msg_id
@@ -28,6 +28,8 @@ from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 
 _HALF: Final = TRANS_HALF_TOPIC.encode()
+_TOLD: Final = {PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.BUSY}
+"""Results with a code of their own; any other is SYSTEM_ERROR, as in Java."""
 
 
 class Resuming:
@@ -66,11 +68,9 @@ class Resuming:
             await books.settled(current)
             current = self._current(half)
         result = await self._store(half, current)
-        if result.appended:
-            return response(request.command)
-        is_busy = result.status is PutStatus.BUSY
-        code = ResponseCode.SYSTEM_BUSY if is_busy else ResponseCode.SYSTEM_ERROR
-        return response(request.command, code, result.reason)
+        told = result.status in _TOLD
+        code = CODES[result.status] if told else ResponseCode.SYSTEM_ERROR
+        return response(request.command, code, result.reason or None)
 
     def _current(self, half: HalfMessage) -> int | None:
         """Return the record that stands for the transaction; None if its records are not known."""

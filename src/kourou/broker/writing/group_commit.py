@@ -86,6 +86,7 @@ class GroupCommit:
         self._is_scheduled = False
         self._appending: list[Callable[[], None]] = []
         self._closed_because = ""
+        self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
 
     @property
@@ -161,6 +162,15 @@ class GroupCommit:
     def deadline_s(self) -> float:
         """Return when who begins to wait now has waited long enough, on the loop's clock."""
         return self._loop.time() + self._config.sync_flush_timeout_ms / 1000
+
+    def doubt(self) -> PutResult | None:
+        """Return what a put that was answered late would be answered now; None if it is synced."""
+        if self._late:
+            return PutResult(PutStatus.FLUSH_DISK_TIMEOUT, reason=self._late_reason)
+        if self.is_sync_mode and self._store.read_only_reason is not None:
+            reason = self._store.read_only_reason
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
+        return None
 
     async def put_and_wait(self, drafts: Sequence[RecordDraft], now_ms: int) -> PutResult:
         """Append `drafts` and return what became of them.
@@ -386,11 +396,10 @@ class GroupCommit:
         """Tell those who waited too long that the sync is late; their bytes still count."""
         self._timer = None
         now_s = self._loop.time()
-        reason = f"the sync did not end within {self._config.sync_flush_timeout_ms} ms"
         while self._unsynced and self._unsynced[0].deadline_s <= now_s:
             waiter = self._unsynced.popleft()
             self._late.append(waiter)
-            waiter.late(reason)
+            waiter.late(self._late_reason)
         self._schedule_expiry()
 
     def _cancel_timer(self) -> None:

@@ -44,6 +44,9 @@ class Recalling:
             RemoteError: as `send`; with code 604 if the handle is of another topic, or the time of
                 the message has come.
             TransportError: as `send`; it may have been taken back.
+            FlushDiskTimeoutError: the broker has noted the recall, but its sync did not end in time
+                (a TransportError, where the next try got no answer). The message is delivered only
+                if the broker's machine fails before the sync. Calling again does no harm.
         """
         self._instance.check_open()
         check_topic(topic)

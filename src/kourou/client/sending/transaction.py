@@ -68,7 +68,9 @@ class TransactionReceipt:
         half: where the half message is stored; not where consumers find the message.
         state: what the broker was told.
         is_confirmed: the broker has answered that it is so, and committed messages are as safe as
-            `half.durability` says. If not, it will ask.
+            `half.durability` says. If not, the end may have taken effect or not: the broker was not
+            reached, has refused, or its sync was late. It asks `check` unless it knows the end, so
+            `check` must answer `state`.
     """
 
     transaction_id: str

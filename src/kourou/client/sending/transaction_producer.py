@@ -260,7 +260,8 @@ class TransactionProducer(Producer):
         """Tell the broker what becomes of a half message.
 
         Does not raise if the broker cannot be told, or refuses: what was done is done, the receipt
-        is not confirmed, and the broker will ask. Telling it twice changes nothing.
+        is not confirmed, and the broker will ask. After a late sync (FLUSH_DISK_TIMEOUT) it asks
+        only if it has lost the end, by a power cut. Telling it twice changes nothing.
 
         Args:
             transaction: what `begin_transaction` returned.
