@@ -84,6 +84,39 @@ REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
 TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 """What says at which time a message is to be delivered."""
 
+OF_A_DELIVERY: Final = (
+    DELAY,
+    WAIT,
+    REAL_TOPIC,
+    REAL_QID,
+    TRAN_MSG,
+    PGROUP,
+    MIN_OFFSET,
+    MAX_OFFSET,
+    RECONSUME_TIME,
+    MAX_RECONSUME_TIMES,
+    CONSUME_START_TIME,
+    POP_CK,
+    FIRST_POP_TIME,
+    TIMER_DELAY_SEC,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_OUT_MS,
+    TIMER_DELAY_LEVEL,
+    INNER_NUM,
+    INNER_BASE,
+    CLUSTER,
+    MSG_REGION,
+    TRACE_ON,
+    CRC32,
+    DLQ_REASON,
+)
+"""Properties that describe one delivery of a message. A copy that is to be delivered anew, in a
+retry or a redrive, is made without them."""
+
 RESERVED: Final = frozenset(
     {
         KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, MIN_OFFSET,

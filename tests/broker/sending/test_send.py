@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kourou.broker.config import FlushDiskType
+from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model.group import SubscriptionGroup
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import decode_properties
@@ -118,14 +119,17 @@ def test_a_delay_level_counts_more_than_a_time() -> None:
     run_sends(test)
 
 
-def test_a_message_whose_time_has_come_does_not_wait_again() -> None:
-    told = "TIMER_DELIVER_MS\x014102444800000\x02TIMER_OUT_MS\x014102444800000\x02"
-
+@pytest.mark.parametrize("timer", ["TIMER_DELIVER_MS\x014102444800000", "TIMER_DELAY_MS\x0190000"])
+def test_a_copy_of_a_scheduled_message_waits_for_its_own_time(timer: str) -> None:
     async def test(bench: SendRig) -> None:
-        assert (await bench.send(b"x", told)).code == 0
-        assert len(bench.stored()) == 1
+        now_ms = bench.parts.clock.now_ms()
+        copied = f"{timer}\x02TIMER_OUT_MS\x01{now_ms - 5_000}\x02"
+        assert (await bench.send(b"x", copied)).code == 0
+        assert bench.stored() == []
+        (waiting,) = bench.stored("rmq_sys_wheel_timer")
+        assert int(waiting.properties["TIMER_OUT_MS"]) > now_ms
 
-    run_sends(test)
+    run_sends(test, timer=TimerConfig(timer_max_delay_sec=3_000_000_000))
 
 
 def test_the_long_names_of_code_10_say_the_same(golden: Golden) -> None:

@@ -42,5 +42,7 @@ def test_a_level_that_is_no_number_is_refused(text: str) -> None:
 def test_a_timer_counts_only_without_a_delay_level() -> None:
     assert has_timer({"TIMER_DELIVER_MS": "5"})
     assert has_timer({"TIMER_DELAY_MS": "5", "DELAY": "0"})
+    assert has_timer({"TIMER_DELAY_MS": "5", "TIMER_OUT_MS": "1"})
+    assert not has_timer({"TIMER_OUT_MS": "1"})
     assert not has_timer({"TIMER_DELAY_SEC": "5", "DELAY": "1"})
     assert not has_timer({"TAGS": "a"})

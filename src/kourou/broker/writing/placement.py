@@ -86,12 +86,13 @@ def drop_timers(properties: dict[str, str]) -> None:
 def has_timer(properties: dict[str, str]) -> bool:
     """Return whether the message asks to be delivered at a time, and not by a delay level.
 
-    One that has waited already, and was delivered, does not ask any more.
+    TIMER_OUT_MS, which says that it has waited already, is not believed: a copy of a scheduled
+    message has it too, beside a timer of its own.
 
     Raises:
         MessageIllegalError: the property DELAY is no number.
     """
-    if delay_level_of(properties) > 0 or names.TIMER_OUT_MS in properties:
+    if delay_level_of(properties) > 0:
         return False
     return any(name in properties for name in names.TIMERS)
 

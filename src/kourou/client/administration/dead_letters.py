@@ -15,7 +15,6 @@ which remembers what it has done knows it. KOUROU_REDRIVEN_FROM names the dead l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from kourou.client.calls_send import Outgoing
 from kourou.model import properties as names
@@ -23,38 +22,6 @@ from kourou.model.message import MessageExt
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
 from kourou.model.topic import dlq_topic, retry_topic
-
-_OF_ITS_DELIVERIES: Final = (
-    names.DELAY,
-    names.WAIT,
-    names.REAL_TOPIC,
-    names.REAL_QID,
-    names.TRAN_MSG,
-    names.PGROUP,
-    names.MIN_OFFSET,
-    names.MAX_OFFSET,
-    names.RECONSUME_TIME,
-    names.MAX_RECONSUME_TIMES,
-    names.CONSUME_START_TIME,
-    names.POP_CK,
-    names.FIRST_POP_TIME,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-    names.TIMER_ENQUEUE_MS,
-    names.TIMER_DEQUEUE_MS,
-    names.TIMER_ROLL_TIMES,
-    names.TIMER_OUT_MS,
-    names.TIMER_DELAY_LEVEL,
-    names.INNER_NUM,
-    names.INNER_BASE,
-    names.CLUSTER,
-    names.MSG_REGION,
-    names.TRACE_ON,
-    names.CRC32,
-    names.DLQ_REASON,
-)
-"""Properties that say how the message was delivered before: it begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +69,7 @@ def redriven(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
     """
     message = dead.message
     properties = {
-        name: value for name, value in message.properties.items() if name not in _OF_ITS_DELIVERIES
+        name: value for name, value in message.properties.items() if name not in names.OF_A_DELIVERY
     }
     properties[names.REDRIVEN_FROM] = message.offset_msg_id
     if to_topic:

@@ -243,3 +243,48 @@ def test_a_delay_is_kept_at_least_as_long_as_asked(has_timers: bool, waits_s: fl
             assert w.deliveries[1].topic == TOPIC
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("gives_back", [False, True], ids=["raised", "given back"])
+@pytest.mark.parametrize("delay_ms", [0, 20_000], ids=["sent at once", "sent with a delay"])
+def test_every_retry_waits_for_the_delay_that_is_asked_for(
+    delay_ms: int, *, gives_back: bool
+) -> None:
+    async def main() -> None:
+        times: list[float] = []
+        now_s = asyncio.get_running_loop().time
+
+        async with recording(queues=1) as w, w.cluster.producer() as producer:
+            times.append(now_s())
+            await producer.send(Message(TOPIC, b"pay", delay_ms=delay_ms))
+            config = PushConsumerConfig(
+                consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=3
+            )
+            consumer = w.cluster.push_consumer(GROUP, config)
+            consumer.subscribe(TOPIC)
+
+            def later(message: MessageExt) -> None:
+                times.append(now_s())
+                raise RetryLater("not yet", delay_ms=90_500)
+
+            async def give_back_all() -> None:
+                async for message in consumer:
+                    times.append(now_s())
+                    await consumer.give_back(message, RetryLater("not yet", delay_ms=90_500))
+
+            if gives_back:
+                async with consumer:
+                    loop = asyncio.create_task(give_back_all())
+                    await asyncio.sleep(400)
+                    loop.cancel()
+            else:
+                consumer.listen(later)
+                async with consumer:
+                    await asyncio.sleep(400)
+            waits_s = [later - before for before, later in pairwise(times)]
+            expected = [delay_ms / 1000, 90.5, 90.5, 90.5]
+            assert waits_s == pytest.approx(expected, abs=1), waits_s
+            [dead] = await dead_letters(w)
+            assert dead.properties["KOUROU_DLQ_REASON"] == "not yet"
+
+    run_virtual(main())

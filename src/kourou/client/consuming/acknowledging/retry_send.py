@@ -23,16 +23,6 @@ _FIRST_DELAY_LEVEL: Final = 3
 
 _DEFAULT_QUEUE_NUMS: Final = 1
 
-_OUTDATED: Final = (
-    names.TRAN_MSG,
-    names.DELAY,
-    names.DLQ_REASON,
-    names.TIMER_DELAY_SEC,
-    names.TIMER_DELAY_MS,
-    names.TIMER_DELIVER_MS,
-)
-"""Properties of the delivery before, which say nothing about the next."""
-
 
 async def send_to_retry_topic(
     instance: ClientInstance,
@@ -69,11 +59,11 @@ async def send_to_retry_topic(
         raise NoRouteError(f"no broker takes messages of {topic}")
     queue: MessageQueue = instance.runtime.random.choice(others or queues)
     reconsume_times = message.reconsume_times + 1
-    properties = dict(message.properties)
+    properties = {
+        name: value for name, value in message.properties.items() if name not in names.OF_A_DELIVERY
+    }
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
     properties[names.RETRY_TOPIC] = message.topic
-    for name in _OUTDATED:
-        properties.pop(name, None)
     if how.level < 0:
         max_reconsume_times = message.reconsume_times
     if how.delay_ms is not None:
