@@ -41,6 +41,26 @@ _NOT_SERVED: Final = "RocketMQ has it, Kourou does not serve it yet"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """An option of RocketMQ that is not served, and must not be ignored either.
+
+    Attributes:
+        harmless: values that ask for nothing, in lower case.
+        reason: what the option asks for, and what to do without it.
+    """
+
+    harmless: frozenset[str]
+    reason: str
+
+    def allows(self, value: object) -> bool:
+        """Return whether the value asks for nothing."""
+        return setting_text(value).strip().lower() in self.harmless
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Slot:
     """One field of the config, or of a config inside it."""
 
@@ -77,6 +97,7 @@ def load(
     defaults: Mapping[str, object] = types.MappingProxyType({}),
     text: str | None = None,
     unserved: frozenset[str] = frozenset(),
+    refused: Mapping[str, Refusal] = types.MappingProxyType({}),
 ) -> T:
     """Return a `cls` filled from its defaults, the file, `environ` and `flags`; later wins.
 
@@ -91,6 +112,8 @@ def load(
         text: the file's content, in place of reading `path`.
         unserved: keys that RocketMQ knows and `cls` lacks: each is logged once, by name, as a
             warning, and ignored.
+        refused: those of `unserved` that must not be ignored: any value that asks for more than
+            nothing ends the start.
 
     Raises:
         ConfigError: a key is unknown (the text names the nearest known one), a value does not
@@ -100,7 +123,7 @@ def load(
     chosen: dict[str, _Setting] = {}
     for layer in (
         _from_flags(slots, defaults, "the defaults"),
-        _from_file(slots, path, text, unserved),
+        _from_file(slots, path, text, unserved, refused),
         _from_environment(slots, environ, prefix),
         _from_flags(slots, flags, "the command line"),
     ):
@@ -183,7 +206,11 @@ def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], o
 
 
 def _from_file(
-    slots: list[_Slot], path: Path | None, text: str | None, unserved: frozenset[str]
+    slots: list[_Slot],
+    path: Path | None,
+    text: str | None,
+    unserved: frozenset[str],
+    refused: Mapping[str, Refusal],
 ) -> dict[str, _Setting]:
     """Return what the file sets, by field name."""
     if path is None and text is None:
@@ -202,6 +229,8 @@ def _from_file(
         if name is None:
             if key not in unserved:
                 raise ConfigError(_unknown(key, source, list(names)))
+            if key in refused and not refused[key].allows(value):
+                raise ConfigError(f"{source}: {key} = {setting_text(value)}: {refused[key]}")
             log.warning("setting.ignored key=%s source=%s reason=%s", key, source, _NOT_SERVED)
         elif name in found:
             raise ConfigError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import RegisterBody, decode_register_body, encode_register_body
 from kourou.protocol.codes import RequestCode
@@ -17,7 +18,9 @@ from kourou.protocol.headers_route import (
     DeleteTopicFromNamesrvRequestHeader,
     UnregisterBrokerRequestHeader,
 )
+from kourou.remoting.connection import Connection
 from kourou.testing.loop import run_virtual
+from kourou.testing.peers import FakePeer
 from tests.registering import BOTH, FIRST, SECOND, World, now_s
 
 
@@ -188,7 +191,6 @@ def test_a_broker_stays_known_for_as_long_as_it_lives() -> None:
         ({"port": 10911}, "127.0.0.1:10911"),
         ({"port": 10911, "advertise": "10.1.2.3"}, "10.1.2.3:10911"),
         ({"port": 10911, "advertise": "broker.example:443"}, "broker.example:443"),
-        ({"port": 10911, "listen": "0.0.0.0"}, "127.0.0.1:10911"),  # noqa: S104 - simulated
         ({"port": 10911, "listen": "::1"}, "[::1]:10911"),
     ],
 )
@@ -204,6 +206,55 @@ def test_the_route_names_an_address_that_clients_can_reach(
         await world.stop(namesrv)
 
     run_virtual(main())
+
+
+async def route_by(world: World, host: str) -> TopicRoute:
+    return await world.route((host, FIRST[1]))
+
+
+def test_a_broker_on_all_addresses_is_told_each_client_by_the_one_it_came_by() -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
+        namesrv = await world.namesrv(("0.0.0.0", FIRST[1]))  # noqa: S104 - simulated
+        await world.broker.start(is_namesrv_here=True)
+        for host in ("127.0.0.1", "10.1.2.3", "192.0.2.4"):
+            (broker,) = (await route_by(world, host)).broker_datas
+            assert broker.broker_addrs == {0: f"{host}:10911"}
+        await world.stop(namesrv)
+
+    run_virtual(main())
+
+
+def test_another_name_server_is_told_the_address_that_it_is_reached_by() -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
+        await world.broker.start()
+        running = world.broker._running
+        assert running is not None
+        assert running._registration is not None
+        peer = FakePeer()
+        peer.local_address = ("10.1.2.3", 40_000)
+        assert running._registration.address_for(cast(Connection, peer)) == "10.1.2.3:10911"
+        await world.stop()
+
+    run_virtual(main())
+
+
+def test_it_does_not_register_by_loopback_at_another_name_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
+        namesrv = await world.namesrv(FIRST)
+        await world.broker.start()
+        assert not await world.knows(FIRST)
+        assert world.broker.troubles() != []
+        await world.stop(namesrv)
+
+    run_virtual(main())
+    (entry,) = [r.getMessage() for r in caplog.records if "registration.failed" in r.getMessage()]
+    assert "listen is '0.0.0.0'" in entry
+    assert "brokerIP1" in entry
 
 
 def test_routes_show_no_more_than_the_broker_allows() -> None:

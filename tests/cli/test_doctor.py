@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -10,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kourou.cli.doctor_cluster import judge_address, judge_clock, judge_store
+from kourou.cli.doctor_cluster import (
+    judge_address,
+    judge_clock,
+    judge_from_outside,
+    judge_store,
+    look_at_cluster,
+)
 from kourou.cli.doctor_machine import (
     Port,
     check_ports,
@@ -21,8 +28,11 @@ from kourou.cli.doctor_machine import (
     judge_sync,
 )
 from kourou.cli.finding import Finding, State
+from kourou.cli.machine_addresses import machine_addresses
 from kourou.cli.port_owner import PortOwner, port_owners
+from kourou.clock import SystemClock
 from kourou.disk import OsDisk
+from kourou.remoting.network import is_loopback
 from kourou.testing.process import Outcome, Serving
 
 GIB = 1024**3
@@ -225,6 +235,59 @@ def test_a_cluster_that_serves_is_found_in_order(
     assert serving.broker in found["broker broker-a"]["detail"]
     assert found["clock of broker-a"]["state"] == "ok"
     assert "the broker, by kourou" in found[f"port {broker_port}"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("address", "failure", "state", "told"),
+    [
+        ("10.0.0.5:10911", None, State.OK, "as clients that ask 10.0.0.5:9876 are told"),
+        ("127.0.0.1:10911", None, State.WRONG, "which is their own machine"),
+        ("[::1]:10911", None, State.WRONG, "which is their own machine"),
+        ("10.0.0.6:10911", "refused", State.WRONG, "which does not serve: refused"),
+    ],
+)
+def test_what_other_machines_are_told_is_judged(
+    address: str, failure: str | None, state: State, told: str
+) -> None:
+    finding = judge_from_outside("b", address, "10.0.0.5:9876", failure)
+    assert (finding.state, told in finding.detail) == (state, True)
+    assert ("--advertise" in finding.remedy) == (state is State.WRONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ((), None),
+        (("--listen", "0.0.0.0"), State.OK),  # noqa: S104  # the case
+        (("--listen", "0.0.0.0", "--advertise", "127.0.0.1"), State.WRONG),  # noqa: S104
+        (("--listen", "0.0.0.0", "--advertise", "10.255.255.1:1"), State.WRONG),  # noqa: S104
+    ],
+)
+def test_a_cluster_is_looked_at_as_other_machines_see_it(
+    tmp_path: Path, options: tuple[str, ...], state: State | None
+) -> None:
+    (outside,) = machine_addresses()[:1] or ("127.0.0.2",)
+    with Serving.start(tmp_path, *options) as serving:
+        look = asyncio.run(
+            look_at_cluster(
+                serving.namesrv,
+                2.0,
+                SystemClock(),
+                is_expected=True,
+                find_addresses=lambda: [outside],
+            )
+        )
+    found = [one.state for one in look.findings if f"ask {outside}:" in one.detail]
+    assert found == ([] if state is None else [state])
+
+
+def test_addresses_of_this_machine_can_be_listened_on_and_are_not_loopback() -> None:
+    for host in machine_addresses():
+        assert not is_loopback(host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as bound:
+            bound.bind((host, 0))
 
 
 @pytest.mark.slow

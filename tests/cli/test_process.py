@@ -1,32 +1,12 @@
-"""Which addresses other machines can reach, and which this one can."""
+"""What the start screen says of addresses and of what recovery found."""
 
 from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
-from kourou.cli.process import _found, _is_exposed, _reachable
+from kourou.cli.process import _found, _reachable
 from kourou.store.message_store import RecoveryReport
 from kourou.store.state.abort_file import LastRun
-
-
-@pytest.mark.parametrize(
-    ("host", "is_exposed"),
-    [
-        ("127.0.0.1", False),
-        ("127.9.9.9", False),
-        ("::1", False),
-        ("localhost", False),
-        ("0.0.0.0", True),  # noqa: S104  # compared, not bound
-        ("::", True),
-        ("10.0.0.1", True),
-        ("broker.example", True),
-        ("", True),
-    ],
-)
-def test_all_but_loopback_is_open_to_others(host: str, *, is_exposed: bool) -> None:
-    assert _is_exposed(host) == is_exposed
 
 
 def test_what_listens_everywhere_is_reached_by_loopback() -> None:

@@ -145,6 +145,18 @@ def test_listening_beyond_this_machine_warns_loudly(tmp_path: Path) -> None:
     assert serving.namesrv.startswith("127.0.0.1:")
 
 
+def test_listening_everywhere_tells_each_client_the_address_it_came_by(
+    tmp_path: Path, command: Command
+) -> None:
+    with Serving.start(tmp_path, "--listen", "0.0.0.0") as serving:  # noqa: S104  # the case
+        _, _, port = serving.namesrv.rpartition(":")
+        _, _, broker_port = serving.broker.rpartition(":")
+        for host in ("127.0.0.2", "127.0.0.1"):
+            route = command("topic", "route", "TBW102", "--json", "-n", f"{host}:{port}")
+            assert f"{host}:{broker_port}" in route.out
+            assert command("send", "orders", "x", "-n", f"{host}:{port}").code == 0
+
+
 def test_async_flush_is_said(tmp_path: Path) -> None:
     with Serving.start(tmp_path, "--flush", "async") as serving:
         assert serving.ready["flush_disk_type"] == "ASYNC_FLUSH"

@@ -1,4 +1,4 @@
-"""What `kourou serve` takes from the machine where nothing is told."""
+"""What `kourou serve` takes from its options and its file, and what it refuses to start with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kourou.cli.serve import Profile, _plan
+from kourou.broker.known_keys import REFUSED_KEYS, ROCKETMQ_KEYS
+from kourou.cli.process import Plan
+from kourou.cli.serve import Profile, ServeConfig, _plan
+from kourou.errors import ConfigError
 from kourou.memory import memory_bytes
+from kourou.settings import wire_keys
 
 
 @pytest.mark.parametrize("profile", Profile)
@@ -19,3 +23,107 @@ def test_a_sixteenth_of_the_memory_is_believed_to_hold_the_logs_end(
 
     monkeypatch.setenv("KOUROU_BROKER_BELIEVED_BYTES", "5")
     assert _plan(flags, None, profile).broker.store.believed_bytes == 5
+
+
+def plan_of(directory: Path, text: str, **flags: object) -> Plan:
+    """Return the plan of a broker.conf."""
+    file = directory / "broker.conf"
+    file.write_text(text)
+    return _plan({"store_path": directory / "store"} | flags, file, Profile.DEV)
+
+
+def refusal(directory: Path, text: str, **flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(directory, text, **flags)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("aclEnable", "true"),
+        ("authenticationEnabled", "true"),
+        ("authorizationEnabled", "TRUE"),
+        ("brokerRole", "SYNC_MASTER"),
+        ("brokerRole", "SLAVE"),
+        ("brokerRole", "ASYNC_MASTERS"),
+        ("enableControllerMode", "true"),
+        ("enableDLegerCommitLog", "true"),
+        ("enableSlaveActingMaster", "true"),
+        ("allAckInSyncStateSet", "true"),
+        ("duplicationEnable", "true"),
+        ("inSyncReplicas", "2"),
+        ("minInSyncReplicas", "2"),
+        ("totalReplicas", "3"),
+        ("configManagerVersion", "v2"),
+        ("storeType", "defaultRocksDB"),
+        ("storeType", "default;defaultRocksDB"),
+        ("timerRocksDBEnable", "true"),
+        ("transRocksDBEnable", "true"),
+        ("messageStorePlugIn", "org.apache.rocketmq.tieredstore.TieredMessageStore"),
+        ("readOnlyCommitLogStorePaths", "/mnt/old/commitlog"),
+        ("fetchNamesrvAddrByAddressServer", "true"),
+        ("fetchNameSrvAddrByDnsLookup", "true"),
+        ("useTLS", "true"),
+    ],
+)
+def test_an_option_that_promises_what_is_not_there_ends_the_start(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    text = refusal(tmp_path, f"brokerName=a\n{key} = {value}\n")
+
+    assert text.startswith(f"{tmp_path}/broker.conf: {key} = {value}: Kourou ")
+    assert len(text.split(": ")) > 3, "it says what to do"
+
+
+def test_every_such_option_is_one_of_rocketmqs_and_not_served() -> None:
+    assert REFUSED_KEYS.keys() <= ROCKETMQ_KEYS - set(wire_keys(ServeConfig))
+
+
+HARMLESS = """
+brokerRole=ASYNC_MASTER
+aclEnable=false
+authenticationEnabled=False
+enableControllerMode=
+inSyncReplicas=1
+totalReplicas=1
+storeType=default
+configManagerVersion=v1
+messageStorePlugIn=
+"""
+
+
+def test_the_same_options_with_rocketmqs_defaults_start(tmp_path: Path) -> None:
+    assert plan_of(tmp_path, HARMLESS).broker.broker_name == "broker-a"
+
+
+def test_such_an_option_in_toml_ends_the_start_too(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("authenticationEnabled = true\n")
+    with pytest.raises(ConfigError, match="authenticationEnabled = true: Kourou does not"):
+        _plan({}, file, Profile.DEV)
+
+
+def test_a_commit_log_elsewhere_ends_the_start(tmp_path: Path) -> None:
+    text = refusal(tmp_path, "storePathCommitLog=/data/commitlog\n")
+    assert "/data/commitlog" in text
+    assert f"{tmp_path}/store/commitlog" in text
+
+    usual = f"storePathCommitLog={tmp_path}/store/commitlog\n"
+    assert plan_of(tmp_path, usual).store_path == tmp_path / "store"
+
+
+@pytest.mark.parametrize("namesrv", ["127.0.0.1:9876", "10.0.0.1:9876;localhost:9876", "[::1]:1"])
+def test_a_broker_on_all_addresses_joins_no_name_server_by_loopback(
+    tmp_path: Path, namesrv: str
+) -> None:
+    text = refusal(tmp_path, f"bindAddress=0.0.0.0\nnamesrvAddr={namesrv}\n")
+    assert "--advertise" in text
+
+    for more in ("brokerIP1=10.0.0.5", "bindAddress=10.0.0.5"):
+        settings = f"namesrvAddr={namesrv}\n{more}\n"
+        if "bind" not in more:
+            settings += "bindAddress=0.0.0.0\n"
+        assert plan_of(tmp_path, settings).namesrv is None
+    far = "bindAddress=0.0.0.0\nnamesrvAddr=10.0.0.1:9876\n"
+    assert plan_of(tmp_path, far).namesrv is None

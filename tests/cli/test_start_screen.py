@@ -87,7 +87,12 @@ def test_only_an_open_port_is_warned_about() -> None:
     assert "Warning" not in words()
     exposed = words(is_exposed=True, broker="0.0.0.0:10911")
     assert "Warning: 0.0.0.0:10911 is open to other machines" in exposed
-    assert "the address for clients on this machine" in exposed
+    assert "127.0.0.1:9876 the address for clients Broker" in exposed
+
+
+def test_where_the_name_server_listens_on_all_addresses_others_are_told_another() -> None:
+    shown = words(is_exposed=True, namesrv_for_others="10.0.0.5:9876")
+    assert "127.0.0.1:9876 for clients here; 10.0.0.5:9876 for others" in shown
 
 
 def test_a_joined_name_server_is_said_to_run_elsewhere() -> None:

@@ -13,6 +13,7 @@ from kourou.model.route import (
     BrokerData,
     QueueData,
     TopicRoute,
+    at_host,
     parse_order_topic_conf,
     publish_queues,
     subscribe_queues,
@@ -24,6 +25,22 @@ ROUTE = TopicRoute(
     [QueueData("b", 1, 2, 6), QueueData("a", 2, 1, 6), QueueData("c", 4, 4, 6)],
     [SLAVES_B, MASTER_A],
 )
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "expected"),
+    [
+        ("0.0.0.0:10911", "10.0.0.7", "10.0.0.7:10911"),
+        ("[::]:10911", "fd00::7", "[fd00::7]:10911"),
+        (":10911", "10.0.0.7", "10.0.0.7:10911"),
+        ("10.0.0.1:10911", "10.0.0.7", "10.0.0.1:10911"),
+        ("broker.example:443", "10.0.0.7", "broker.example:443"),
+        ("", "10.0.0.7", ""),
+        ("broker", "10.0.0.7", "broker"),
+    ],
+)
+def test_a_wildcard_host_gives_way_to_a_real_one(address: str, host: str, expected: str) -> None:
+    assert at_host(address, host) == expected
 
 
 def queues(*names: tuple[str, int]) -> list[MessageQueue]:

@@ -32,6 +32,7 @@ from kourou.protocol.hashing import crc32
 from kourou.protocol.headers_route import (
     BrokerHeartbeatRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
     QueryDataVersionRequestHeader,
@@ -73,10 +74,17 @@ class Asked:
         """Register broker-a with these topics."""
         table = TopicConfigTable({topic.name: topic for topic in topics}, VERSION)
         body = encode_register_body(RegisterBody(table))
-        values = {"broker_id": 0, "body_crc32": crc32(body)} | header
+        values = {
+            "broker_name": BROKER[0],
+            "broker_addr": BROKER[1],
+            "cluster_name": BROKER[2],
+            "ha_server_addr": "127.0.0.1:20912",
+            "broker_id": 0,
+            "body_crc32": crc32(body),
+        }
         return self.ask(
             RequestCode.REGISTER_BROKER,
-            RegisterBrokerRequestHeader(*BROKER[:3], "127.0.0.1:20912", **values),  # type: ignore[arg-type]
+            RegisterBrokerRequestHeader(**(values | header)),  # type: ignore[arg-type]
             body,
         )
 
@@ -334,3 +342,62 @@ def test_a_deleted_topic_is_no_longer_routed(asked: Asked) -> None:
 def test_what_is_not_served_is_answered_3(code: int) -> None:
     answer = Asked().ask(code)
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+
+EVERYWHERE = "0.0.0.0:20911"
+"""What a broker registers in the process of the name server, if both listen on all addresses."""
+
+
+def from_this_machine(asked: Asked, local: str = "127.0.0.1") -> None:
+    """Let requests come from this machine, by one of its addresses."""
+    asked.peer.remote_address, asked.peer.local_address = (local, 50_000), (local, 9876)
+
+
+@pytest.mark.parametrize(
+    ("host", "told"), [("10.0.0.7", "10.0.0.7:20911"), ("fd00::7", "[fd00::7]:20911")]
+)
+def test_a_client_is_told_a_broker_on_all_addresses_by_the_one_it_came_by(
+    host: str, told: str
+) -> None:
+    asked = Asked()
+    from_this_machine(asked)
+    asked.register(TopicConfig("T"), TopicConfig("broker-a"), broker_addr=EVERYWHERE)
+    asked.peer.remote_address, asked.peer.local_address = ("10.0.0.99", 50_000), (host, 9876)
+
+    (broker,) = decode_topic_route(asked.route().body).broker_datas
+    info = decode_cluster_info(asked.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    group = asked.ask(
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        GetBrokerMemberGroupRequestHeader("DefaultCluster", "broker-a"),
+    )
+    system = asked.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+
+    assert broker.broker_addrs == {0: told}
+    assert info.brokers["broker-a"].broker_addrs == {0: told}
+    assert told.encode() in group.body
+    assert told.encode() in system.body
+
+
+def test_a_slave_is_told_such_a_master_by_the_address_it_came_by() -> None:
+    asked = Asked()
+    from_this_machine(asked)
+    asked.register(
+        TopicConfig("T"), TopicConfig("x"), broker_addr=EVERYWHERE, ha_server_addr="0.0.0.0:20912"
+    )
+    from_this_machine(asked, "10.0.0.7")
+    answer = asked.register(
+        TopicConfig("T"), TopicConfig("x"), broker_id=1, broker_addr="10.0.0.8:10911"
+    )
+    assert answer.ext_fields == {"haServerAddr": "10.0.0.7:20912", "masterAddr": "10.0.0.7:20911"}
+
+
+def test_a_broker_of_another_machine_needs_an_address_of_its_own() -> None:
+    asked = Asked()
+    asked.peer.remote_address = ("10.0.0.9", 50_000)
+
+    answer = asked.register(TopicConfig("T"), TopicConfig("x"), broker_addr=EVERYWHERE)
+
+    assert answer.code == 1
+    assert "0.0.0.0:20911" in (answer.remark or "")
+    assert "brokerIP1" in (answer.remark or "")
+    assert asked.route().code == 17

@@ -9,7 +9,7 @@ import pytest
 
 from kourou.errors import ConfigError, ConnectFailedError, ListenFailedError
 from kourou.remoting.entrance import Entrance
-from kourou.remoting.network import TcpNetwork, format_address, parse_address
+from kourou.remoting.network import TcpNetwork, format_address, is_loopback, parse_address
 from kourou.testing.raw_client import RawClient
 
 PLAIN_ONLY = Entrance(
@@ -21,6 +21,24 @@ PLAIN_ONLY = Entrance(
     handshakes_max=1,
     arriving_max=1,
 )
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104  # compared, not bound
+        ("::", False),
+        ("10.0.0.1", False),
+        ("broker.example", False),
+        ("", False),
+    ],
+)
+def test_all_but_loopback_is_open_to_others(host: str, *, expected: bool) -> None:
+    assert is_loopback(host) == expected
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ class BrokerConfig:
     pull; pulls are not served there. If that port is taken or not permitted, the broker goes on
     without it. Java always has it."""
     advertise: str | None = field(default=None, metadata={"key": "brokerIP1"})
-    """The address in routes, as `host` or `host:port`; None takes the one listened on."""
+    """The address in routes, as `host` or `host:port`; None takes the one listened on. Where that
+    is all addresses, each client of the name server in the same process is told the one by which it
+    came, and other name servers the one by which the broker reaches them."""
     namesrv_addr: tuple[str, ...] = ()
     """The name servers to register with, as `host:port` separated by `;`. Without any, clients
     cannot find the broker."""

@@ -1,4 +1,4 @@
-"""Every key that RocketMQ's broker.conf knows: those that Kourou lacks warn instead of failing.
+"""Every key that RocketMQ's broker.conf knows: those that Kourou lacks warn, or end the start.
 
 Source: the setters of BrokerIdentity, BrokerConfig, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig, which BrokerStartup fills from the file; Apache RocketMQ 5.5.0.
@@ -6,7 +6,10 @@ NettyClientConfig and AuthConfig, which BrokerStartup fills from the file; Apach
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+from kourou.settings import Refusal
 
 ROCKETMQ_KEYS: Final = frozenset(
     """
@@ -164,3 +167,64 @@ ROCKETMQ_KEYS: Final = frozenset(
     """.split()  # noqa: SIM905  # as a list it would be one line a key
 )
 """Served by Kourou or not."""
+
+_FALSE: Final = frozenset({"", "false"})
+_ONE: Final = frozenset({"", "0", "1"})
+_EMPTY: Final = frozenset({""})
+_NO_ACCESS_CONTROL: Final = (
+    "Kourou does not have access control yet: every client could read, write and delete every "
+    "topic. Remove the key, and let only trusted clients reach the port (listen, a firewall, TLS "
+    "with client certificates)"
+)
+_NO_REPLICATION: Final = (
+    "Kourou does not replicate yet: a message would be on one machine only. Remove the key to run "
+    "a single master, with the store on a disk that is itself replicated"
+)
+_OTHER_FILES: Final = (
+    "Kourou keeps RocketMQ's default files and does not read RocksDB: what this option stored "
+    "would be missing. Remove the key only for a store that never had it on"
+)
+
+REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
+    "aclEnable": Refusal(_FALSE, _NO_ACCESS_CONTROL),
+    "authenticationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
+    "authorizationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
+    "brokerRole": Refusal(frozenset({"", "async_master"}), _NO_REPLICATION),
+    "allAckInSyncStateSet": Refusal(_FALSE, _NO_REPLICATION),
+    "duplicationEnable": Refusal(_FALSE, _NO_REPLICATION),
+    "enableControllerMode": Refusal(_FALSE, _NO_REPLICATION),
+    "enableDLegerCommitLog": Refusal(_FALSE, _NO_REPLICATION),
+    "enableSlaveActingMaster": Refusal(_FALSE, _NO_REPLICATION),
+    "inSyncReplicas": Refusal(_ONE, _NO_REPLICATION),
+    "minInSyncReplicas": Refusal(_ONE, _NO_REPLICATION),
+    "totalReplicas": Refusal(_ONE, _NO_REPLICATION),
+    "configManagerVersion": Refusal(frozenset({"", "v1"}), _OTHER_FILES),
+    "storeType": Refusal(frozenset({"", "default"}), _OTHER_FILES),
+    "timerRocksDBEnable": Refusal(_FALSE, _OTHER_FILES),
+    "transRocksDBEnable": Refusal(_FALSE, _OTHER_FILES),
+    "messageStorePlugIn": Refusal(
+        _EMPTY,
+        "Kourou runs no store plug-ins: what the plug-in keeps, as a tiered store does, would be "
+        "missing. Remove the key only for a store that never had one",
+    ),
+    "readOnlyCommitLogStorePaths": Refusal(
+        _EMPTY,
+        "Kourou reads one commit log: messages below these paths would be missing. Move their "
+        "files into the commit log's directory, or wait until they have expired",
+    ),
+    "fetchNamesrvAddrByAddressServer": Refusal(
+        _FALSE,
+        "Kourou does not ask address servers: the broker would not join its cluster. Name the "
+        "name servers in namesrvAddr",
+    ),
+    "fetchNameSrvAddrByDnsLookup": Refusal(
+        _FALSE,
+        "Kourou does not look up name servers: the broker would not join its cluster. Name them "
+        "in namesrvAddr",
+    ),
+    "useTLS": Refusal(
+        _FALSE, "Kourou switches TLS to name servers on by tls.enable = true: use that key"
+    ),
+}
+"""Keys that are not served, and whose users would believe in what is not there: protection, copies,
+or data that was stored another way. Any value but a harmless one ends the start."""

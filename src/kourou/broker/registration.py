@@ -32,7 +32,8 @@ from typing import Final
 from kourou.broker.advertised import advertised_address
 from kourou.broker.config import BrokerConfig
 from kourou.broker.topics import Topics
-from kourou.errors import KourouError
+from kourou.errors import ConfigError, KourouError
+from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE
 from kourou.protocol.bodies import (
     DataVersion,
@@ -53,14 +54,11 @@ from kourou.protocol.headers_route import (
 )
 from kourou.remoting.check import raise_for_response
 from kourou.remoting.connection import Connection
-from kourou.remoting.network import Address, format_address, parse_address
+from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
-
-WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
-"""Listen addresses that stand for all of the machine's, and so are none that a peer can reach."""
 
 _RETRY_FIRST_MS: Final = 1000
 _PAUSE_MS: Final = 10
@@ -85,6 +83,8 @@ class Registration:
         pool: ConnectionPool,
         listening: Address,
         offload: Offload,
+        *,
+        is_namesrv_here: bool = False,
     ) -> None:
         """Register what `topics` holds.
 
@@ -94,8 +94,11 @@ class Registration:
             pool: connects to the name servers; closed by its owner.
             listening: what the broker listens on, with the real port.
             offload: takes the encoding of all topics off the loop.
+            is_namesrv_here: whether the name server runs in this process. It then gets a wildcard
+                host as it is, and answers each client with the address by which that one came.
         """
         self._config = config
+        self._is_namesrv_here = is_namesrv_here
         self._permission = config.broker_permission
         self._topics = topics
         self._pool = pool
@@ -168,10 +171,21 @@ class Registration:
             task.cancel()
 
     def address_for(self, connection: Connection) -> str:
-        """Return the address at which peers of the connection's other end reach this broker."""
+        """Return the address at which peers of the connection's other end reach this broker.
+
+        Raises:
+            ConfigError: the broker listens on all addresses, and the name server was reached by one
+                that other machines do not reach.
+        """
         host, port = self._listening
-        if host in WILDCARDS:
+        if host in WILDCARD_HOSTS and self._config.advertise is None and not self._is_namesrv_here:
             host = connection.local_address[0]
+            if is_loopback(host):
+                raise ConfigError(
+                    f"listen is {self._config.listen!r} and the name server is reached by {host}, "
+                    "which it would tell clients on other machines: set advertise (brokerIP1) to "
+                    "an address that they reach"
+                )
         return advertised_address(self._config, (host, port))
 
     async def _end_tasks(self) -> None:

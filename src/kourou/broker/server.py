@@ -121,6 +121,7 @@ class Broker:
         progress: Progress | None = None,
         *,
         first_registration_ms: int = FIRST_REGISTRATION_MS,
+        is_namesrv_here: bool = False,
     ) -> Address:
         """Recover the store, serve, register, and return the address.
 
@@ -131,6 +132,7 @@ class Broker:
             progress: told (bytes of the log read, bytes to read) now and then while the store is
                 recovered; off the loop.
             first_registration_ms: how long to wait for the name servers.
+            is_namesrv_here: whether the name server runs in this process, see `Registration`.
 
         Raises:
             StoreError: the store is in use, was made with other sizes, or is corrupt.
@@ -157,7 +159,7 @@ class Broker:
                 store=store,
             )
             running = _Running(parts)
-            self._address = await running.start()
+            self._address = await running.start(is_namesrv_here=is_namesrv_here)
         except BaseException:
             flusher.close()
             store.close(clock.now_ms())
@@ -213,7 +215,7 @@ class _Running:
     def store(self) -> MessageStore:
         return self._parts.store
 
-    async def start(self) -> Address:
+    async def start(self, *, is_namesrv_here: bool) -> Address:
         """Listen, and begin everything that goes on by itself."""
         config, topics = self._parts.config, self._parts.tables.topics
         await self._parts.timers.start()
@@ -227,7 +229,12 @@ class _Running:
         self._parts.index.start()
         self._start_loops()
         registration = Registration(
-            config, topics, self._parts.pool, address, self._parts.runtime.offload
+            config,
+            topics,
+            self._parts.pool,
+            address,
+            self._parts.runtime.offload,
+            is_namesrv_here=is_namesrv_here,
         )
         self._registration = registration
         topics.on_changed = registration.soon

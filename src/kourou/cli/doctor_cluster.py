@@ -7,20 +7,21 @@ in whole seconds. A difference is known to half a second by that.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.cli.exits import one_line
 from kourou.cli.finding import Finding, State
+from kourou.cli.machine_addresses import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.transport import client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.clock import Clock
 from kourou.errors import KourouError
+from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 
 SKEW_WRONG_MS: Final = 5_000
 DISPATCH_BEHIND_BYTES: Final = 64 * 1024 * 1024
@@ -38,7 +39,12 @@ class ClusterLook:
 
 
 async def look_at_cluster(
-    namesrv: str, timeout_s: float, clock: Clock, *, is_expected: bool
+    namesrv: str,
+    timeout_s: float,
+    clock: Clock,
+    *,
+    is_expected: bool,
+    find_addresses: Callable[[], Sequence[str]] = machine_addresses,
 ) -> ClusterLook:
     """Ask every name server and every broker that one of them knows.
 
@@ -47,6 +53,7 @@ async def look_at_cluster(
         timeout_s: for each request.
         clock: this machine's.
         is_expected: something is wrong if no name server answers; else it is only told.
+        find_addresses: this machine's addresses for other machines.
     """
     look = ClusterLook()
     config = AdminConfig(admin_timeout_ms=max(1, int(timeout_s * 1000)), tls=client_tls())
@@ -83,7 +90,54 @@ async def look_at_cluster(
             look.findings += findings
             if findings[0].state is not State.WRONG:
                 look.ports.add(_port(address))
+        here = {_port(one) for one in servers if is_loopback(parse_address(one, 0)[0])} & look.ports
+        outside = [(host, port) for host in find_addresses() for port in sorted(here)]
+        for findings in await asyncio.gather(
+            *(_look_from_outside(admin, one, config) for one in outside)
+        ):
+            look.findings += findings
     return look
+
+
+async def _look_from_outside(
+    admin: AdminClient, server: Address, config: AdminConfig
+) -> list[Finding]:
+    """Judge what a name server of this machine tells clients on others.
+
+    They ask it by another address of this machine, and may be told another one of a broker. One
+    that does not listen there is for this machine alone. A firewall in between is not seen.
+    """
+    address = format_address(server)
+    found = await _brokers(address, config)
+    if isinstance(found, KourouError):
+        return []
+    told = sorted((name, where) for (name, _), where in found.items())
+    return [
+        judge_from_outside(name, where, address, await _failure(admin, where))
+        for name, where in told
+    ]
+
+
+async def _failure(admin: AdminClient, address: str) -> str | None:
+    """Return why a broker does not answer at the address; None if it does."""
+    try:
+        await admin.runtime_info(address)
+    except KourouError as error:
+        return _reason(error)
+    return None
+
+
+def judge_from_outside(name: str, address: str, server: str, failure: str | None) -> Finding:
+    """Return the finding of a broker's address as other machines are told it by `server`."""
+    check = f"broker {name}"
+    remedy = "start it with --advertise and an address of this machine that others reach"
+    if is_loopback(parse_address(address)[0]):
+        text = f"clients that ask {server} are told {address}, which is their own machine"
+        return Finding(State.WRONG, check, text, remedy)
+    if failure is not None:
+        text = f"clients that ask {server} are told {address}, which does not serve: {failure}"
+        return Finding(State.WRONG, check, text, remedy)
+    return Finding(State.OK, check, f"answers at {address}, as clients that ask {server} are told")
 
 
 async def _brokers(
@@ -124,13 +178,13 @@ async def _look_at_broker(
 def judge_address(name: str, address: str, servers: Sequence[str], version: str) -> Finding:
     """Return the finding of an address that a broker has registered, and that answered."""
     check, host = f"broker {name}", address.rpartition(":")[0].strip("[]")
-    if _is_loopback(host) and not all(
-        _is_loopback(one.rpartition(":")[0].strip("[]")) for one in servers
+    if is_loopback(host) and not all(
+        is_loopback(one.rpartition(":")[0].strip("[]")) for one in servers
     ):
         text = f"clients are told {address}, which only this machine reaches"
         return Finding(State.WRONG, check, text, "start it with --advertise and its real address")
-    where = ", reached by this machine only" if _is_loopback(host) else ""
-    return Finding(State.OK, check, f"{version} answers at {address}, as clients are told{where}")
+    whom = "clients on this machine" if is_loopback(host) else "clients"
+    return Finding(State.OK, check, f"{version} answers at {address}, as {whom} are told")
 
 
 def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
@@ -177,13 +231,6 @@ def _number(text: str | None) -> float:
         return float(text or "")
     except ValueError:
         return 0.0
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _port(address: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import os
 import signal
 from collections.abc import Callable
@@ -21,15 +20,17 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, say
+from kourou.cli.machine_addresses import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.ready import Damage, Ready
 from kourou.cli.recovery_progress import RecoveryProgress
 from kourou.console.server import Console
 from kourou.disk import OsDisk
 from kourou.errors import ListenFailedError, StoreUnusableError
+from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.remoting.network import Address, format_address
+from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import RecoveryReport
 from kourou.store.paths import COMMITLOG
@@ -103,7 +104,11 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         patience_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
         progress = RecoveryProgress()
         try:
-            await broker.start(progress, first_registration_ms=patience_ms)
+            await broker.start(
+                progress,
+                first_registration_ms=patience_ms,
+                is_namesrv_here=plan.namesrv is not None,
+            )
         except OSError as error:
             raise _unusable(plan.store_path, error) from error
         finally:
@@ -194,19 +199,21 @@ def _unusable(path: Path, error: OSError) -> StoreUnusableError:
 def _reachable(address: Address) -> Address:
     """Return an address that this machine reaches where it listens on all of its addresses."""
     host, port = address
-    if host in ("", "0.0.0.0"):  # noqa: S104  # compared, not bound
-        return "127.0.0.1", port
-    return ("::1", port) if host == "::" else address
+    if host not in WILDCARD_HOSTS:
+        return address
+    return "::1" if host == "::" else "127.0.0.1", port
 
 
-def _is_exposed(host: str) -> bool:
-    """Return whether other machines can reach what listens on `host`."""
-    if host == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
+def _namesrv_for_others(plan: Plan, config: BrokerConfig) -> str | None:
+    """Return the own name server's address for other machines, where it listens on several."""
+    if plan.namesrv is None or plan.namesrv.listen not in WILDCARD_HOSTS:
+        return None
+    (here,) = config.namesrv_addr
+    is_v6 = {"0.0.0.0": False, "::": True}.get(plan.namesrv.listen)  # noqa: S104  # compared
+    for host in machine_addresses():
+        if is_v6 in (None, ":" in host):
+            return format_address((host, parse_address(here)[1]))
+    return None
 
 
 def _ready(
@@ -217,6 +224,7 @@ def _ready(
         pid=os.getpid(),
         namesrv=";".join(config.namesrv_addr),
         own_namesrv=plan.namesrv is not None,
+        namesrv_for_others=_namesrv_for_others(plan, config),
         broker=format_address(broker.address),
         broker_name=config.broker_name,
         cluster=config.cluster_name,
@@ -231,7 +239,7 @@ def _ready(
         flush_interval_ms=config.flush_interval_ms,
         segment_bytes=config.store.commitlog_segment_bytes,
         profile=plan.profile,
-        is_exposed=_is_exposed(config.listen),
+        is_exposed=not is_loopback(config.listen),
     )
 
 

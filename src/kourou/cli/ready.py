@@ -32,6 +32,7 @@ class Ready:
     Attributes:
         namesrv: the name servers' addresses; its own or those it joined.
         own_namesrv: whether the name server runs in this process.
+        namesrv_for_others: its address for clients on other machines, where it is another one.
         broker: the address listened on.
         found: what the store held when it was opened, for people.
         damaged: what of its log cannot be read, as far as opening it looked.
@@ -47,6 +48,7 @@ class Ready:
     pid: int
     namesrv: str
     own_namesrv: bool
+    namesrv_for_others: str | None = None
     broker: str
     broker_name: str
     cluster: str

@@ -16,7 +16,7 @@ import typer
 
 from kourou import logs
 from kourou.broker.config import BrokerConfig
-from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.known_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, say
 from kourou.cli.process import Plan, run
 from kourou.cli.ready import Ready, ready_line
@@ -24,12 +24,14 @@ from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.logs import Level
 from kourou.memory import memory_bytes
+from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
+from kourou.remoting.network import is_loopback, parse_address
 from kourou.remoting.tls import TlsMode
 from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
-from kourou.store.paths import ABORT
+from kourou.store.paths import ABORT, COMMITLOG
 from kourou.store.state.made_with import sizes_made_with
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,9 @@ class ServeConfig:
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     store_path: Path = field(default=Path("~/.kourou/store"), metadata={"key": "storePathRootDir"})
     """The store's directory; made if it is missing. Never Java's ~/store by default."""
+    store_path_commit_log: Path | None = None
+    """The commit log's directory, as RocketMQ's files often name it: `commitlog` below the store,
+    the only one that is served."""
     namesrv_port: int = 9876
     """The port of the name server in this process; 0 takes a free one."""
     console_enable: bool = True
@@ -91,6 +96,13 @@ class ServeConfig:
     """Their port; 0 takes a free one. None is 8080, or a free one where the broker takes one."""
 
     def __post_init__(self) -> None:
+        commit_log = self.store_path.expanduser() / COMMITLOG
+        if (self.store_path_commit_log or commit_log).expanduser() != commit_log:
+            raise ConfigError(
+                f"store_path_commit_log is {self.store_path_commit_log}; Kourou keeps the commit "
+                f"log below the store, in {commit_log}: its messages would be missing. Move that "
+                "directory there, or make the path there a symbolic link to it"
+            )
         if not 0 <= self.namesrv_port <= 65535:
             raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
         if not 0 <= (self.console_port or 0) <= 65535:
@@ -167,7 +179,8 @@ _Advertise = Annotated[
     str | None,
     typer.Option(
         metavar="HOST[:PORT]",
-        help="The broker's address as clients reach it, where it is not the one listened on.",
+        help="The broker's address as clients reach it, where it is not the one listened on, nor "
+        "with --listen 0.0.0.0 the one by which they reach the name server.",
     ),
 ]
 _ConsolePort = Annotated[
@@ -261,6 +274,7 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         flags=flags,
         defaults={"believed_bytes": memory_bytes() // _BELIEVED_PART} | PROFILES[profile],
         unserved=ROCKETMQ_KEYS,
+        refused=REFUSED_KEYS,
     )
     own = load(
         NamesrvConfig,
@@ -270,7 +284,9 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         # One process, one certificate: the broker's, unless the environment says otherwise.
         defaults=values_of(served.broker.limits) | values_of(served.broker.transport),
     )
-    if not served.broker.namesrv_addr:
+    if served.broker.namesrv_addr:
+        _check_advertised(served.broker)
+    else:
         _check_reachable(served.broker.transport, own.transport)
     path = served.store_path.expanduser()
     return Plan(
@@ -295,6 +311,23 @@ def _check_reachable(broker: TransportConfig, namesrv: TransportConfig) -> None:
             "with which its broker registers: set tls_enable true (tls.enable), and "
             "tls_client_trust_cert_path where no public authority made the certificate"
         )
+
+
+def _check_advertised(broker: BrokerConfig) -> None:
+    """Refuse to join a name server that would tell clients an address of this machine alone.
+
+    Raises:
+        ConfigError: it is reached by a loopback address, and the broker listens on all addresses.
+    """
+    if broker.advertise is not None or broker.listen not in WILDCARD_HOSTS:
+        return
+    for address in broker.namesrv_addr:
+        if is_loopback(parse_address(address)[0]):
+            raise ConfigError(
+                f"listen is {broker.listen!r} and namesrv_addr {address}: that name server would "
+                "tell clients on other machines an address that only this one reaches; set "
+                "advertise (--advertise, brokerIP1) to one that they reach"
+            )
 
 
 def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:

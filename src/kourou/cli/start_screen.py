@@ -70,7 +70,9 @@ def _places(ready: Ready) -> list[_Row]:
     width = max(len(ready.namesrv), len(ready.broker))
     note = "joined; it runs elsewhere"
     if ready.own_namesrv:
-        note = "the address for clients" + (" on this machine" if ready.is_exposed else "")
+        note = "the address for clients"
+        if ready.namesrv_for_others is not None:
+            note = f"for clients here; {ready.namesrv_for_others} for others"
     broker_note = f"{ready.broker_name} in {ready.cluster}"
     return [
         _Row("Name server", _noted(ready.namesrv.ljust(width), note), is_whole=True),

@@ -7,7 +7,7 @@ topicRouteData2TopicSubscribeInfo.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kourou.errors import MalformedBodyError
@@ -15,6 +15,9 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_readable, is_writable
 
 MASTER_ID: Final = 0
+
+WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared, not bound
+"""Hosts that mean all addresses of a machine: to be listened on, and none that a client reaches."""
 
 QUEUE_NUMS_MAX: Final = 65_536
 """Queues of one topic on one broker that a route may announce: a client lists them one by one,
@@ -48,6 +51,13 @@ class BrokerData:
     enable_acting_master: bool = False
     zone_name: str | None = None
 
+    def at_host(self, host: str) -> BrokerData:
+        """Return the same with `host` in place of a wildcard host."""
+        if not any(map(is_wildcard, self.broker_addrs.values())):
+            return self
+        addresses = {number: at_host(one, host) for number, one in self.broker_addrs.items()}
+        return replace(self, broker_addrs=addresses)
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
@@ -73,11 +83,30 @@ class TopicRoute:
         addresses = self._addresses(broker_name)
         return addresses[min(addresses)] if addresses else None
 
+    def at_host(self, host: str) -> TopicRoute:
+        """Return the same with `host` in place of wildcard hosts."""
+        brokers = [broker.at_host(host) for broker in self.broker_datas]
+        return replace(self, broker_datas=brokers)
+
     def _addresses(self, broker_name: str) -> Mapping[int, str]:
         for broker in self.broker_datas:
             if broker.broker_name == broker_name:
                 return broker.broker_addrs
         return {}
+
+
+def is_wildcard(address: str) -> bool:
+    """Return whether the host of `host:port` means all addresses of a machine."""
+    host, colon, _ = address.rpartition(":")
+    return bool(colon) and host.strip("[]") in WILDCARD_HOSTS
+
+
+def at_host(address: str, host: str) -> str:
+    """Return `host:port`, with `host` in place of a wildcard host."""
+    if not is_wildcard(address):
+        return address
+    port = address.rpartition(":")[2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:

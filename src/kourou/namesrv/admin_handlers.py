@@ -25,6 +25,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kourou.errors import QueryNotFoundError, RemoteSystemError
+from kourou.model.route import at_host
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
@@ -187,8 +188,10 @@ class NamesrvAdminHandlers:
         addresses = [
             address for data in info.brokers.values() for address in data.broker_addrs.values()
         ]
+        host = request.connection.local_address[0]
         body = encode_topic_list(
-            [*info.clusters, *info.brokers], broker_addr=addresses[0] if addresses else None
+            [*info.clusters, *info.brokers],
+            broker_addr=at_host(addresses[0], host) if addresses else None,
         )
         return response(request.command, body=body)
 

@@ -10,6 +10,9 @@
 
 What administrators ask is in `admin_handlers.py`.
 
+A broker on the same machine that listens on all addresses may register with a wildcard host, as
+`0.0.0.0:10911`. Each client is answered with the address at which it reached the name server.
+
 Source: DefaultRequestProcessor.java and ClientRequestProcessor.java, apache/rocketmq 5.5.0.
 """
 
@@ -20,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kourou.errors import RemoteSystemError, TopicNotFoundError
+from kourou.model.route import at_host, is_wildcard
 from kourou.namesrv.acting_master import with_acting_masters
 from kourou.namesrv.broker_identity import BrokerIdentity
 from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -51,6 +55,7 @@ from kourou.protocol.headers_route import (
 from kourou.protocol.json_records import encode_record
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.network import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +112,7 @@ class NamesrvHandlers:
             header.enable_acting_master,
             command.ext_fields.get(ZONE_NAME),
         )
+        _check_reachable(identity.address, request)
         is_new = self._routes.data_version(*identity.key) is None
         master = self._routes.register(
             identity,
@@ -121,7 +127,10 @@ class NamesrvHandlers:
                 *log_values(identity),
                 len(body.table.topics),
             )
-        answer = RegisterBrokerResponseHeader(master.ha_address, master.address)
+        host = request.connection.local_address[0]
+        answer = RegisterBrokerResponseHeader(
+            *(one and at_host(one, host) for one in (master.ha_address, master.address))
+        )
         return response(command, header=answer, body=self._ordered_topics())
 
     def on_unregister_broker(self, request: Request) -> RemotingCommand:
@@ -176,12 +185,15 @@ class NamesrvHandlers:
         if zone is not None:
             route = within_zone(route, zone)
             is_standard = False  # as Java, whose filter forgets what the client reads
+        route = route.at_host(request.connection.local_address[0])
         return response(command, body=encode_topic_route(route, standard=is_standard))
 
     def on_get_cluster_info(self, request: Request) -> RemotingCommand:
         """GET_BROKER_CLUSTER_INFO (106)."""
-        body = encode_cluster_info(self._routes.cluster_info())
-        return response(request.command, body=body)
+        info = self._routes.cluster_info()
+        host = request.connection.local_address[0]
+        brokers = {name: data.at_host(host) for name, data in info.brokers.items()}
+        return response(request.command, body=encode_cluster_info(replace(info, brokers=brokers)))
 
     def on_get_broker_member_group(self, request: Request) -> RemotingCommand:
         """GET_BROKER_MEMBER_GROUP (901): the addresses of one broker; none if it is unknown.
@@ -189,7 +201,9 @@ class NamesrvHandlers:
         Java's remark on its success, `not set any response code`, is left out.
         """
         header = request.command.header(GetBrokerMemberGroupRequestHeader)
-        broker = self._routes.members(header.cluster_name, header.broker_name)
+        broker = self._routes.members(header.cluster_name, header.broker_name).at_host(
+            request.connection.local_address[0]
+        )
         members = GetBrokerMemberGroupResponse(
             BrokerMemberGroup(broker.cluster, broker.broker_name, broker.broker_addrs)
         )
@@ -213,3 +227,20 @@ class NamesrvHandlers:
 def log_values(identity: BrokerIdentity) -> tuple[str, str, int, str]:
     """Return a broker's cluster, name, id and address, as log entries give them."""
     return identity.cluster, identity.broker_name, identity.broker_id, identity.address
+
+
+def _check_reachable(address: str, request: Request) -> None:
+    """Refuse the address of a broker that no client could be told.
+
+    Raises:
+        RemoteSystemError: a wildcard host, of a broker on another machine.
+    """
+    if not is_wildcard(address):
+        return
+    peer, local = request.connection.remote_address[0], request.connection.local_address[0]
+    if peer != local and not is_loopback(peer):
+        raise RemoteSystemError(
+            ResponseCode.SYSTEM_ERROR,
+            f"register broker failed: no client reaches {address}; start the broker with "
+            "--advertise (brokerIP1) and its address",
+        )

@@ -8,6 +8,7 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import ClosedError, TransportError
+from kourou.model.route import at_host
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
 from kourou.namesrv.broker_identity import MinIdChange
 from kourou.namesrv.config import NamesrvConfig
@@ -127,14 +128,9 @@ class NameServer:
         """Tell the brokers of a name which of them has the least id now (905)."""
         if not self._live.now.notify_min_broker_id_changed:
             return
-        header = NotifyMinBrokerIdChangeRequestHeader(
-            min_broker_id=change.min_id,
-            min_broker_addr=change.min_address,
-            offline_broker_addr=change.offline_address,
-            ha_broker_addr=change.ha_address,
-        )
         for connection in change.connections:
             assert isinstance(connection, Connection)
+            header = _notice(change, connection.local_address[0])
             task = asyncio.get_running_loop().create_task(_notify(connection, header))
             self._notices.add(task)
             task.add_done_callback(self._notices.discard)
@@ -142,6 +138,17 @@ class NameServer:
     def _end_notices(self) -> None:
         for task in self._notices:
             task.cancel()
+
+
+def _notice(change: MinIdChange, host: str) -> NotifyMinBrokerIdChangeRequestHeader:
+    """Return the notice of a change for a broker that reached the name server by `host`."""
+    offline, ha = change.offline_address, change.ha_address
+    return NotifyMinBrokerIdChangeRequestHeader(
+        min_broker_id=change.min_id,
+        min_broker_addr=at_host(change.min_address, host),
+        offline_broker_addr=offline and at_host(offline, host),
+        ha_broker_addr=ha and at_host(ha, host),
+    )
 
 
 async def _notify(connection: Connection, header: NotifyMinBrokerIdChangeRequestHeader) -> None:
