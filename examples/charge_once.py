@@ -1,4 +1,4 @@
-"""Charge each order once, even when its message is delivered twice, until Ctrl-C.
+"""Charge each order once, even when its message is delivered twice, until Ctrl-C or SIGTERM.
 
 What the listener writes and the record that it was handled are one transaction of one SQLite file.
 Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
@@ -6,8 +6,6 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import sqlite3
 
@@ -19,6 +17,7 @@ from kourou import (
     PushConsumerConfig,
     SeenInSqlite,
     by_key,
+    run,
 )
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
@@ -32,15 +31,8 @@ def charge(message: MessageExt, db: sqlite3.Connection) -> None:
     print("charge", message.keys[0], flush=True)
 
 
-async def main() -> None:
-    """Consume until cancelled; leaving the block lets listeners end, and commits."""
-    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    consumer = PushConsumer("charging", NAMESRV, config=config)
-    consumer.subscribe("OrderPlaced")
-    consumer.listen(Idempotent(charge, seen=SeenInSqlite(DATABASE), identity=by_key))
-    async with consumer:
-        await consumer.run_forever()
-
-
-with contextlib.suppress(KeyboardInterrupt):
-    asyncio.run(main())
+config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+consumer = PushConsumer("charging", NAMESRV, config=config)
+consumer.subscribe("OrderPlaced")
+consumer.listen(Idempotent(charge, seen=SeenInSqlite(DATABASE), identity=by_key))
+run(consumer)

@@ -1,4 +1,4 @@
-"""Book the payments of each account in the order in which they were made, until Ctrl-C.
+"""Book the payments of each account in the order in which they were made, until Ctrl-C or SIGTERM.
 
 Sends three payments of two accounts first. Those of one account have its name as sharding key, so
 that they are in one queue, which this consumer has for itself, and gives out one after the other.
@@ -8,8 +8,6 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 
 from kourou import (
@@ -21,6 +19,7 @@ from kourou import (
     PushConsumer,
     PushConsumerConfig,
     RetryLater,
+    run,
 )
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
@@ -47,7 +46,7 @@ async def pay() -> None:
 
 
 async def main() -> None:
-    """Pay, and book until cancelled; leaving the block lets the listener end, and commits."""
+    """Pay, and book until a signal; then the listener ends, and what it did is committed."""
     await pay()
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PushConsumer("ledger", NAMESRV, config=config)
@@ -57,5 +56,4 @@ async def main() -> None:
         await consumer.run_forever()
 
 
-with contextlib.suppress(KeyboardInterrupt):
-    asyncio.run(main())
+run(main())

@@ -1,22 +1,20 @@
-"""Answer questions for prices, until Ctrl-C: a consumer that replies to each message.
+"""Answer questions for prices, until Ctrl-C or SIGTERM: a consumer that replies to each message.
 
 Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 
-from kourou import ConsumeFromWhere, MessageExt, Producer, PushConsumer, PushConsumerConfig
+from kourou import ConsumeFromWhere, MessageExt, Producer, PushConsumer, PushConsumerConfig, run
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 PRICES = {"o-17": "120 EUR"}
 
 
 async def main() -> None:
-    """Reply until cancelled; the producer sends what the consumer's listener answers."""
+    """Reply until a signal; the producer sends what the consumer's listener answers."""
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PushConsumer("price-answers", NAMESRV, config=config)
     consumer.subscribe("PriceAsked")
@@ -31,5 +29,4 @@ async def main() -> None:
             await consumer.run_forever()
 
 
-with contextlib.suppress(KeyboardInterrupt):
-    asyncio.run(main())
+run(main())

@@ -1,15 +1,13 @@
-"""Charge each order once it is placed, until Ctrl-C.
+"""Charge each order once it is placed, until Ctrl-C or SIGTERM.
 
 Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 
-from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfig
+from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfig, run
 
 NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 
@@ -24,11 +22,4 @@ def charge(message: MessageExt) -> None:
     print("charge", *message.keys, message.body.decode(), flush=True)
 
 
-async def main() -> None:
-    """Consume until cancelled; leaving the block lets listeners end, and commits."""
-    async with consumer:
-        await consumer.run_forever()
-
-
-with contextlib.suppress(KeyboardInterrupt):
-    asyncio.run(main())
+run(consumer)  # until Ctrl-C or SIGTERM; then listeners end, and what they did is committed

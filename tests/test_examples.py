@@ -65,7 +65,7 @@ def test_an_order_is_sent_charged_and_read(namesrv: str) -> None:
     try:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == 'charge o-17 {"id": 17, "eur": 120}\n'
-        consumer.send_signal(signal.SIGINT)
+        consumer.send_signal(signal.SIGTERM)
         out, err = consumer.communicate(timeout=TIMEOUT_S)
         assert (consumer.returncode, out, err) == (0, "", "")
     finally:
@@ -81,7 +81,7 @@ def test_an_order_that_was_sent_twice_is_charged_once(namesrv: str, tmp_path: Pa
     try:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "charge o-17\n"
-        consumer.send_signal(signal.SIGINT)
+        consumer.send_signal(signal.SIGTERM)
         out, err = consumer.communicate(timeout=TIMEOUT_S)
         assert (consumer.returncode, out, err) == (0, "", "")
     finally:
@@ -98,7 +98,7 @@ def test_a_question_gets_its_reply(namesrv: str) -> None:
     answers = start("price_answers.py", namesrv)
     try:
         assert run("price_question.py", namesrv) == "120 EUR\n"
-        answers.send_signal(signal.SIGINT)
+        answers.send_signal(signal.SIGTERM)
         out, err = answers.communicate(timeout=TIMEOUT_S)
         assert (answers.returncode, out, err) == (0, "", "")
     finally:
@@ -128,7 +128,7 @@ def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:
             ("booked", "20"),
             ("booked", "30"),
         ]
-        consumer.send_signal(signal.SIGINT)
+        consumer.send_signal(signal.SIGTERM)
         out, err = consumer.communicate(timeout=TIMEOUT_S)
         assert (consumer.returncode, out, err) == (0, "", "")
     finally:

@@ -8,9 +8,7 @@ for each delivery (`ledger.py`), prints `{"ready": true}` when it listens, and e
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import IO, Final
@@ -20,6 +18,7 @@ from ledger import Entry
 
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.running import run
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 
@@ -59,8 +58,6 @@ class DelayCount:
 
 async def main(name_server: str, ledger_file: Path) -> None:
     """Count until SIGTERM."""
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PushConsumer(GROUP, name_server, config=config)
     consumer.subscribe(TOPIC)
@@ -69,8 +66,8 @@ async def main(name_server: str, ledger_file: Path) -> None:
         consumer.listen(DelayCount(ledger).count)
         async with consumer:
             print(json.dumps({"ready": True}), flush=True)
-            await stopped.wait()
+            await consumer.run_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    run(main(sys.argv[1], Path(sys.argv[2])))

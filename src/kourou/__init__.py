@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kourou.client.consuming.watching.consume_stats import TopicStats
     from kourou.client.health import ConsumerHealth, ProducerHealth
     from kourou.client.pull_result import PullResult, PullStatus
+    from kourou.client.running import run
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.sending.batching import split_batch
     from kourou.client.sending.producer import Producer
@@ -122,6 +123,7 @@ __all__ = [
     "by_key",
     "by_unique_id",
     "errors",
+    "run",
     "split_batch",
 ]
 
@@ -183,6 +185,7 @@ _HOMES: Final = MappingProxyType(
         "TransactionState": "kourou.client.sending.transaction",
         "by_key": "kourou.client.consuming.listening.idempotent",
         "by_unique_id": "kourou.client.consuming.listening.idempotent",
+        "run": "kourou.client.running",
         "split_batch": "kourou.client.sending.batching",
     }
 )

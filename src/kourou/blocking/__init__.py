@@ -10,6 +10,10 @@ What a method returns, raises and leaves true is said at the one of the same nam
 run in one event loop on one background thread, shared by the clients of the process and started
 when first needed. Any thread may call. Ctrl-C in a call cancels it, as cancelling its coroutine
 would. Listeners that are plain functions run on threads of their consumer, as ever.
+
+`run_forever` ends cleanly at SIGTERM. So does a loop or poll of the main thread after
+`signal.signal(signal.SIGTERM, lambda *_: sys.exit())`, as `with` then closes the client; without,
+Python ends at once, and what was not committed is delivered again.
 """
 
 from __future__ import annotations

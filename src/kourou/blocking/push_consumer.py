@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kourou.blocking.background import calls, waits
+from kourou.blocking.background import background, calls, waits
 from kourou.blocking.consumer import Consumer
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
+from kourou.client.running import end_signals
 from kourou.remoting.runtime import Runtime
 
 
@@ -49,4 +50,11 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
     is_paused = calls(AsyncPushConsumer.is_paused)
     reconfigure = calls(AsyncPushConsumer.reconfigure)
     give_back = waits(AsyncPushConsumer.give_back)
-    run_forever = waits(AsyncPushConsumer.run_forever)
+
+    def run_forever(self) -> None:
+        """Wait until SIGINT (Ctrl-C) or SIGTERM, then close; or until somebody else closes.
+
+        See `kourou.PushConsumer.run_forever`; signals are heeded if the main thread calls this.
+        """
+        with end_signals.installed():
+            background.run(self._client.run_forever)

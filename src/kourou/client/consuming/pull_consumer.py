@@ -58,7 +58,8 @@ class PullConsumer(Polling):
     A poll acknowledges what the poll before it gave, and `commit` all that was given. Acknowledged
     offsets are committed every `auto_commit_interval_ms` and at the end, unless `auto_commit` is
     off. What the last poll gave is not: a consumer that ends without another poll or `commit` gets
-    it again, so that nothing is lost that was being worked on.
+    it again, so that nothing is lost that was being worked on. SIGTERM skips the commit at the end,
+    unless the program is run by `kourou.run(main())`.
 
     One task polls, steps through the consumer and commits; everything else may be called from any.
 

@@ -39,6 +39,7 @@ from kourou.client.consuming.watching.loop_watch import watch_loop
 from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
+from kourou.client.running import end_signals
 from kourou.disk import Disk
 from kourou.errors import UsageError
 from kourou.model.group import MessageModel
@@ -70,8 +71,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         consumer = PushConsumer("billing", "localhost:9876")
         consumer.subscribe("OrderPlaced", tags="eu || us")
         consumer.listen(charge)
-        async with consumer:
-            await consumer.run_forever()
+        kourou.run(consumer)  # within a coroutine: async with consumer: await run_forever()
 
     Or by iteration. Asking for the next message acknowledges the one before. Leaving the loop, by
     break or exception, leaves its message unacknowledged: the next loop over this consumer gets it
@@ -121,7 +121,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._run_blocking = run_blocking
         self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | OrderlyConsumption | None = None
-        self._closed = asyncio.Event()
+        self._is_over = asyncio.Event()  # closed, or a signal asks for it
         self._requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
@@ -260,9 +260,13 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             await self._instance.heartbeat_all()
             self._instance.check_open()  # another task may have closed it meanwhile
             self._begin()
-            await self._rebalance.wait_first_pass(self._instance.request_timeout_s)
         except BaseException:
             await self._shut_down()
+            raise
+        try:
+            await self._rebalance.wait_first_pass(self._instance.request_timeout_s)
+        except BaseException:
+            await self.close()  # messages may have been handled by now
             raise
 
     async def close(self) -> None:
@@ -292,17 +296,21 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._end()
 
     async def run_forever(self) -> None:
-        """Wait until `close` is called from elsewhere; cancelling ends the wait, as Ctrl-C does.
+        """Wait until SIGINT (Ctrl-C) or SIGTERM, then `close`; or until somebody else closes.
 
-        SIGTERM ends Python at once, and what is done but not committed is delivered again. With
-        `loop.add_signal_handler(signal.SIGTERM, task.cancel)` of the task that waits, it ends the
-        wait too, and leaving the block commits.
+        At a signal, every consumer that waits here is closed: its listeners end, what they have
+        done is committed, and this returns. A second signal ends the process at once. Signals are
+        heeded only on the main thread, and only where the program has set no handler of its own for
+        them; the earlier handlers are restored. Cancelling ends the wait and closes nothing.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
         """
         self._instance.check_open()
-        await self._closed.wait()
+        loop, is_over = asyncio.get_running_loop(), self._is_over
+        with end_signals.calling(lambda: loop.call_soon_threadsafe(is_over.set)):
+            await is_over.wait()
+            await self.close()
 
     # Joining and leaving
 
@@ -369,7 +377,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._offsets.close()
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
-        self._closed.set()
+        self._is_over.set()
 
     def _check_new(self, action: str) -> None:
         if not self._instance.is_new:
