@@ -14,8 +14,10 @@ from kourou.protocol.frame import FRAME_SIZE_MAX, encode_frame
 from kourou.remoting.connection import Request
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, Network
+from kourou.remoting.output import COUNTED_BYTES
 from kourou.remoting.server import RemotingServer
 from kourou.testing.loop import run_virtual
+from kourou.testing.memory_transport import WINDOW_BYTES
 from kourou.testing.raw_client import RawClient
 from kourou.testing.runtime import sim_runtime
 
@@ -242,6 +244,48 @@ def test_who_lets_pushed_bytes_pile_up_beyond_the_limit_is_closed(
 
     serve(test, output_bytes_max=20 * MIB, output_pause_bytes=4 * MIB)
     assert "bytes wait for it to read, 20971520 may" in caplog.text
+
+
+def test_unread_output_of_all_peers_is_bounded_and_the_worst_are_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(served: Served) -> None:
+        modest = await served.connect()
+        modest.pause()
+        modest.write(framed(BLOW_UP))
+        greedy = [await served.connect() for _ in range(8)]
+        for client in greedy:
+            client.pause()
+            client.write(framed(BLOW_UP) * 12)
+            await served.check_good_client()
+            await asyncio.sleep(0.1)
+            assert served.server.connections.unread_bytes <= 40 * MIB
+        modest.resume()
+        await modest.take(1)
+        assert not modest.is_closed
+        for client in greedy:
+            client.resume()
+        await asyncio.sleep(3)
+        assert 3 <= sum(client.is_closed for client in greedy) < len(greedy)
+        assert served.server.connections.unread_bytes == 0, "what was read counts no more"
+
+    serve(test, output_bytes_total_max=40 * MIB, output_pause_bytes=8 * MIB)
+    assert "bytes wait for all peers to read, 41943040 may: this one has left" in caplog.text
+
+
+def test_many_small_outputs_that_nobody_reads_are_counted_each_second() -> None:
+    async def test(served: Served) -> None:
+        slow = [await served.connect() for _ in range(5)]
+        for client in slow:
+            client.pause()
+        for connection in list(served.server.connections)[1:]:
+            connection.send(request(ECHO, body=bytes(WINDOW_BYTES)))
+            await asyncio.sleep(0)
+            connection.send(request(ECHO, body=bytes(COUNTED_BYTES // 2)))
+        await asyncio.sleep(2)
+        assert served.server.connections.unread_bytes > 5 * COUNTED_BYTES // 2
+
+    serve(test)
 
 
 def test_partial_frames_of_all_together_are_bounded() -> None:

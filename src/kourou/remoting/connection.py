@@ -27,7 +27,7 @@ from kourou.remoting.frame_buffer import FrameBuffer, PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, format_address
-from kourou.remoting.output import CLIENT_WRITE_BYTES, Output
+from kourou.remoting.output import CLIENT_WRITE_BYTES, COUNTED_BYTES, Output, UnreadOutput
 from kourou.remoting.pending import PendingRequests
 from kourou.remoting.request import Request
 from kourou.remoting.unanswered import Unanswered, UnansweredBytes
@@ -53,12 +53,15 @@ class Connection(Asking, asyncio.BufferedProtocol):
         local_address: the one the peer reached us by.
         forwarded_for: what a load balancer said; set before the connection begins.
         on_closed: called once with this connection when it has ended, in order.
+        on_resumed: set while something waits for `is_paused` to end: then called once with this
+            connection. None again where the connection ends.
         limits: the bounds of this connection.
         fast_path: tried on each frame before the ordinary way; None for none.
         before_next: set by a path that keeps frames: called before anything else of the peer is
             handled. None again where the connection ends by us: then they were never read.
         last_received_s: when bytes last came from the peer, in seconds of the loop's clock.
         unanswered: the peer's requests that are not answered yet; `pending`: ours.
+        unread_bytes: see `Sender`.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         limits: ConnectionLimits,
         partials: PartialFrames,
         unanswered: UnansweredBytes,
+        unread: UnreadOutput,
         warnings: LogRate,
         on_made: Callable[[Connection], None],
         *,
@@ -76,6 +80,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self.remote_address = self.local_address = _NOWHERE
         self.forwarded_for: Address | None = None
         self.on_closed: list[Callable[[Connection], None]] = []
+        self.on_resumed: Callable[[Connection], None] | None = None
         self.fast_path = fast_path
         self.before_next: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -91,6 +96,8 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._partial_since_s: float | None = None
         self._last_active_s = self.last_received_s = self._loop.time()
         self._output = Output()
+        self._unread = unread
+        self.unread_bytes = 0
         pause_bytes = limits.output_pause_bytes
         self._write_bytes = pause_bytes if is_accepted else min(pause_bytes, CLIENT_WRITE_BYTES)
         self._is_flush_due = False
@@ -129,6 +136,17 @@ class Connection(Asking, asyncio.BufferedProtocol):
             self.send_frames(frames)
         elif self._close_reason is None:
             self._write(frames)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer has left so much unread that it is sent nothing that can wait."""
+        return self._output.is_paused
+
+    def unread_now(self) -> int:
+        """See `Sender`."""
+        if self._transport is None or not self.is_open:
+            return 0  # it is let go of, at the latest after `drain_timeout_ms`
+        return self._transport.get_write_buffer_size()
 
     # Ending
 
@@ -233,6 +251,9 @@ class Connection(Asking, asyncio.BufferedProtocol):
         """Handle the frames that were kept while the peer did not read, and then read more."""
         if self._must_pause() or not self.is_open or self._transport is None:
             return
+        if self.on_resumed is not None:
+            resumed, self.on_resumed = self.on_resumed, None
+            resumed(self)
         if self._frames.held_bytes:
             self._handle_held()
         if not self._output.is_paused and self.is_open:
@@ -336,6 +357,8 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._transport.write(frames)
         if not self._output.is_paused:
             self._last_active_s = self._loop.time()
+        if waiting > COUNTED_BYTES and self.is_open:
+            self._unread.count(self, self.unread_now())
 
     def _leave_open(self, reason: str) -> None:
         """Fail and forget all that needs an open connection; only the first reason counts."""
@@ -344,6 +367,8 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._close_reason = reason
         log.debug("connection.closed peer=%s reason=%s", self.remote_address, reason)
         self.before_next = None
+        self.on_resumed = None
+        self._unread.forget(self)
         self._output.clear()
         self._output.resume()  # those who wait to send are to see that it is over
         self._frames.clear(self)

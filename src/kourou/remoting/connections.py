@@ -9,6 +9,7 @@ from kourou.remoting.connection import Connection, FastPath, Request
 from kourou.remoting.frame_buffer import PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
+from kourou.remoting.output import UnreadOutput
 from kourou.remoting.unanswered import UnansweredBytes
 
 
@@ -34,6 +35,7 @@ class Connections:
         self._on_closed = on_closed
         self._partials = PartialFrames(limits.partial_bytes_total_max)
         self._unanswered = UnansweredBytes()
+        self._unread = UnreadOutput(limits.output_bytes_total_max, lambda: self._open)
         self._warnings = LogRate()
         self._open: dict[Connection, None] = {}  # a dict for its order: a seed repeats a run
         self._closing: str | None = None
@@ -57,6 +59,11 @@ class Connections:
         """Bytes held of frames that are not whole yet."""
         return self._partials.total_bytes
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of output that peers have not read, as they were counted last."""
+        return self._unread.total
+
     def make(self) -> Connection:
         """Return a new connection, which counts from when it is connected."""
         return Connection(
@@ -64,6 +71,7 @@ class Connections:
             self._limits,
             self._partials,
             self._unanswered,
+            self._unread,
             self._warnings,
             self._add,
             is_accepted=self._is_accepting,
@@ -123,3 +131,4 @@ class Connections:
         now_s = asyncio.get_running_loop().time()
         for connection in self:
             connection.check_ages(now_s)
+        self._unread.recount()

@@ -30,6 +30,10 @@ class ConnectionLimits:
     """Bytes that may wait for one peer before it has to read: a server takes no more requests from
     it, and a client's own requests wait, until a quarter of them is left."""
 
+    output_bytes_total_max: int = 256 * _MIB
+    """The same for all peers of one server together. Above it, the connections whose peers have
+    left the most unread are closed, until the rest fits."""
+
     partial_bytes_total_max: int = 256 * _MIB
     """Bytes of frames not whole yet, over all connections. Above it, the connection that has been
     sending its frame for the longest time is closed."""
@@ -86,6 +90,7 @@ class ConnectionLimits:
             )
         for name in (
             "output_bytes_max",
+            "output_bytes_total_max",
             "partial_bytes_total_max",
             "unanswered_bytes_max",
             "unanswered_bytes_total_max",

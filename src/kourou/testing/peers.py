@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from kourou.protocol.command import RemotingCommand, request
@@ -18,6 +19,7 @@ class FakePeer:
     Attributes:
         sent: all commands sent to the client, oldest first.
         closed_because: the reason given to `close`; None while open.
+        is_paused, on_resumed: as of a `Connection`; it is paused only if a test says so.
     """
 
     def __init__(self, port: int = 50_000, *, address: str = "10.0.0.9") -> None:
@@ -26,6 +28,8 @@ class FakePeer:
         self.sent: list[RemotingCommand] = []
         self.closed_because: str | None = None
         self.unanswered = Unanswered(ConnectionLimits(), UnansweredBytes())
+        self.is_paused = False
+        self.on_resumed: Callable[[Connection], None] | None = None
         self._opaque = 0
 
     @property

@@ -12,7 +12,7 @@ import pytest
 from kourou.broker.writing.put import PutResult
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import PERM_WRITE, TopicConfig
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.message_decoding import decode_messages
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.lone_connection import LoneConnection
@@ -22,10 +22,13 @@ WAITING: dict[str, object] = {"suspendTimeoutMillis": "15000"}
 """The first pull of an empty queue that waits for its first message."""
 
 
-def connect(parts: BrokerParts, *, is_fast: bool = True) -> LoneConnection:
+def connect(
+    parts: BrokerParts, *, is_fast: bool = True, pause_bytes: int = 1 << 20
+) -> LoneConnection:
     lone = LoneConnection(
         {RequestCode.PULL_MESSAGE: parts.pulls.on_pull_message},
         fast_path(parts) if is_fast else None,
+        output_pause_bytes=pause_bytes,
     )
     lone.connection.on_closed.append(parts.held_pulls.on_connection_closed)
     return lone
@@ -236,3 +239,51 @@ def test_there_is_no_place_for_more_plain_pulls_than_may_be_held() -> None:
         lone.end()
 
     run_with_parts(test, config=small_config(held_pulls_max=1))
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_held_pulls_of_a_connection_that_does_not_read_wait_until_it_reads(
+    *, is_fast: bool
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts, is_fast=is_fast, pause_bytes=1)
+        for queue_id in range(4):
+            lone.receive_bytes(frame({"queueId": str(queue_id), **WAITING}))
+        lone.transport.on_write = lone.connection.pause_writing  # each answer fills it
+
+        for queue_id in range(3):
+            await parts.store_messages([parts.draft(b"news", queue_id=queue_id)])
+        await asyncio.sleep(61)  # beyond the time of the fourth
+        assert len(lone.sent()) == 1
+        assert len(parts.held_pulls) == 3
+        assert not is_all_answered(lone)
+
+        for count in (2, 3, 4):
+            lone.connection.resume_writing()
+            await asyncio.sleep(0.1)
+            assert len(lone.sent()) == count
+        assert [one.code for one in lone.sent()] == [0, 0, 0, ResponseCode.PULL_NOT_FOUND]
+        assert len(parts.held_pulls) == 0
+        assert is_all_answered(lone)
+        lone.end()
+
+    run_with_parts(test)
+
+
+def test_held_pulls_that_wait_for_a_reader_end_with_their_connection() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.groups.get_or_create("g")
+        lone = connect(parts)
+        lone.receive_bytes(frame(WAITING))
+        lone.connection.pause_writing()
+        await parts.store_messages([parts.draft(b"news")])
+        assert len(parts.held_pulls) == 1
+
+        lone.end()
+        assert len(parts.held_pulls) == 0
+        assert lone.sent() == []
+
+    run_with_parts(test)

@@ -3,12 +3,17 @@
 Who is held tells `long_polling.py`. What becomes of one that is woken is its own business: it was
 held by `pull.py`, or by the path of plain pulls (`fast_pull.py`).
 
+A pull of a connection whose peer does not read what it was sent is not served when it is woken: its
+answer would only wait in memory. It is served when the peer has read, or forgotten with the
+connection, which ends when nothing happens on it for its `idle_timeout_ms`.
+
 Source: PullRequestHoldService.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -22,6 +27,14 @@ from kourou.remoting.steady_time import steady_ms
 SUSPEND_MAX_MS: Final = 60_000
 """Longest time that a request is held, whatever it asks for; clients ask for 15 to 20 s. A
 connection that hears nothing for 120 s is closed."""
+
+
+TURN_BYTES: Final = 4 * 1024 * 1024
+"""Answers to woken pulls that one turn of the loop makes, about: the rest follows in the next ones,
+so that other clients are served in between, and what was made is sent before more is."""
+
+_LATER_ANSWER_BYTES: Final = 64 * 1024
+"""What counts for an answer that is not returned by the pull that it answers."""
 
 
 class HeldPull(Protocol):
@@ -49,9 +62,12 @@ class HeldPulls:
         self._held: LongPolling[HeldPull] = LongPolling(held_max=config.now.held_pulls_max)
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0  # when the timer ends
+        self._due: deque[Held[HeldPull]] = deque()  # woken, and not served yet
+        self._next: asyncio.Handle | None = None  # serves more of them
+        self._unread: dict[Connection, list[Held[HeldPull]]] = {}  # woken, by who must read first
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._due) + sum(map(len, self._unread.values()))
 
     def hold(
         self,
@@ -92,7 +108,7 @@ class HeldPulls:
         One alone is answered at once: a turn of the loop later it would be 10 us later.
         """
         woken = self._held.woken(arrivals)
-        if len(woken) == 1:
+        if len(woken) == 1 and not woken[0].pull.connection.is_paused:
             answer = woken[0].pull.serve_again()
             if answer is not None:
                 woken[0].pull.connection.send_now(answer)
@@ -128,16 +144,23 @@ class HeldPulls:
     def on_connection_closed(self, connection: Connection) -> None:
         """Forget the pulls of a connection that has ended."""
         self._held.dropped(connection)
+        self._unread.pop(connection, None)
 
     def close(self) -> None:
-        """Stop looking at the time; what is held is not answered any more."""
+        """Stop serving; what is held is not answered any more."""
+        self._stop_timer()
+        if self._next is not None:
+            self._next.cancel()
+        self._due.clear()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _set_timer(self) -> None:
         """See to it that `_expire` runs when the next pull is due."""
-        self.close()
+        self._stop_timer()
         due_ms = self._held.next_due_ms()
         if due_ms is not None:
             self._due_ms = due_ms
@@ -149,8 +172,32 @@ class HeldPulls:
         self._set_timer()
 
     def _serve_again(self, woken: Iterable[Held[HeldPull]]) -> None:
-        """Answer pulls that were held; those of one connection leave together."""
-        for held in woken:
-            answer = held.pull.serve_again()
-            if answer is not None:
-                held.pull.connection.send_frames(answer)
+        """Answer pulls that were held, in this turn and the next ones."""
+        self._due.extend(woken)
+        if self._next is None:
+            self._serve_due()
+
+    def _serve_due(self) -> None:
+        """Answer so many pulls as one turn may; those of one connection leave together."""
+        self._next = None
+        due, left_bytes = self._due, TURN_BYTES
+        while due:
+            if left_bytes <= 0:
+                self._next = asyncio.get_running_loop().call_soon(self._serve_due)
+                return
+            held = due.popleft()
+            connection = held.pull.connection
+            if connection.is_paused:
+                self._unread.setdefault(connection, []).append(held)
+                connection.on_resumed = self._on_resumed
+            elif connection.is_open:
+                answer = held.pull.serve_again()
+                if answer is None:
+                    left_bytes -= _LATER_ANSWER_BYTES
+                else:
+                    left_bytes -= len(answer)
+                    connection.send_frames(answer)
+
+    def _on_resumed(self, connection: Connection) -> None:
+        """Serve the pulls that were woken while the peer did not read, as far as it reads."""
+        self._serve_again(self._unread.pop(connection, ()))
