@@ -97,8 +97,8 @@ def test_a_bad_key_or_value_is_refused_and_nothing_changes(
     assert config.now == BrokerConfig()
 
 
-def test_every_live_option_but_one_is_one_of_rocketmqs() -> None:
-    assert LiveConfig.live_keys - ROCKETMQ_KEYS == {"skipDamagedRecords"}
+def test_every_live_option_but_two_is_one_of_rocketmqs() -> None:
+    assert LiveConfig.live_keys - ROCKETMQ_KEYS == {"skipDamagedRecords", "clockSettleMinutes"}
 
 
 def test_passwords_are_not_told() -> None:

@@ -55,6 +55,20 @@ def test_a_run_removes_so_many_files_and_asks_for_no_more_dates() -> None:
     assert len(asked) == 10
 
 
+def test_a_file_dated_in_the_future_expires_with_the_next_one_that_is_not() -> None:
+    ahead = 500 * HOUR_MS
+    dates = [0, ahead, ahead + 1, 2 * HOUR_MS, 70 * HOUR_MS]
+    assert count_expired(dates, CONFIG, 73 * HOUR_MS) == 1
+    assert count_expired(dates, CONFIG, 74 * HOUR_MS) == 4
+    assert count_expired([0, ahead], CONFIG, 74 * HOUR_MS) == 1
+
+
+def test_a_file_dated_before_an_earlier_one_is_not_older_than_that() -> None:
+    dates = [0, 10 * HOUR_MS, 0, 11 * HOUR_MS]
+    assert count_expired(dates, CONFIG, 81 * HOUR_MS) == 1
+    assert count_expired(dates, CONFIG, 82 * HOUR_MS) == 3
+
+
 def test_a_clock_that_stepped_back_removes_nothing() -> None:
     assert count_expired([1_000 * HOUR_MS], CONFIG, 0) == 0
 

@@ -34,7 +34,7 @@ from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.index_following import IndexFollowing
 from kourou.broker.writing.queue_deletion import QueueDeletion
-from kourou.broker.writing.retention import Retention
+from kourou.broker.writing.retention import Retention, make_age_clock
 from kourou.disk import Disk
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.pool import ConnectionPool
@@ -60,6 +60,7 @@ class Parts:
         stats: counts what the others do.
         commit: the way into the log.
         queue_deletion: the way out of the queues.
+        age_clock: tells how old messages are.
         retention: removes what is too old.
         reads: reads queues for the two below.
         subscriptions: what the groups of `clients` want.
@@ -106,6 +107,7 @@ class Parts:
         if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self.commit.on_write = store.fill_ahead
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
+        self.age_clock: Final = make_age_clock(self.live, store, runtime.clock)
         self.retention: Final = self._make_retention()
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
@@ -140,6 +142,7 @@ class Parts:
             deletions=self.queue_deletion.turn,
             offload=self.runtime.offload,
             clock=self.runtime.clock,
+            age_clock=self.age_clock,
         )
 
     def _make_subscriptions(self) -> Subscriptions:
@@ -192,6 +195,7 @@ class Parts:
             stats=self.stats,
             later=self.later,
             runtime=self.runtime,
+            age_clock=self.age_clock,
             file=ConfigFile(disk, TRANSACTIONS_FILE, parse_transaction_counts),
             host=store_host(self.config) or (_LOCAL, self.config.port),
         )

@@ -100,12 +100,10 @@ class Expiry:
         """
         segments = self._log.segments
         done = self._durable_position()
-        dates = (
-            self._disk.modified_at_ms(segments.name(start))
-            for start in segments.starts()[:-1]
-            if start + segments.file_bytes <= done
-        )
-        return count_expired(dates, config, now_ms)
+        starts = segments.starts()
+        dates = (self._disk.modified_at_ms(segments.name(start)) for start in starts)
+        may_go = sum(start + segments.file_bytes <= done for start in starts[:-1])
+        return min(count_expired(dates, config, now_ms), may_go)
 
     def hide_segment(self) -> HiddenFiles:
         """Let the log begin with its second segment; on the store's thread."""

@@ -11,6 +11,11 @@ A run of the cleaner removes expired segments if one of these holds, in this ord
 A segment is expired when it was last written `file_reserved_hours` ago. The oldest go first, up to
 the first that is not expired; the last segment never goes.
 
+Both times come from clocks that may have been wrong. The time is that of a clock that follows a
+jump only when it has lasted for `clock_settle_minutes` (`kourou.clock.SettledClock`). Segments are
+written one after the other, so a date that is before that of an earlier segment counts as that
+one, and a date in the future as that of the next segment whose date is not.
+
 RocketMQ also removes segments that are not expired once the disk is 85 % full. Kourou does not:
 it refuses sends while there is too little room, and keeps what it promised to keep.
 
@@ -20,9 +25,10 @@ rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import repeat
 from typing import Final
 
 from kourou.errors import ConfigError
@@ -68,6 +74,10 @@ class RetentionConfig:
         default=100, metadata={"key": "deleteCommitLogFilesInterval", "live": True}
     )
     """Between two of them, so that the file system keeps up."""
+    clock_settle_minutes: int = field(default=60, metadata={"live": True})
+    """How long a jump of the system's clock must last before messages expire by it; 0 believes the
+    clock at once. So a clock that is days ahead for a moment removes nothing. After a start the
+    time of the last stored message counts until the clock has run evenly for so long."""
     clean_interval_ms: int = field(default=10_000, metadata={"key": "cleanResourceInterval"})
     """How often it is looked for expired files; for the first time a minute after the start."""
 
@@ -76,6 +86,7 @@ class RetentionConfig:
             ("file_reserved_hours", 0),
             ("delete_files_max", 1),
             ("delete_pause_ms", 0),
+            ("clock_settle_minutes", 0),
             ("clean_interval_ms", 1),
         ):
             if getattr(self, name) < least:
@@ -128,17 +139,31 @@ def count_expired(modified_at_ms: Iterable[int], config: RetentionConfig, now_ms
     """Return how many segments a run removes.
 
     Args:
-        modified_at_ms: when each was last written, oldest segment first, without those that must
-            stay; not asked for more than is needed.
+        modified_at_ms: when each was last written, oldest segment first, and the last one, which
+            stays; not asked for more than is needed.
         config: their life, and how many may go at once.
         now_ms: the time.
     """
     count = 0
     life_ms = config.file_reserved_hours * _HOUR_MS
-    for at_ms in modified_at_ms:
+    for at_ms in _credible(modified_at_ms, now_ms):
         if now_ms < at_ms + life_ms:
             break
         count += 1
         if count == config.delete_files_max:
             break
     return count
+
+
+def _credible(modified_at_ms: Iterable[int], now_ms: int) -> Iterator[int]:
+    """Yield the dates without those in the future, or before an earlier one; see above.
+
+    A date in the future that no other follows is not yielded.
+    """
+    latest_ms = ahead = 0
+    for at_ms in modified_at_ms:
+        ahead += 1
+        if at_ms <= now_ms:
+            latest_ms = max(latest_ms, at_ms)
+            yield from repeat(latest_ms, ahead)
+            ahead = 0

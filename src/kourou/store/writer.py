@@ -75,6 +75,11 @@ class StoreWriter(StoreReader):
         return self._log.written_position
 
     @property
+    def last_store_at_ms(self) -> int:
+        """The store time of the last message, which the next one is not before; 0 without any."""
+        return self._last_store_at_ms
+
+    @property
     def synced_position(self) -> int:
         """Records below are on the device: they survive a power cut."""
         return self._log.synced_position

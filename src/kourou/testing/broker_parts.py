@@ -37,7 +37,7 @@ from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import place
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.broker.writing.queue_deletion import QueueDeletion
-from kourou.broker.writing.retention import Retention
+from kourou.broker.writing.retention import Retention, make_age_clock
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
 from kourou.model import properties as names
@@ -162,6 +162,7 @@ class BrokerParts:
         self.flusher = SimFlusher(loop, seed)
         self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
         self.queue_deletion = QueueDeletion(self.commit, runtime.offload)
+        self.age_clock = make_age_clock(self.live, self.store, self.clock)
         self.retention = Retention(
             self.live,
             self.store,
@@ -169,6 +170,7 @@ class BrokerParts:
             deletions=self.queue_deletion.turn,
             offload=runtime.offload,
             clock=self.clock,
+            age_clock=self.age_clock,
         )
         self.later = LaterReplies()
         self.stats = BrokerStats(config.cluster_name, steady_ms())
@@ -249,7 +251,7 @@ class BrokerParts:
         self.transactions = Transactions(
             config=self.live, tables=self.tables, store=self.store, commit=self.commit,
             reads=self.reads, clients=self.clients, stats=self.stats, later=self.later,
-            runtime=runtime, host=BROKER,
+            runtime=runtime, age_clock=self.age_clock, host=BROKER,
             file=ConfigFile(self.disk, TRANSACTIONS_FILE, parse_transaction_counts),
         )  # fmt: skip
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_decoding import decode_message
+from kourou.testing.clock import LoopClock
 from tests.broker.transactions.transaction_rig import (
     COMMIT,
     ROLLBACK,
@@ -86,11 +88,90 @@ def test_checks_count_although_nobody_is_there_to_be_asked() -> None:
 
 def test_a_message_older_than_what_is_kept_is_given_up_unasked() -> None:
     async def test(rig: TransactionRig) -> None:
+        await rig.half()
+
+    async def later(rig: TransactionRig) -> None:
+        await rig.round(after_s=3_600)  # until the clock has run evenly for so long
+        assert len(rig.given_up()) == 1
+        await rig.round(after_s=30)
+        assert len(rig.halves()) == 1
+
+    run(later, run(test), later_ms=73 * HOUR_MS)
+
+
+@pytest.mark.parametrize("jump_ms", [1_000, HOUR_MS, 73 * HOUR_MS])
+def test_a_clock_that_was_ahead_for_a_second_delays_no_check_and_gives_nothing_up(
+    jump_ms: int,
+) -> None:
+    async def test(rig: TransactionRig) -> None:
+        producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
+        before = await rig.half(b"before")
+        clock.step(jump_ms)
+        ahead = await rig.half(b"ahead")
+        await rig.round(after_s=1)
+        assert not producer.sent
+        clock.step(-jump_ms)
+        after = await rig.half(b"after")
+        await rig.round(after_s=30)
+        await rig.round(after_s=30)
+        asked = {checked_half(check).unique_key for check in producer.sent}
+        assert asked == {half.unique_key for half in (before, ahead, after)}
+        for _ in range(2):
+            sent = len(producer.sent)
+            await rig.round(after_s=30)
+            assert len(producer.sent) == sent + 3
+        assert not rig.given_up()
+
+    run(test)
+
+
+@pytest.mark.parametrize("back_ms", [HOUR_MS, 73 * HOUR_MS])
+def test_a_clock_that_was_behind_for_a_second_brings_no_check_forward(back_ms: int) -> None:
+    async def test(rig: TransactionRig) -> None:
+        producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
+        await rig.half(b"before")
+        clock.step(-back_ms)
+        await rig.half(b"behind")
+        await rig.round(after_s=1)
+        clock.step(back_ms)
+        await rig.round(after_s=4)
+        assert not producer.sent
+        await rig.round(after_s=2)
+        assert len(producer.sent) == 2
+        assert not rig.given_up()
+
+    run(test)
+
+
+def test_a_producer_whose_clock_is_days_behind_is_asked_all_the_same() -> None:
+    async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         await rig.half(born_at_ms=rig.parts.clock.now_ms() - 73 * HOUR_MS)
         await rig.round(after_s=1)
-        assert len(rig.given_up()) == 1
+        await rig.round(after_s=10)
+        assert len(producer.sent) == 1
+        assert not rig.given_up()
+
+    run(test)
+
+
+def test_an_immunity_time_is_over_after_so_long_whatever_the_clock_says() -> None:
+    async def test(rig: TransactionRig) -> None:
+        producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
+        clock.step(HOUR_MS)
+        half = await rig.half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        clock.step(-HOUR_MS)
+        for _ in range(3):
+            await rig.round(after_s=30)
+        assert len(producer.sent) == 0
+        clock.step(HOUR_MS)
+        assert (await rig.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        clock.step(-HOUR_MS)
+        other = await rig.half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        clock.step(HOUR_MS)
+        await rig.round(after_s=1)
         assert not producer.sent
+        assert (await rig.end(other, COMMIT)).code == ResponseCode.SUCCESS
 
     run(test)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ from kourou.store.index.index_query import KeyQuery
 from kourou.store.message_store import IndexStep
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.clock import LoopClock
 
 LONG_MAX = 2**63 - 1
 
@@ -81,6 +82,20 @@ def test_the_index_is_saved_and_the_checkpoint_says_so() -> None:
         assert unsaved == [True, False]
         parts.store.flush(parts.clock.now_ms())
         assert load_checkpoint(parts.disk).index_at_ms > 0
+        await index.stop()
+
+    run_with_parts(test)
+
+
+def test_a_clock_that_is_set_back_delays_no_save() -> None:
+    async def test(parts: BrokerParts) -> None:
+        index = following(parts)
+        cast(LoopClock, parts.clock).step(-3_600_000)
+        await send(parts, "a")
+        index.notify()
+        await asyncio.sleep(1 + SAVE_INTERVAL_MS / 1000)
+        assert parts.store.index is not None
+        assert not parts.store.index.has_unsaved
         await index.stop()
 
     run_with_parts(test)

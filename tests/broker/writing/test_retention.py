@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.retention import RetentionConfig
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
-from kourou.testing.clock import EPOCH_MS
+from kourou.testing.clock import EPOCH_MS, LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
@@ -361,3 +361,106 @@ def test_a_stop_in_the_middle_waits_for_the_file_that_is_being_removed() -> None
         assert parts.disk.list("commitlog")[0] == f"{begin:020d}"
 
     run_with_old_messages(test)
+
+
+def step(parts: BrokerParts, ms: int) -> None:
+    cast(LoopClock, parts.clock).step(ms)
+
+
+async def runs(parts: BrokerParts, hours: float) -> None:
+    """Let the cleaner run as often as a broker lets it, on request."""
+    parts.retention.request()
+    for _ in range(int(hours * 6)):
+        await parts.retention.run()
+        await asyncio.sleep(600)
+        parts.retention.request()
+    await parts.retention.run()
+
+
+def test_a_clock_that_is_days_ahead_for_some_seconds_removes_nothing() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 15)
+        step(parts, 73 * HOUR_MS)
+        parts.retention.request()
+        await parts.retention.run()
+        await store(parts, 3)
+        await settle(parts)
+        await asyncio.sleep(3)
+        await parts.retention.run()
+        step(parts, -73 * HOUR_MS)
+        await store(parts, 3)
+        await settle(parts)
+        await runs(parts, 1.5)
+        assert segments(parts) == 7
+
+    run_with_parts(test, config=config())
+
+
+def test_files_that_were_written_while_the_clock_was_ahead_expire_in_time() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        step(parts, 73 * HOUR_MS)
+        await store(parts, 9)
+        step(parts, -73 * HOUR_MS)
+        await store(parts, 9)
+        await settle(parts)
+        await asyncio.sleep(2 * HOUR_MS / 1000 - 60)
+        await runs(parts, 0)
+        assert segments(parts) == 6
+        await runs(parts, 0.2)
+        assert segments(parts) == 1
+
+    run_with_parts(test, config=config())
+
+
+def test_files_that_were_written_while_the_clock_was_behind_do_not_expire_early() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 9)
+        step(parts, -73 * HOUR_MS)
+        await store(parts, 9)
+        step(parts, 73 * HOUR_MS)
+        await store(parts, 3)
+        await settle(parts)
+        await asyncio.sleep(1.9 * HOUR_MS / 1000)
+        await runs(parts, 0)
+        assert segments(parts) == 7
+        await runs(parts, 0.2)
+        assert segments(parts) == 1
+
+    run_with_parts(test, config=config())
+
+
+def test_a_clock_that_was_put_right_counts_after_an_hour() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 9)
+        step(parts, 73 * HOUR_MS)
+        await store(parts, 1)
+        await settle(parts)
+        await runs(parts, 0.9)
+        assert segments(parts) == 4
+        await runs(parts, 0.2)
+        assert segments(parts) == 2  # the third was closed late
+
+    run_with_parts(test, config=config())
+
+
+def test_a_broker_that_starts_with_its_clock_ahead_removes_nothing_for_an_hour() -> None:
+    async def before(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 9)
+        await settle(parts)
+
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 3)
+        await settle(parts)
+        await runs(parts, 0.9)
+        assert segments(parts) == 4
+        await runs(parts, 0.2)
+        assert segments(parts) == 2  # the third was closed late
+
+    disk = run_with_parts(before, config=config())
+    run_with_parts(test, disk, config=config(), later_ms=73 * HOUR_MS)

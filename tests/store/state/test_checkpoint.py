@@ -243,6 +243,18 @@ def test_rounds_keep_their_interval() -> None:
     assert rig.problems() == []
 
 
+def test_a_clock_that_is_set_back_delays_no_round() -> None:
+    rig = Rig()
+    rig.put()
+    rig.now_ms -= 73 * 3_600_000
+    rig.put()
+    rig.tick()
+
+    plan = plan_of(rig)
+    assert plan is not None
+    assert plan.queue_files
+
+
 def test_a_log_that_grew_much_begins_a_round_early() -> None:
     rig = Rig(config=replace(CONFIG, queue_sync_interval_ms=60_000))
     rig.put()

@@ -22,6 +22,7 @@ from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerMetric, TimerMetrics
 from kourou.protocol.json_records import decode_record, encode_record
 from kourou.remoting.runtime import Offload
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.timer.timer_record import TimerRecord
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class TimerCounts:
         self._waiting: dict[str, tuple[int, int]] = {}  # -> how many, when that changed
         self.came_count = 0
         self.left_count = 0
-        self._sampled = clock.now_ms(), 0, 0
+        self._sampled = steady_ms(), 0, 0
         self._rates = 0.0, 0.0
 
     def load(self) -> None:
@@ -120,7 +121,7 @@ class TimerCounts:
 
     def rates(self) -> tuple[float, float]:
         """Return how many came and left a second, since this was asked a second ago or earlier."""
-        now_ms = self._clock.now_ms()
+        now_ms = steady_ms()
         then_ms, came, left = self._sampled
         if now_ms - then_ms >= _SAMPLE_MS:
             seconds = (now_ms - then_ms) / 1000

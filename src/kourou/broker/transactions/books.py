@@ -14,7 +14,7 @@ from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import Done, PutResult
-from kourou.clock import Clock
+from kourou.clock import Clock, SettledClock
 from kourou.protocol.message_layout import RecordDraft
 
 
@@ -30,6 +30,7 @@ class Books:
         commit: stores messages and half messages.
         stats: counts what is stored.
         clock: the store time.
+        age_clock: tells how old half messages are.
         caught_up: set once the ledger knows of all that came before the start.
     """
 
@@ -40,6 +41,7 @@ class Books:
     commit: GroupCommit
     stats: BrokerStats
     clock: Clock
+    age_clock: SettledClock
     caught_up: asyncio.Event
 
     def put(self, draft: RecordDraft, done: Done, owner: Hashable | None = None) -> None:

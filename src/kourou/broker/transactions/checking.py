@@ -26,7 +26,7 @@ from kourou.broker.consuming.retry_topics import SavedTopics
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.transactions.books import Books
-from kourou.broker.transactions.check_rules import CheckLimits, Verdict, verdict_on
+from kourou.broker.transactions.check_rules import CheckLimits, Rounds, Verdict, verdict_on
 from kourou.broker.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
@@ -90,14 +90,17 @@ class Checking:
         self._store = store
         self._reads = reads
         self._clients = clients
+        self._rounds = Rounds()
+        self._rounds.begin(steady_ms(), store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE))
         self._turn = 0
         self._is_stuck = False
 
     async def run(self) -> None:
         """Do one round. What cannot be read or stored now ends it, and the next one tries again."""
-        began_ms, until_ms = self._books.clock.now_ms(), steady_ms() + ROUND_MS
+        until_ms = steady_ms() + ROUND_MS
         offset = self._books.ledger.head
         end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
+        self._rounds.begin(steady_ms(), end)
         while steady_ms() < until_ms and self._books.ledger.moved_count < MOVED_MAX:
             offset = self._books.ledger.next_open(offset, end)
             if offset >= end:
@@ -105,7 +108,7 @@ class Checking:
             found = await self._read(offset)
             if found is None:
                 return
-            if not await self._check_all(found[0], began_ms, end):
+            if not await self._check_all(found[0], end):
                 return
             offset = max(offset + 1, found[1])
 
@@ -125,7 +128,7 @@ class Checking:
         offsets = [wanted.queue_offset for wanted in found.plan.wanted]
         return list(zip(offsets, found.records(), strict=True)), found.plan.next_offset
 
-    async def _check_all(self, records: list[tuple[int, bytes]], began_ms: int, end: int) -> bool:
+    async def _check_all(self, records: list[tuple[int, bytes]], end: int) -> bool:
         """Do what the rules say with each record; return whether the round goes on."""
         puts = []
         is_over = False
@@ -137,7 +140,7 @@ class Checking:
             except MalformedMessageError as error:
                 self._pass_over(offset, error)
                 continue
-            verdict = verdict_on(half, self._books.clock.now_ms(), began_ms, self._limits())
+            verdict = verdict_on(half, self._age_ms(half), end, self._limits())
             if verdict is Verdict.END_ROUND:
                 is_over = True
                 break
@@ -149,6 +152,11 @@ class Checking:
                 puts.append(self._move(half, renewed_draft(half, None), None))
         are_stored = [await put for put in puts]
         return all(are_stored) and not is_over
+
+    def _age_ms(self, half: HalfMessage) -> int:
+        """Return for how long the half message waits, whatever the clocks say."""
+        told_ms = self._books.age_clock.now_ms() - min(half.draft.born_at_ms, half.store_at_ms)
+        return self._rounds.age_ms(half, told_ms, steady_ms())
 
     def _limits(self) -> CheckLimits:
         config = self._config.now

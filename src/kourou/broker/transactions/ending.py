@@ -142,7 +142,7 @@ class Endings:
         if not header.from_transaction_check:
             immunity_ms = half.immunity_ms(self._config.now.transactions.timeout_ms)
             if immunity_ms is not None:
-                age_ms = self._books.clock.now_ms() - half.draft.born_at_ms
+                age_ms = self._books.age_clock.now_ms() - half.draft.born_at_ms
                 if age_ms > immunity_ms:
                     return ResponseCode.ILLEGAL_OPERATION, (
                         f"the transaction is {age_ms} ms old, and its immunity time of "

@@ -42,6 +42,7 @@ from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.resuming import Resuming
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
+from kourou.clock import SettledClock
 from kourou.model.host import Host
 from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.protocol.codes import RequestCode
@@ -79,6 +80,7 @@ class Transactions:
         stats: BrokerStats,
         later: LaterReplies,
         runtime: Runtime,
+        age_clock: SettledClock,
         file: SavedFile,
         host: Host,
     ) -> None:
@@ -94,6 +96,7 @@ class Transactions:
             stats: counts what is stored.
             later: answers requests that wait.
             runtime: clock, and the way off the loop.
+            age_clock: tells how old half messages are.
             file: that of `counts`.
             host: the broker's address, in op entries.
 
@@ -119,18 +122,14 @@ class Transactions:
             commit=commit,
             stats=stats,
             clock=runtime.clock,
+            age_clock=age_clock,
             caught_up=self._caught_up,
         )
         self._endings = Endings(books, config, later)
         self.fast_end: Final = FastEnd(books, store, self._endings.commit)
         self._resuming = Resuming(books, later)
         self._checking = Checking(
-            books,
-            config=config,
-            topics=tables.topics,
-            store=store,
-            reads=reads,
-            clients=clients,
+            books, config=config, topics=tables.topics, store=store, reads=reads, clients=clients
         )
         self._came_meanwhile: Counter[str] = Counter()  # half messages, while others are read
         self._task: asyncio.Task[None] | None = None

@@ -16,6 +16,7 @@ from typing import Final
 
 from kourou.clock import Clock
 from kourou.remoting.runtime import Offload
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import IndexStep, MessageStore
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class IndexFollowing:
         self._ended_s = 0.0  # the slice before, or the wait for something to do
         self._offload = offload
         self._clock = clock
-        self._saved_at_ms = clock.now_ms()
+        self._saved_at_ms = steady_ms()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -134,7 +135,7 @@ class IndexFollowing:
         return max(1, self._save_due_ms()) if index.has_unsaved else None
 
     def _save_due_ms(self) -> int:
-        return self._saved_at_ms + SAVE_INTERVAL_MS - self._clock.now_ms()
+        return self._saved_at_ms + SAVE_INTERVAL_MS - steady_ms()
 
     async def _follow(self) -> None:
         """Index what is synced, and save the index when it is time."""
@@ -173,7 +174,7 @@ class IndexFollowing:
         index = self._store.index
         is_due = index is not None and index.has_unsaved and self._save_due_ms() <= 0
         if is_due and self._store.read_only_reason is None:
-            self._saved_at_ms = self._clock.now_ms()
+            self._saved_at_ms = steady_ms()
             await self._offload(self._store.index_save)
 
     def _failed(self, error: OSError) -> None:

@@ -19,10 +19,11 @@ from typing import Final, TypeVar
 
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.statistics.runtime_info import disk_ratio
-from kourou.clock import Clock
+from kourou.clock import Clock, SettledClock
 from kourou.disk import Disk
 from kourou.errors import StoreReadOnlyError
 from kourou.remoting.runtime import Offload
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.expiry import HiddenFiles
 from kourou.store.message_store import MessageStore
 from kourou.store.queues.consumequeue import ConsumeQueue
@@ -40,6 +41,16 @@ PART_PAUSE_MS: Final = 5
 T = TypeVar("T")
 
 
+def make_age_clock(live: LiveConfig, store: MessageStore, clock: Clock) -> SettledClock:
+    """Return the clock by which messages of `store` are old, from now on."""
+    return SettledClock(
+        clock,
+        steady_ms,
+        lambda: live.now.store.retention.clock_settle_minutes * 60_000,
+        store.last_store_at_ms,
+    )
+
+
 class Retention:
     """Removes what expired from one store."""
 
@@ -52,6 +63,7 @@ class Retention:
         deletions: asyncio.Lock,
         offload: Offload,
         clock: Clock,
+        age_clock: SettledClock,
     ) -> None:
         """Look after `store`.
 
@@ -61,7 +73,8 @@ class Retention:
             disk: the store's, to ask how full it is.
             deletions: held while a topic is deleted, whose files may come anew.
             offload: takes file calls off the loop.
-            clock: tells the time and, in local time, the hour.
+            clock: tells the hour, in local time.
+            age_clock: tells how old messages are.
         """
         self._live = live
         self._store = store
@@ -69,7 +82,8 @@ class Retention:
         self._deletions = deletions
         self._offload = offload
         self._clock = clock
-        self._first_at_ms = clock.now_ms() + FIRST_RUN_MS
+        self._age_clock = age_clock
+        self._first_at_ms = steady_ms() + FIRST_RUN_MS
         self._requested_runs = 0
         self._queues_begin = 0  # the queues were looked at when the log began there
         self._is_warned = False
@@ -87,8 +101,9 @@ class Retention:
             OSError: a file could not be removed; the next run tries again.
         """
         now_ms = self._clock.now_ms()
+        self._age_clock.now_ms()  # a jump lasts from the first reading that sees it
         is_requested = self._requested_runs > 0
-        if now_ms < self._first_at_ms and not is_requested:
+        if steady_ms() < self._first_at_ms and not is_requested:
             return
         if self._store.read_only_reason is not None:
             return
@@ -121,7 +136,7 @@ class Retention:
 
     async def _remove_segments(self, config: RetentionConfig, why: Trigger) -> None:
         expiry = self._store.expiry
-        now_ms = self._clock.now_ms()
+        now_ms = self._age_clock.now_ms()
         count = await self._offload(expiry.count_expired, config, now_ms)
         removed = 0
         try:

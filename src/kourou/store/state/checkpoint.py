@@ -142,8 +142,9 @@ class CheckpointKeeper:
         if self._target is not None or last_visible is None:
             return
         flushed_bytes = self._queues.flushed_bytes
+        since_ms = now_ms - self._round_at_ms  # less than 0 where the clock was set back
         if (
-            now_ms - self._round_at_ms < self._config.queue_sync_interval_ms
+            0 <= since_ms < self._config.queue_sync_interval_ms
             and last_visible.physical_offset - self.value.queues_offset < _ROUND_BYTES
             and flushed_bytes - self._flushed_bytes < _ROUND_ENTRY_BYTES
         ):
