@@ -37,7 +37,7 @@ def run(
 def query(parts: BrokerParts, queue_id: int = 0, **fields: Any) -> tuple[int, str | None]:
     """Return code and offset."""
     peer = FakePeer()
-    header = QueryConsumerOffsetRequestHeader("g", "T", queue_id, **fields)
+    header = replace(QueryConsumerOffsetRequestHeader("g", "T", queue_id), **fields)
     asked = peer.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
     answer = peer.ask(parts.offset_handlers.on_query_consumer_offset, asked)
     assert answer is not None
@@ -66,12 +66,29 @@ def test_what_was_committed_is_answered() -> None:
 
 def test_a_new_group_begins_at_the_start_of_a_young_queue() -> None:
     async def test(parts: BrokerParts) -> None:
-        assert query(parts) == (22, None)  # nothing there yet: the client decides
         await parts.store_messages([parts.draft()])
         assert query(parts) == (0, "0")
         assert query(parts, set_zero_if_not_found=True) == (0, "0")
         assert query(parts, set_zero_if_not_found=False) == (22, None)
-        assert query(parts, queue_id=1) == (22, None)
+
+    run(test)
+
+
+def test_new_group_begins_at_the_start_of_a_queue_without_messages() -> None:
+    """Else the client asks for the queue's end next, and skips what arrives in between."""
+
+    async def test(parts: BrokerParts) -> None:
+        assert query(parts) == (0, "0")
+        assert query(parts, queue_id=3) == (0, "0")
+        assert query(parts, set_zero_if_not_found=False) == (22, None)
+
+    run(test)
+
+
+@pytest.mark.parametrize("fields", [{"queue_id": 4}, {"queue_id": -1}, {"topic": "NoSuchTopic"}])
+def test_new_group_has_no_offset_in_a_queue_that_does_not_exist(fields: dict[str, Any]) -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert query(parts, **fields) == (22, None)
 
     run(test)
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
+from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_consume import (
@@ -66,7 +67,8 @@ class OffsetHandlers:
         """Answer the committed offset, or 0 when a new group may begin there, or code 22.
 
         A new group begins at the start of a queue that nothing was deleted from and whose first
-        message is still in memory: the queue is young, and the group most likely as old as it.
+        message is still in memory or has yet to come: the queue is young, and the group most likely
+        as old as it.
         Else the client decides by its own `consume_from_where`.
         """
         command = request.command
@@ -97,12 +99,10 @@ class OffsetHandlers:
         if topic is None:
             text = f"topic {header.topic} does not exist"
             return response(command, ResponseCode.TOPIC_NOT_EXIST, text)
-        # A topic that got fewer queues to read still has those that are being emptied.
-        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
-        if not 0 <= header.queue_id < queue_nums or header.commit_offset < 0:
+        if not 0 <= header.queue_id < queue_nums(topic) or header.commit_offset < 0:
             text = (
                 f"offset {header.commit_offset} of queue {header.queue_id}: topic {topic.name} "
-                f"has {queue_nums} queues, and offsets begin at 0"
+                f"has {queue_nums(topic)} queues, and offsets begin at 0"
             )
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         where = (header.consumer_group, topic.name, header.queue_id)
@@ -114,12 +114,32 @@ class OffsetHandlers:
         return response(command)
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue's very first message is there and in memory."""
+        """Return whether the queue's first message is in memory, or has yet to come.
+
+        An empty queue counts, so that the answer does not depend on whether the first message
+        arrives before or after the question: a client that was told "none" would ask for the end of
+        the queue next, and skip what arrives in between.
+        """
         if self._store.min_offset(topic, queue_id) > 0:
             return False
-        if not self._store.max_offset(topic, queue_id) or not self._resident_bytes:
-            return self._store.max_offset(topic, queue_id) > 0
+        if not self._store.max_offset(topic, queue_id):
+            return self._has_queue(topic, queue_id)
+        if not self._resident_bytes:
+            return True
         first = self._store.entry_if_resident(topic, queue_id, 0)
         if first is None:
             return False  # nor is the record, then, and the loop must not wait
         return self._store.written_position - first.physical_offset <= self._resident_bytes
+
+    def _has_queue(self, name: str, queue_id: int) -> bool:
+        """Return whether the topic exists and has a queue of this number."""
+        topic = self._topics.get(name)
+        return topic is not None and 0 <= queue_id < queue_nums(topic)
+
+
+def queue_nums(topic: TopicConfig) -> int:
+    """Return how many queues offsets may be of.
+
+    A topic that got fewer queues to read still has those that are being emptied.
+    """
+    return max(topic.read_queue_nums, topic.write_queue_nums)

@@ -26,8 +26,8 @@ async def find_start_offset(
     """Return the queue offset to pull first, and whether that is what the group committed.
 
     In a queue that is new to the group it is 0 if the queue is so young that its first message is
-    still in the broker's memory: a topic that came up together with its group is consumed whole.
-    Else, by `consume_from_where`:
+    still in the broker's memory or has yet to come: a topic that came up together with its group is
+    consumed whole. Else, by `consume_from_where`:
 
                       topic                                        retry topic
         LAST_OFFSET   its end                                      0
@@ -43,15 +43,13 @@ async def find_start_offset(
     committed = await offsets.fetch(queue)
     if committed is not None:
         return committed, True
-    if await offsets.fetch(queue, zero_if_new=True) == 0:
-        return 0, False
     where, timestamp_ms = config.consume_from_where, config.consume_timestamp_ms
     if timestamp_ms is None:
         timestamp_ms = instance.runtime.clock.now_ms() - _CONSUME_TIMESTAMP_AGE_MS
     is_retry = is_retry_topic(queue.topic)
-    if where is ConsumeFromWhere.FIRST_OFFSET:
-        return 0, False
-    if where is ConsumeFromWhere.LAST_OFFSET and is_retry:
+    if where is ConsumeFromWhere.FIRST_OFFSET or (
+        where is ConsumeFromWhere.LAST_OFFSET and is_retry
+    ):
         return 0, False
 
     async def ask(address: str, deadline: Deadline) -> int:
@@ -62,4 +60,9 @@ async def find_start_offset(
             )
         return await calls_consume.max_offset(pool, address, queue, timeout_s=timeout_s)
 
-    return await instance.call_broker(queue, config.request_timeout_ms, ask), False
+    # Before the broker says whether the queue is young: asked after that, the end would be behind
+    # the first messages of a queue that was empty then.
+    offset = await instance.call_broker(queue, config.request_timeout_ms, ask)
+    if offset and await offsets.fetch(queue, zero_if_new=True) == 0:
+        offset = 0
+    return offset, False

@@ -1,0 +1,87 @@
+"""Where a new group starts, while the first messages of a topic arrive."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.broker.config import FlushDiskType
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+QUEUES = 8
+
+
+class AnswersOfRocketMQ:
+    """Makes answers for a queue without messages those of RocketMQ: a new group has no offset.
+
+    Attributes:
+        asked: queues in which the consumer looks for its start.
+    """
+
+    def __init__(self, cluster: Cluster, *, is_on: bool) -> None:
+        self._cluster = cluster
+        self._is_on = is_on
+        self._seen: set[int] = set()
+        self.asked: asyncio.Queue[int] = asyncio.Queue()
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        """Note the queue."""
+        fields = command.ext_fields
+        if fields.get("topic") != TOPIC or (
+            command.code != RequestCode.GET_MAX_OFFSET and fields.get("setZeroIfNotFound") != "true"
+        ):
+            return
+        queue_id = int(fields["queueId"])
+        if queue_id not in self._seen:
+            self._seen.add(queue_id)
+            self.asked.put_nowait(queue_id)
+
+    def after_response(
+        self, address: str, command: RemotingCommand, answer: RemotingCommand
+    ) -> None:
+        """Replace the answer."""
+        fields = command.ext_fields
+        if command.code == RequestCode.QUERY_CONSUMER_OFFSET and fields["topic"] == TOPIC:
+            store = self._cluster.broker().store
+            if self._is_on and not store.max_offset(TOPIC, int(fields["queueId"])):
+                answer.code = ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("is_rocketmq", [False, True])
+def test_new_group_misses_none_of_the_first_messages(seed: int, *, is_rocketmq: bool) -> None:
+    async def main() -> None:
+        async with (
+            recording(queues=QUEUES, seed=seed, flush_disk_type=FlushDiskType.ASYNC_FLUSH) as w,
+            w.cluster.producer() as producer,
+            w.cluster.admin() as admin,
+        ):
+            # The connection is there before: then single requests race with each other.
+            await admin.create_topic("other", queues=1)
+            await producer.send(Message("other", b"-"))
+            hook = AnswersOfRocketMQ(w.cluster, is_on=is_rocketmq)
+            consumer = w.consumer(
+                consume_from_where=ConsumeFromWhere.LAST_OFFSET, request_hooks=(hook,)
+            )
+
+            async def send() -> None:
+                queue_id = await hook.asked.get()
+                await asyncio.sleep(0.0001 * seed)
+                queue = MessageQueue(TOPIC, "broker-0", queue_id)
+                await producer.send(Message(TOPIC, b"%d" % queue_id), queue=queue)
+
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(QUEUES):
+                    tasks.create_task(send())
+                async with consumer:
+                    await w.until_got(*[b"%d" % queue_id for queue_id in range(QUEUES)])
+
+    run_virtual(main())
