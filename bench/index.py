@@ -67,7 +67,7 @@ def write_log(log: CommitLog, messages: int, kind: Kind) -> IndexFeed:
         What is known of all of them.
     """
     feed = IndexFeed(1 << 40)
-    ids = [UniqueIds("10.0.0.7", 4711 + number, 99) for number in range(_PRODUCERS)]
+    ids = [UniqueIds("10.0.0.7", 4711 + number, lambda: 99) for number in range(_PRODUCERS)]
     dice, body = random.Random(1), bytes(kind.body_bytes)
     for number in range(messages):
         now_ms = START_MS + number // 60

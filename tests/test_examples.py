@@ -112,7 +112,11 @@ def test_an_order_is_told_to_be_paid_if_its_payment_is_stored(namesrv: str, tmp_
     assert (process.returncode, err) == (0, "")
     assert out == "o-17 COMMIT confirmed\no-18 ROLLBACK confirmed\n"
     with sqlite3.connect(database) as connection:
-        assert connection.execute("SELECT eur FROM payment").fetchall() == [(120,)]
+        assert connection.execute("SELECT * FROM payment").fetchall() == [("o-17", 120)]
+    out, _ = start("paid_orders.py", namesrv, PAYMENTS_DB=str(database)).communicate(
+        timeout=TIMEOUT_S
+    )
+    assert out.startswith("o-17 ROLLBACK"), "an order is paid and told once"
 
 
 def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:

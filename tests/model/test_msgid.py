@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -70,14 +71,14 @@ def test_unique_ids_read_as_java_reads_them(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", UNIQUE_IDS["created"], ids=lambda c: c["id"])
 def test_unique_ids_are_written_as_java_writes_them(case: dict[str, Any]) -> None:
     parts = decode_unique_id(case["id"])
-    ids = UniqueIds(case["ip"], case["pid"], parts.salt)
+    ids = UniqueIds(case["ip"], case["pid"], lambda: parts.salt)
     made = [ids.next(case["made_at_ms"]) for _ in range(parts.counter + 1)]
 
     assert made[-1] == case["id"]
 
 
 def test_ids_of_one_millisecond_differ_and_the_counter_wraps() -> None:
-    ids = UniqueIds("10.0.0.1", 70_000, 0x18B4AAC2)
+    ids = UniqueIds("10.0.0.1", 70_000, lambda: 0x18B4AAC2)
     made = [ids.next(NOVEMBER_MS) for _ in range(65_537)]
 
     assert len(set(made)) == 65_536
@@ -87,7 +88,7 @@ def test_ids_of_one_millisecond_differ_and_the_counter_wraps() -> None:
 
 
 def test_the_time_starts_again_each_month_and_survives_a_clock_set_back() -> None:
-    ids = UniqueIds("10.0.0.1", 1, 0)
+    ids = UniqueIds("10.0.0.1", 1, lambda: 0)
     month_ms = [
         decode_unique_id(ids.next(now_ms)).month_ms
         for now_ms in (NOVEMBER_MS - 1, NOVEMBER_MS, NOVEMBER_MS + 5, NOVEMBER_MS - 1)
@@ -98,8 +99,30 @@ def test_the_time_starts_again_each_month_and_survives_a_clock_set_back() -> Non
 
 
 def test_december_is_followed_by_january() -> None:
-    ids = UniqueIds("10.0.0.1", 1, 0)
+    ids = UniqueIds("10.0.0.1", 1, lambda: 0)
     january = int(datetime(2027, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
     assert decode_unique_id(ids.next(january - 1)).month_ms == 31 * 86_400_000 - 1
     assert decode_unique_id(ids.next(january)).month_ms == 0
+
+
+def test_ids_of_two_months_differ_at_the_same_time_of_the_month() -> None:
+    ids = UniqueIds("10.0.0.1", 1, itertools.count(7).__next__)
+    december = int(datetime(2026, 12, 1, tzinfo=UTC).timestamp() * 1000)
+    made = [ids.next(begin + ms) for begin in (NOVEMBER_MS, december) for ms in range(65_536)]
+
+    assert len(set(made)) == len(made)
+    assert [decode_unique_id(one).salt for one in (made[0], made[65_535])] == [7, 7]
+    assert [decode_unique_id(one).salt for one in (made[65_536], made[-1])] == [8, 8]
+
+
+def test_ids_differ_where_a_clock_that_was_set_back_makes_the_same_times_again() -> None:
+    ids = UniqueIds("10.0.0.1", 1, itertools.count().__next__)
+    made = [
+        ids.next(now_ms)
+        for _ in range(2)
+        for now_ms in (NOVEMBER_MS, NOVEMBER_MS + 1)
+        for _ in range(32_768)  # twice: the counter is where it was
+    ]
+
+    assert len(set(made)) == len(made)

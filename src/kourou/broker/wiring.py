@@ -192,7 +192,7 @@ def _unique_ids(parts: Parts) -> UniqueIds:
     """Return what makes ids that nobody else makes, whom a random number tells it from."""
     host, random = store_host(parts.config), parts.runtime.random
     address = host[0] if host is not None else "127.0.0.1"
-    return UniqueIds(address, random.getrandbits(16), random.getrandbits(32))
+    return UniqueIds(address, random.getrandbits(16), lambda: random.getrandbits(32))
 
 
 def _send_backs(parts: Parts) -> SendBackHandler:

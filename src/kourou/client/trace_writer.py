@@ -81,12 +81,12 @@ class TraceWriter:
             producer_group=self._group,
             auto_create_queue_nums=_QUEUE_NUMS,
         )
-        salt = client.runtime.random.getrandbits(32)
-        self._ids = UniqueIds(self._instance.ip, os.getpid(), salt)
+        rng = client.runtime.random
+        self._ids = UniqueIds(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
         self._waiting: deque[tuple[Traced, ...]] = deque()
         self._is_closing = False
         self._is_failing = False
-        self._turn = client.runtime.random.getrandbits(16)
+        self._turn = rng.getrandbits(16)
 
     def now_ms(self) -> int:
         """Return the time that traces tell."""

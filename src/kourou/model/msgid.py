@@ -13,6 +13,7 @@ Source: MessageDecoder.createMessageId, UtilAll, MessageClientIDSetter.java.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from kourou.errors import InvalidMessageError
 from kourou.model.host import Host, pack_address, unpack_address
 
 _PORT_AND_OFFSET: Final = struct.Struct(">iq")
+_PID: Final = struct.Struct(">H")
 _PID_AND_SALT: Final = struct.Struct(">HI")
 _TIME_AND_COUNTER: Final = struct.Struct(">IH")
 _TEXT_SIZES: Final = (32, 56)
@@ -69,14 +71,22 @@ def decode_unique_id(text: str) -> UniqueId:
 class UniqueIds:
     """Makes unique ids for one process.
 
-    Two processes differ by address, process id and salt; within one, ids repeat only if more
-    than 65,536 are made in one millisecond. The month begins in UTC, where Java takes local
-    time: a reader that guesses the time of birth from the id can be off by the zone's offset.
+    Two processes differ by address, process id and salt. An id has neither month nor year, so that
+    each month has a salt of its own, and so has each time after the clock was set back. Within one
+    of these, ids repeat only if more than 65,536 are made in one millisecond. The month begins in
+    UTC, where Java takes local time: a reader that guesses the time of birth from the id can be
+    off by the zone's offset.
+
+    Args:
+        ip: the address of this machine.
+        pid: of this process; the low 16 bits are used.
+        next_salt: draws a salt of 32 random bits; called for each month that is entered.
     """
 
-    def __init__(self, ip: str, pid: int, salt: int) -> None:
-        packed = pack_address(ip) + _PID_AND_SALT.pack(pid & 0xFFFF, salt & 0xFFFF_FFFF)
-        self._prefix = packed.hex().upper()
+    def __init__(self, ip: str, pid: int, next_salt: Callable[[], int]) -> None:
+        self._process = (pack_address(ip) + _PID.pack(pid & 0xFFFF)).hex().upper()
+        self._next_salt = next_salt
+        self._prefix = ""
         self._month_start_ms = 0
         self._month_end_ms = 0
         self._counter = 0
@@ -87,15 +97,17 @@ class UniqueIds:
     def next(self, now_ms: int) -> str:
         """Return a new id, made at epoch millisecond `now_ms`."""
         if now_ms != self._last_ms:
-            if not self._month_start_ms <= now_ms < self._month_end_ms:
-                self._enter_month(now_ms)
+            if not self._last_ms <= now_ms < self._month_end_ms:
+                self._begin(now_ms)
             self._last_ms = now_ms
             self._last_text = f"{self._prefix}{now_ms - self._month_start_ms:08X}"
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
         return f"{self._last_text}{counter:04X}"
 
-    def _enter_month(self, now_ms: int) -> None:
+    def _begin(self, now_ms: int) -> None:
+        """Draw a salt: the same numbers follow as in another month, or as before the clock step."""
+        self._prefix = f"{self._process}{self._next_salt() & 0xFFFF_FFFF:08X}"
         now = _EPOCH + timedelta(milliseconds=now_ms)
         start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         # Any day of the next month, 32 days on, leads to its first.

@@ -49,7 +49,7 @@ class SendRig:
         self.parts = parts
         self.locks = QueueLocks()
         self.peer = FakePeer()
-        unique_ids = UniqueIds(STORE_HOST[0], 1, 1)
+        unique_ids = UniqueIds(STORE_HOST[0], 1, lambda: 1)
         self.handlers = SendHandlers(
             config=parts.live,
             topics=parts.topics,

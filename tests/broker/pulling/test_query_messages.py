@@ -73,7 +73,7 @@ async def follow(parts: BrokerParts) -> None:
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_followed: bool) -> None:
     async def test(parts: BrokerParts) -> None:
-        ids = UniqueIds("10.0.0.7", 4711, 99)
+        ids = UniqueIds("10.0.0.7", 4711, lambda: 99)
         sent = [ids.next(parts.clock.now_ms()) for _ in range(6)]
         for number, unique_id in enumerate(sent):
             properties = {
@@ -101,7 +101,7 @@ def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_follow
 
 
 def test_an_index_that_is_made_again_finds_all_by_key_id_and_time() -> None:
-    ids = UniqueIds("10.0.0.7", 4711, 99)
+    ids = UniqueIds("10.0.0.7", 4711, lambda: 99)
     sent: list[str] = []
     at_ms: list[int] = []
 

@@ -110,7 +110,7 @@ class Producer(Requesting, Recalling, Lifetime):
             fast_path=take_stored,
         )
         rng = self._instance.runtime.random
-        self._ids = UniqueIds(self._instance.ip, os.getpid(), rng.getrandbits(32))
+        self._ids = UniqueIds(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
         self._traces = send_traces(self._instance, group)
         self._hooks = SendHooks([*hooks, *self._traces])
         self._under_way = UnderWay()
