@@ -400,8 +400,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._rebalance.wake()
 
     async def _give_back_overdue(self) -> None:
-        before_ms = self._instance.runtime.clock.now_ms() - self._config.consume_timeout_ms
-        await give_back_overdue(self._held.process_queues, self._acknowledgements, before_ms)
+        await give_back_overdue(self._held.process_queues, self._acknowledgements)
 
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
         return self._held.states()

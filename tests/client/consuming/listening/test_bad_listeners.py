@@ -15,6 +15,7 @@ from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
+from kourou.testing.clock import LoopClock
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -182,3 +183,24 @@ def test_a_listener_that_hangs_holds_up_no_other_and_loses_its_message_to_anothe
     run_virtual(main())
     [told] = entries(caplog, "message.overdue")
     assert f"topic={TOPIC}" in told.getMessage()
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_makes_no_message_overdue(step_ms: int) -> None:
+    async def main() -> None:
+        async def work(message: MessageExt) -> None:
+            await asyncio.sleep(50)
+
+        async with recording(queues=1) as w:
+            async with w.consumer(work, consume_timeout_ms=60_000) as consumer:
+                await asyncio.sleep(30)
+                await w.send(b"slow")
+                await w.until_got(b"slow")
+                clock = w.cluster.runtime.clock
+                assert isinstance(clock, LoopClock)
+                clock.step(step_ms)
+                await asyncio.sleep(200)
+                assert consumer.health().held_messages == 0
+            assert w.got == [b"slow"]
+
+    run_virtual(main())

@@ -14,7 +14,12 @@ import pytest
 
 from kourou.client.consuming.listening.idempotent import Idempotent, by_key, by_unique_id
 from kourou.client.consuming.listening.listener_calls import is_coroutine_function
-from kourou.client.consuming.listening.seen_store import DAY_MS, SeenInMemory, SeenInSqlite
+from kourou.client.consuming.listening.seen_store import (
+    DAY_MS,
+    SETTLED_AFTER_MS,
+    SeenInMemory,
+    SeenInSqlite,
+)
 from kourou.errors import DuplicateInProgressError, ForkedError, InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
 from kourou.testing.clock import ManualClock
@@ -219,14 +224,40 @@ def test_a_handler_that_commits_by_itself_is_told_what_that_breaks(database: See
 
 
 def test_old_entries_are_forgotten(tmp_path: Path, clock: ManualClock) -> None:
-    for advance_ms in (0, 8 * DAY_MS):
+    for number, advance_ms in enumerate((0, 8 * DAY_MS, SETTLED_AFTER_MS)):
         clock.advance(advance_ms)
-        seen = SeenInSqlite(tmp_path / "orders.db", keep_ms=7 * DAY_MS, clock=clock)
-        Idempotent(charge, seen=seen)(message(f"at-{clock.now_ms()}"))
-        seen.close()
+        handle_in(tmp_path, clock, str(number))
 
-    left = rows(tmp_path / "orders.db", "SELECT identity FROM kourou_seen")
-    assert left == [(f"at-{clock.now_ms()}",)]
+    left = rows(tmp_path / "orders.db", "SELECT identity FROM kourou_seen ORDER BY identity")
+    assert left == [("1",), ("2",)]
+
+
+def handle_in(tmp_path: Path, clock: ManualClock, uid: str) -> None:
+    """Handle a message as a program does that is started for it."""
+    seen = SeenInSqlite(tmp_path / "orders.db", keep_ms=7 * DAY_MS, clock=clock)
+    Idempotent(charge, seen=seen)(message(uid))
+    seen.close()
+
+
+@pytest.mark.parametrize("step_ms", [-3650 * DAY_MS, -8 * DAY_MS, 8 * DAY_MS, 3650 * DAY_MS])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_is_wrong_for_less_than_an_hour_forgets_nothing(
+    tmp_path: Path, clock: ManualClock, step_ms: int, *, is_restarted: bool
+) -> None:
+    steps_ms = (0, step_ms, SETTLED_AFTER_MS - 1, 1 - step_ms, step_ms, 5, -step_ms, DAY_MS, DAY_MS)
+    running = SeenInSqlite(tmp_path / "orders.db", keep_ms=7 * DAY_MS, clock=clock)
+    for number, advance_ms in enumerate(steps_ms):
+        clock.advance(advance_ms)
+        if is_restarted:
+            handle_in(tmp_path, clock, str(number))
+        else:
+            Idempotent(charge, seen=running)(message(str(number)))
+    running.close()
+    for number in range(len(steps_ms)):
+        handle_in(tmp_path, clock, str(number))
+
+    charged = rows(tmp_path / "orders.db", "SELECT uid FROM charges ORDER BY uid")
+    assert charged == [(str(number),) for number in range(len(steps_ms))], "each once"
 
 
 def test_a_coroutine_function_cannot_hold_a_transaction_open(database: SeenInSqlite) -> None:

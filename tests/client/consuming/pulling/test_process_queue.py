@@ -94,7 +94,7 @@ def test_a_dropped_queue_holds_nothing_and_commits_nothing() -> None:
     assert not queue.holds(message)
     assert queue.remove(message) is None
     assert (len(queue), queue.size_bytes, queue.span) == (0, 0, 0)
-    assert queue.overdue(1000, 16) == []
+    assert queue.overdue(16) == queue.overdue(16) == []
 
 
 def test_nothing_is_committable_before_the_first_message() -> None:
@@ -105,15 +105,18 @@ def test_messages_are_overdue_from_the_lowest_on_without_a_gap() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [message_at(offset) for offset in range(5)]
     queue.put(messages)
-    for message, started_at_ms in zip(messages, (10, 20, 90, 10), strict=False):
-        queue.start(message, started_at_ms)
+    for number in (0, 1, 3):
+        queue.start(messages[number], 10)
+    assert queue.overdue(16) == [], "they began in this period"
+    queue.start(messages[2], 10)
 
-    assert queue.overdue(50, 16) == messages[:2]
-    assert queue.overdue(50, 1) == messages[:1]
-    assert queue.overdue(10, 16) == []
+    assert queue.overdue(1) == messages[:1]
+    assert queue.overdue(16) == messages[:4], "message 4 has no listener"
 
-    queue.postpone(messages[0])
-    assert queue.overdue(50, 16) == []
+    queue.postpone(messages[1])
+    assert queue.overdue(16) == messages[:1]
+    queue.start(messages[1], 10)
+    assert queue.overdue(16) == messages[:1], "it begins anew"
 
 
 def test_what_comes_once_more_below_what_is_held_is_committed_in_its_place() -> None:
@@ -196,7 +199,7 @@ class DrainMachine(RuleBasedStateMachine):
 
     @rule()  # always: a machine whose last message has ended must not be without a step
     def look(self) -> None:
-        assert self.queue.overdue(1, 8) == []
+        assert all(one.queue_offset in self.running for one in self.queue.overdue(8))
 
     @property
     def first_not_done(self) -> int:

@@ -151,14 +151,13 @@ class BroadcastAcknowledgements(Acknowledgements):
 async def give_back_overdue(
     process_queues: Iterable[ProcessQueue],
     acknowledgements: Acknowledgements,
-    started_before_ms: int,
 ) -> None:
-    """Give back the messages that listeners got before then and have not ended.
+    """Give back the messages that listeners had at the last call already and have not ended.
 
-    What such a listener says later counts no more.
+    To be called every `consume_timeout_ms`. What such a listener says later counts no more.
     """
     for process_queue in list(process_queues):
-        for message in process_queue.overdue(started_before_ms, _OVERDUE_MAX):
+        for message in process_queue.overdue(_OVERDUE_MAX):
             log.warning("message.overdue topic=%s msg_id=%s", message.topic, message.msg_id)
             delivery = Delivery(process_queue, message)
             await acknowledgements.give_back(delivery, _OVERDUE)

@@ -19,6 +19,9 @@ from kourou.clock import Clock, SystemClock
 from kourou.errors import DuplicateInProgressError, UsageError
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
+SETTLED_AFTER_MS: Final = 60 * 60 * 1000
+"""A time is believed when the clock has gone on for so long since, in ms: a clock that is wrong for
+less deletes nothing."""
 _FORGET_EVERY: Final = 1_000
 """Handled messages between two looks for old entries: one delete in a thousand transactions."""
 
@@ -28,6 +31,15 @@ CREATE TABLE IF NOT EXISTS kourou_seen (
   at_ms INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+_CLOCK_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS kourou_seen_clock (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  settled_ms INTEGER NOT NULL,
+  candidate_ms INTEGER NOT NULL
+)
+"""
+"""One row. `settled_ms` is the latest time since which the clock has gone on for
+`SETTLED_AFTER_MS`; `candidate_ms` is the time that is to follow it."""
 _AGE_INDEX: Final = "CREATE INDEX IF NOT EXISTS kourou_seen_at_ms ON kourou_seen (at_ms)"
 
 
@@ -93,13 +105,16 @@ class SeenInSqlite:
     committed together when it returns: then effect and record are on the disk (synchronous=FULL);
     after a raise, a crash or a power cut before that, neither is, and the message comes again.
 
-    The table is `kourou_seen`. Handlers run one after the other, because SQLite has one writer;
-    several processes may share the file.
+    The tables are `kourou_seen` and `kourou_seen_clock`. Handlers run one after the other, because
+    SQLite has one writer; several processes may share the file.
 
     Args:
         path: the database; made if it is missing.
-        keep_ms: how long an entry is kept. A duplicate that comes later counts as new: keep it for
-            longer than a producer, a retry or a reset of offsets may reach back.
+        keep_ms: how long an entry is kept at least. A duplicate that comes later counts as new:
+            keep it for longer than a producer, a retry or a reset of offsets may reach back. Ages
+            are of the wall clock, as they must outlive the process. A step forward of that is
+            believed once it has lasted for an hour, a step back never: entries are then kept for
+            longer, until the clock has caught up.
         busy_timeout_ms: how long to wait for another process's transaction.
         clock: tells the time of an entry.
 
@@ -124,6 +139,7 @@ class SeenInSqlite:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._until_forget = 0
+        self._settled_ms = self._candidate_ms = 0
         # Any thread of a consumer's pool may come; the lock lets them in one at a time.
         try:
             self._connection = sqlite3.connect(
@@ -137,6 +153,7 @@ class SeenInSqlite:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute(_TABLE)
+            self._connection.execute(_CLOCK_TABLE)
             self._connection.execute(_AGE_INDEX)
         except BaseException:
             self._connection.close()
@@ -177,16 +194,30 @@ class SeenInSqlite:
     def _note(self, identity: str) -> bool:
         """Record `identity` in the open transaction; return whether it was new."""
         now_ms = self._clock.now_ms()
-        if self._until_forget == 0:
-            self._connection.execute(
-                "DELETE FROM kourou_seen WHERE at_ms < ?", (now_ms - self._keep_ms,)
-            )
+        if self._until_forget == 0 or now_ms < self._candidate_ms:
+            self._forget_old(now_ms)
             self._until_forget = _FORGET_EVERY
         self._until_forget -= 1
+        # Of a clock that was set far back, an entry would look old once the clock is right again.
+        at_ms = max(now_ms, self._settled_ms)
         noted = self._connection.execute(
-            "INSERT OR IGNORE INTO kourou_seen (identity, at_ms) VALUES (?, ?)", (identity, now_ms)
+            "INSERT OR IGNORE INTO kourou_seen (identity, at_ms) VALUES (?, ?)", (identity, at_ms)
         )
         return noted.rowcount == 1
+
+    def _forget_old(self, now_ms: int) -> None:
+        """Delete old entries by the time before, if the clock has gone on for long since."""
+        execute = self._connection.execute
+        query = "SELECT settled_ms, candidate_ms FROM kourou_seen_clock"
+        settled_ms, candidate_ms = execute(query).fetchone() or (now_ms, now_ms)
+        if now_ms - candidate_ms >= SETTLED_AFTER_MS:
+            settled_ms, candidate_ms = max(settled_ms, candidate_ms), now_ms
+            execute("DELETE FROM kourou_seen WHERE at_ms < ?", (settled_ms - self._keep_ms,))
+        candidate_ms = min(candidate_ms, now_ms)
+        execute(
+            "INSERT OR REPLACE INTO kourou_seen_clock VALUES (1, ?, ?)", (settled_ms, candidate_ms)
+        )
+        self._settled_ms, self._candidate_ms = settled_ms, candidate_ms
 
 
 def _commit(connection: sqlite3.Connection) -> None:

@@ -32,6 +32,7 @@ class ProcessQueue:
     __slots__ = (
         "_end",
         "_highest",
+        "_looks",
         "_messages",
         "_on_idle",
         "_order",
@@ -52,7 +53,8 @@ class ProcessQueue:
         self._messages: dict[int, MessageExt] = {}
         # Offsets, ascending; those no longer in _messages are skipped lazily.
         self._order: deque[int] = deque()
-        self._started: dict[int, int] = {}
+        self._started: dict[int, int] = {}  # offset -> looks for overdue messages before its call
+        self._looks = 0
         self._highest = -1
         self._end: int | None = None
         self._on_idle: Callable[[], None] | None = None
@@ -115,11 +117,16 @@ class ProcessQueue:
         return self._messages.get(message.queue_offset) is message
 
     def start(self, message: MessageExt, now_ms: int) -> bool:
-        """Remember that a listener gets `message` at `now_ms`; False if it is not held any more."""
+        """Remember that a listener gets `message` now; False if it is not held any more.
+
+        Args:
+            message: the message.
+            now_ms: epoch milliseconds, for administrators; nothing else depends on it.
+        """
         offset = message.queue_offset
         if self._messages.get(offset) is not message:
             return False
-        self._started[offset] = now_ms
+        self._started[offset] = self._looks
         self.last_consumed_at_ms = now_ms
         return True
 
@@ -178,16 +185,18 @@ class ProcessQueue:
             return self._drained()
         return self._lowest() if self._messages else self._end
 
-    def overdue(self, started_before_ms: int, limit: int) -> list[MessageExt]:
-        """Return the first messages in offset order that a listener has held since before then.
+    def overdue(self, limit: int) -> list[MessageExt]:
+        """Return the first messages in offset order that a listener held at the last call already.
 
-        Looks from the lowest offset and stops at the first message that is not overdue, so that
-        what it frees lets the commit advance. At most `limit`.
+        To be called once in each period that a listener may have a message: counting the calls
+        needs no clock, which may be set. Looks from the lowest offset and stops at the first
+        message that is not overdue, so that what it frees lets the commit advance. At most `limit`.
         """
+        looks, self._looks = self._looks, self._looks + 1
         found: list[MessageExt] = []
         for offset in sorted(self._messages):
-            started_at_ms = self._started.get(offset)
-            if len(found) == limit or started_at_ms is None or started_at_ms >= started_before_ms:
+            started = self._started.get(offset)
+            if len(found) == limit or started is None or started >= looks:
                 break
             found.append(self._messages[offset])
         return found
