@@ -71,9 +71,12 @@ def test_what_a_filter_leaves_out_is_not_consumed_and_counts_as_done() -> None:
     run_virtual(main())
 
 
-def test_a_filter_that_raises_lets_all_pass(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("failure", [ValueError, GeneratorExit])
+def test_a_filter_that_raises_lets_all_pass(
+    failure: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(_: Sequence[MessageExt]) -> Iterable[MessageExt]:
-        raise ValueError("broken")
+        raise failure("broken")
 
     async def main() -> None:
         async with recording() as w:

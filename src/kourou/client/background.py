@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from kourou.errors import KourouError
 
@@ -72,6 +72,14 @@ class BackgroundTasks:
             _, late = await asyncio.wait(tasks, timeout=_END_TIMEOUT_S)
             for task in late:
                 log.warning("background.abandoned name=%s", task.get_name())
+
+
+def why_ended(task: asyncio.Task[Any] | None) -> str | None:
+    """Return what ended a task that was to go on; None if it runs, returned or was cancelled."""
+    if task is None or not task.done() or task.cancelled():
+        return None
+    error = task.exception()
+    return None if error is None else repr(error)
 
 
 async def _logged(

@@ -1,16 +1,39 @@
-"""Functions that users give to clients: refused when given, not when they are first called.
+"""Functions that users give to clients: checked when given, and what their exceptions end.
 
-By then there may be a message that nobody consumes, or a transaction that nobody ends.
+A function is refused when it is given, not when it is first called: by then there may be a message
+that no listener consumes, or a transaction that nothing ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from typing import Final
+from typing import Any, Final
 
 from kourou.errors import UsageError
 
 _SHOWN_MAX: Final = 80
+
+PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit)
+"""Raised to end the program. All else that a user's function raises is the failure of its call."""
+
+
+def ends_caller(error: BaseException, caller: asyncio.Task[Any] | None) -> bool:
+    """Return whether what an awaited function raised ends the task that awaits it.
+
+    A GeneratorExit does where it comes from outside, into a coroutine that is closed because its
+    loop has ended: no task of that loop runs then. One that the function raises is its failure.
+
+    Args:
+        error: what was raised.
+        caller: the task that awaited the function, as of before the call.
+    """
+    if not isinstance(error, GeneratorExit):
+        return isinstance(error, PROGRAM_ENDS)
+    try:
+        return asyncio.current_task() is not caller
+    except RuntimeError:  # no loop runs
+        return True
 
 
 def check_function(function: object, what: str, *takes: str) -> None:

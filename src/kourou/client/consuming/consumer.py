@@ -73,6 +73,7 @@ class Consumer(ABC):
         problems = self._instance.problems()
         problems += [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
         problems += self._rebalance.problems()
+        problems += self._listener_problems()
         problems += [f"{queue}: {one.problem}" for queue, one in states.items() if one.problem]
         return ConsumerHealth(
             is_open=self._instance.is_open,
@@ -86,6 +87,10 @@ class Consumer(ABC):
             held_messages=sum(one.held_messages for one in states.values()),
             held_bytes=sum(one.held_bytes for one in states.values()),
         )
+
+    def _listener_problems(self) -> list[str]:
+        """Return what keeps messages from being given to listeners; none without listeners."""
+        return []
 
     @abstractmethod
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:

@@ -402,5 +402,8 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     async def _give_back_overdue(self) -> None:
         await give_back_overdue(self._held.process_queues, self._acknowledgements)
 
+    def _listener_problems(self) -> list[str]:
+        return [] if self._consumption is None else self._consumption.problems()
+
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
         return self._held.states()

@@ -24,6 +24,7 @@ from kourou.client.sending.transaction import (
 )
 from kourou.client.sending.transaction_calls import checked_command
 from kourou.client.sending.user_calls import UserCalls
+from kourou.client.user_functions import ends_caller
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.protocol.headers_transaction import CheckTransactionStateRequestHeader
@@ -117,11 +118,14 @@ class TransactionChecks:
 
     async def _ask(self, message: MessageExt) -> tuple[TransactionState, str]:
         """Return what the user's function says, and why it says nothing."""
+        me = asyncio.current_task()
         try:
             value = await self.calls.call(self._check, message)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if ends_caller(error, me):
+                raise
             log.exception("transaction_check.failed group=%s id=%s", self._group, message.msg_id)
             return TransactionState.UNKNOWN, f"checkLocalTransactionState exception: {error!r}"
         state = checked_state(value)

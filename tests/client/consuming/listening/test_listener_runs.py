@@ -27,8 +27,9 @@ COUNT = 200
 class Rig:
     """A consumer that is not connected, and whose listener gets what is put here."""
 
-    def __init__(self, consumer: PushConsumer) -> None:
+    def __init__(self, consumer: PushConsumer, consumption: ConcurrentConsumption) -> None:
         self.consumer = consumer
+        self.problems = consumption.problems
         self.process_queue = ProcessQueue(QUEUE)
 
     def put(self, first: int, count: int) -> None:
@@ -59,7 +60,7 @@ async def consuming(
     )
     consumption.start()
     try:
-        yield Rig(consumer)
+        yield Rig(consumer, consumption)
     finally:
         consumer._ready.close()
         await consumption.close()
@@ -182,6 +183,7 @@ class Proxy:
 FAILURES: dict[str, Callable[[], object]] = {
     "StopIteration": lambda: next(iter(())),
     "CancelledError": lambda: _raise(asyncio.CancelledError()),
+    "GeneratorExit": lambda: _raise(GeneratorExit()),
     "no Exception": lambda: _raise(Unusual()),
     "what is returned": Proxy,
 }
@@ -216,6 +218,36 @@ def test_a_worker_outlives_whatever_its_listener_fails_with(failure: str, way: s
             await until(lambda: got[-1] == 2)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_health_names_the_workers_that_an_exit_ended(*, is_coroutine: bool) -> None:
+    """A loop may go on after the exit of a listener, as that of the blocking clients does."""
+
+    def listen(_: MessageExt) -> object:
+        return _raise(SystemExit("enough"))
+
+    async def listen_on_loop(_: MessageExt) -> object:
+        return _raise(SystemExit("enough"))
+
+    async def main(is_over: asyncio.Event) -> list[str]:
+        async with consuming(listen_on_loop if is_coroutine else listen, threads=2) as rig:
+            assert rig.problems() == []
+            rig.put(0, 1)
+            await is_over.wait()
+            return rig.problems()
+
+    loop = asyncio.new_event_loop()
+    try:
+        is_over = asyncio.Event()
+        running = loop.create_task(main(is_over))
+        with pytest.raises(SystemExit, match="enough"):
+            loop.run_until_complete(running)
+        is_over.set()
+        [problem] = loop.run_until_complete(running)
+    finally:
+        loop.close()
+    assert problem.startswith("1 of 2 workers of the listener have ended, the last by SystemExit(")
 
 
 def test_at_every_moment_only_what_is_done_is_committable() -> None:

@@ -150,14 +150,17 @@ def test_many_are_handed_to_a_thread_at_once() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("failure", [ValueError, GeneratorExit])
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_one_that_fails_comes_again_before_those_behind_it(is_coroutine: bool) -> None:
+def test_one_that_fails_comes_again_before_those_behind_it(
+    failure: type[BaseException], *, is_coroutine: bool
+) -> None:
     got: list[tuple[int, int]] = []
 
     def listen(message: MessageExt) -> None:
         got.append((message.queue_offset, message.reconsume_times))
         if message.queue_offset == 3 and message.reconsume_times < 2:
-            raise ValueError
+            raise failure
 
     async def listen_on_loop(message: MessageExt) -> None:
         listen(message)

@@ -83,6 +83,10 @@ class ConcurrentConsumption:
         if self._workers.resize(count) and self._runs is not None:
             self._runs.interrupt()
 
+    def problems(self) -> list[str]:
+        """Return why messages are not consumed by as many workers as are wanted, in words."""
+        return self._workers.problems()
+
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
 

@@ -25,6 +25,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from kourou.client.background import why_ended
 from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listening.consume_order import QueueOrder
@@ -193,6 +194,14 @@ class OrderlyConsumption:
         if self._turns.is_crowded:
             for lane in self._lanes.values():
                 lane.interrupt()
+
+    def problems(self) -> list[str]:
+        """Return why messages of queues are not consumed, in words."""
+        return [
+            f"{lane.queue}: its listener's task has ended by {reason}: restart the consumer"
+            for lane in self._lanes.values()
+            if (reason := why_ended(lane.task)) is not None
+        ]
 
     async def close(self) -> None:
         """Let the calls under way end, at most for `shutdown_timeout_ms`, and begin no more.

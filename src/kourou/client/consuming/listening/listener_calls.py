@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from kourou.client.consuming.acknowledging.redelivery import is_instruction
-from kourou.client.consuming.listening.listener_runs import ENDING, ListenerRuns, Unfinished
+from kourou.client.consuming.listening.listener_runs import ListenerRuns, Unfinished
 from kourou.client.consuming.listening.returned_values import ReturnedValues
 from kourou.client.consuming.pulling.delivery import Delivery
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext
 from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.user_functions import PROGRAM_ENDS, ends_caller
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
@@ -100,17 +101,19 @@ class ListenerCall:
     async def _outcome(self, message: MessageExt, unfinished: Unfinished) -> BaseException | None:
         if unfinished.error is not None:
             return self._failed(message, unfinished.error)
+        me = asyncio.current_task()
         try:
             if unfinished.outcome is not None:
                 self.returned.is_done(await unfinished.outcome)
-        except ENDING:
-            raise
-        except BaseException as error:  # noqa: BLE001  # whatever it is
+        except BaseException as error:
+            if ends_caller(error, me):
+                raise
             return self._failed(message, error)
         return None
 
     async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
         """Return what the listener raised; None if it returned."""
+        me = asyncio.current_task()
         try:
             if self.is_coroutine:
                 self.returned.is_done(await self.listener(argument))
@@ -118,9 +121,9 @@ class ListenerCall:
             outcome, error = await self.run_blocking(self._call_plain, argument)
             if error is None and not self.returned.is_done(outcome):
                 self.returned.is_done(await cast(Awaitable[object], outcome))
-        except ENDING:
-            raise
-        except BaseException as raised:  # noqa: BLE001  # whatever it is
+        except BaseException as raised:
+            if ends_caller(raised, me):
+                raise
             return self._failed(_first(argument), raised)
         return None if error is None else self._failed(_first(argument), error)
 
@@ -133,7 +136,7 @@ class ListenerCall:
         """
         try:
             return self.listener(argument), None
-        except ENDING:
+        except PROGRAM_ENDS:
             raise
         except BaseException as error:  # noqa: BLE001  # whatever it is
             return None, error

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from kourou.client.consuming.listening.returned_values import ReturnedValues
 from kourou.client.consuming.pulling.delivery import Delivery
 from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.user_functions import PROGRAM_ENDS, ends_caller
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
@@ -32,9 +33,6 @@ for longer is not held up noticeably by that, and one that does not needs no sec
 
 TURN_MESSAGES: Final = 32
 """Messages after which a task lets others have the loop, if its listener never waits."""
-
-ENDING: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Raised to end the program or a coroutine. All else that a listener raises is its failure."""
 
 
 class Unfinished(NamedTuple):
@@ -134,7 +132,7 @@ class ListenerRuns:
             try:
                 outcome = listener(message)
                 is_ended = outcome is None or type(outcome) in known or is_done(outcome)
-            except ENDING:
+            except PROGRAM_ENDS:
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever it is
                 return Unfinished(delivery, time_s() - began_s, error)
@@ -156,7 +154,7 @@ class ListenerRuns:
         take, listener, now_ms = self._take, self._listener, self._clock.now_ms
         time_s, done, hooks = self.time_s, self._done, self._watch.told
         interrupted = self._interrupted
-        is_done = self._returned.is_done
+        is_done, me = self._returned.is_done, asyncio.current_task()
         count = 0
         while not hooks and not interrupted:
             try:
@@ -171,9 +169,9 @@ class ListenerRuns:
                 outcome = await listener(message)
                 if outcome is not None:
                     is_done(outcome)
-            except ENDING:
-                raise
-            except BaseException as error:  # noqa: BLE001  # whatever it is
+            except BaseException as error:
+                if ends_caller(error, me):
+                    raise
                 return Unfinished(delivery, time_s() - began_s, error)
             done.append((delivery, time_s() - began_s))
             if not self._is_loop_told:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from kourou.client.background import why_ended
+
 log = logging.getLogger(__name__)
 
 _CANCELLATION_S: Final = 1.0
@@ -44,6 +46,14 @@ class Workers:
         for task in self._waiting & self._leaving:
             task.cancel()
         return bool(self._leaving - self._waiting)
+
+    def problems(self) -> list[str]:
+        """Return what ended workers before they were told to end, in words."""
+        reasons = [reason for task in self._tasks if (reason := why_ended(task)) is not None]
+        if not reasons:
+            return []
+        ended = f"{len(reasons)} of {len(self._tasks)} workers of the listener have ended"
+        return [f"{ended}, the last by {reasons[-1]}: restart the consumer"]
 
     def is_wanted(self) -> bool:
         """Return whether the task that asks is to go on."""

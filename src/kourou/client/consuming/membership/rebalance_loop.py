@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from kourou.client import calls_consume
+from kourou.client.background import why_ended
 from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.membership.rebalance import (
     QueueChanges,
@@ -24,6 +25,7 @@ from kourou.client.consuming.membership.rebalance import (
 from kourou.client.consuming.membership.server_assignment import ServerAssignment
 from kourou.client.consuming.strategies import find_strategy
 from kourou.client.instance import ClientInstance
+from kourou.client.user_functions import PROGRAM_ENDS
 from kourou.errors import ClosedError, KourouError, NoRouteError, RemoteSystemError, UsageError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
@@ -115,11 +117,14 @@ class RebalanceLoop:
 
     def problems(self) -> list[str]:
         """Return why queues are not shared out, where that is for the user to change."""
-        return [
+        ended = why_ended(self._running)
+        problems = [] if ended is None else [f"queues are not shared out any more, by {ended}"]
+        problems += [
             f"{topic}: {error}"
             for topic, error in sorted(self._failures.items())
             if isinstance(error, UsageError) and not isinstance(error, ClosedError)
         ]
+        return problems
 
     async def wait_first_pass(self, timeout_s: float) -> None:
         """Wait until the first pass has ended, well or badly, but not longer than that."""
@@ -271,7 +276,9 @@ class RebalanceLoop:
             if self.on_queues_changed is not None and before.symmetric_difference(held):
                 try:
                     self.on_queues_changed(topic, sorted(queues), held)
-                except Exception:
+                except PROGRAM_ENDS:
+                    raise
+                except BaseException:
                     # The user's own: it must not end the rebalancing.
                     log.exception("listener.broken event=queues_changed topic=%s", topic)
 

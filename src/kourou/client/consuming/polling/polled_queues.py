@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kourou.client.background import why_ended
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.membership.rebalance import QueueChanges
@@ -138,7 +139,11 @@ class PolledQueues:
 
     def problem(self, queue: MessageQueue) -> str | None:
         """Return what keeps the queue from being pulled, in words, if anything but its broker."""
-        return self._get(queue).reader.problem
+        polled = self._get(queue)
+        reason = why_ended(polled.reading)
+        if reason is not None:
+            return f"it is not read any more, by {reason}: restart the consumer"
+        return polled.reader.problem
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Return each queue as administrators see it."""

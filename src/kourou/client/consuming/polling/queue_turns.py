@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from kourou.client.consuming.polling.polled_queue import PolledQueue
+from kourou.client.user_functions import ends_caller
 from kourou.errors import UsageError
 from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Offload
@@ -81,15 +82,16 @@ class QueueTurns:
 
     async def _turn(self) -> int:
         """Call once; return the delay before the next turn, in ms."""
-        queue = self._polled.queue
+        queue, me = self._polled.queue, asyncio.current_task()
         try:
             delay_ms = await self._call(queue)
         except asyncio.CancelledError as error:
-            me = asyncio.current_task()
             if me is not None and me.cancelling():
                 raise
             self._note_failure(error)  # its own, of something that it awaited
-        except Exception as error:  # noqa: BLE001  # whatever it is
+        except BaseException as error:
+            if ends_caller(error, me):
+                raise
             self._note_failure(error)
         else:
             self._is_failing = False

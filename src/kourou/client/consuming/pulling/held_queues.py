@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from kourou.client.background import why_ended
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.membership.queue_locks import QueueLocks
@@ -111,7 +112,7 @@ class HeldQueues:
                 self._done_offset(queue, held),
                 held.puller.max_offset,
                 held.puller.is_failing,
-                held.puller.problem,
+                held.puller.problem or _why_not_pulled(held.pulling),
             )
             for queue, held in self._held.items()
         }
@@ -389,3 +390,8 @@ class HeldQueues:
                 self.on_lost()
 
         self._instance.tasks.start(restart, f"restart {queue}")
+
+
+def _why_not_pulled(pulling: asyncio.Task[None]) -> str | None:
+    reason = why_ended(pulling)
+    return None if reason is None else f"its pulls have ended by {reason}: restart the consumer"

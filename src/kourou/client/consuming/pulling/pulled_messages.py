@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from kourou.client.consuming.consumer_config import MessageFilter
+from kourou.client.user_functions import PROGRAM_ENDS
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.topic import is_retry_topic
@@ -25,7 +26,9 @@ def chosen(message_filter: MessageFilter | None, messages: list[MessageExt]) -> 
         return messages
     try:
         passed = {id(message) for message in message_filter(tuple(messages))}
-    except Exception:
+    except PROGRAM_ENDS:
+        raise
+    except BaseException:
         log.exception("message_filter.failed queue_id=%d", messages[0].queue_id)
         return messages
     return [message for message in messages if id(message) in passed]

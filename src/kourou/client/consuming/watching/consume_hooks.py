@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from kourou.client.user_functions import PROGRAM_ENDS
 from kourou.model.message import MessageExt
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,9 @@ class ConsumeHooks:
         for hook in self.added:
             try:
                 hook.before(context)
-            except Exception:
+            except PROGRAM_ENDS:
+                raise
+            except BaseException:
                 log.exception("hook.failed event=before group=%s", context.group)
 
     def after(self, context: ConsumeContext) -> None:
@@ -89,5 +92,7 @@ class ConsumeHooks:
         for hook in self.added:
             try:
                 hook.after(context)
-            except Exception:
+            except PROGRAM_ENDS:
+                raise
+            except BaseException:
                 log.exception("hook.failed event=after group=%s", context.group)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from kourou.client.instance import ClientInstance
+from kourou.client.user_functions import PROGRAM_ENDS
 from kourou.errors import KourouError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import subscribe_queues
@@ -54,6 +55,8 @@ class TopicWatch:
         for listener in self._listeners[topic]:
             try:
                 listener(topic, queues)
-            except Exception:
+            except PROGRAM_ENDS:
+                raise
+            except BaseException:
                 # The user's own: it must not keep the others from being told.
                 log.exception("listener.broken event=topic_queues_changed topic=%s", topic)
