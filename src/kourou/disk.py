@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kourou.file_locks import FILE_LOCKS
+from kourou.kernel_syncs import write_back_file_system
 from kourou.mapped_files import CAN_MAP, MappedFiles
 from kourou.open_files import OpenFiles, PinnedFile
 
@@ -33,6 +34,11 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _SYNC_THREADS: Final = 16
 """Syncs that wait at once: the file system takes several in one turn of its journal. On ext4 this
 takes 5,000 queues in a third of the time of one after the other; 64 are no faster."""
+
+_WRITEBACK_SYNCS: Final = 2_000
+"""From so many syncs on, one writeback of the whole file system comes first. It writes the files in
+the order of the device and commits the journal once, which halves the time of 40,000 syncs. It may
+write what other programs wrote, too: not worth it for few files."""
 
 
 class Disk(Protocol):
@@ -295,11 +301,15 @@ class OsDisk:
         syncs = [partial(self.sync, name) for name in files]
         syncs += [partial(self.sync_directory, name) for name in directories]
         if len(syncs) < _SYNC_THREADS:
-            for sync in syncs:
-                _unless_missing(sync)
+            _sync_each(syncs)
             return
+        if len(syncs) >= _WRITEBACK_SYNCS:
+            write_back_file_system(self.root)
         with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="kourou-sync") as threads:
-            for _ in threads.map(_unless_missing, syncs):
+            # a slice for each thread: one task for each file costs as much CPU as its sync
+            for _ in threads.map(
+                _sync_each, (syncs[n::_SYNC_THREADS] for n in range(_SYNC_THREADS))
+            ):
                 pass
 
     def sync_directory(self, name: str) -> None:
@@ -381,9 +391,11 @@ def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
         rest = rest[count:]
 
 
-def _unless_missing(sync: Callable[[], None]) -> None:
-    with suppress(FileNotFoundError):
-        sync()
+def _sync_each(syncs: Sequence[Callable[[], None]]) -> None:
+    """Run the syncs in order; a missing file has nothing to be synced."""
+    for sync in syncs:
+        with suppress(FileNotFoundError):
+            sync()
 
 
 def _sync_descriptor(fd: int) -> None:

@@ -160,6 +160,22 @@ class KernelSyncs:
         os.close(self.ended_fd)
 
 
+def write_back_file_system(path: str) -> None:
+    """Write the cached data of the file system that holds `path` to its device, and wait.
+
+    Errors are ignored, and a system without `syncfs` does nothing: callers still sync each file,
+    which reports errors and is then quick. Other threads run meanwhile.
+    """
+    call = getattr(_LIBC, "syncfs", None)
+    if call is None:
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        call(fd)
+    finally:
+        os.close(fd)
+
+
 def _system(number: int, *arguments: object) -> int:
     """Do a system call; -1 if it fails."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
@@ -171,3 +187,5 @@ def _system(number: int, *arguments: object) -> int:
 # works could take milliseconds.
 _call: Final = ctypes.PyDLL(None).syscall
 _call.restype = ctypes.c_long
+
+_LIBC: Final = ctypes.CDLL(None)

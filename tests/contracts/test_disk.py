@@ -92,7 +92,7 @@ def test_a_pinned_file_stays_open_until_it_is_let_go(disk: Disk) -> None:
 
 def test_many_files_are_synced_at_once_and_missing_ones_passed_over(disk: Disk) -> None:
     disk.make_directory("d")
-    names = [f"d/{number}" for number in range(100)]
+    names = [f"d/{number}" for number in range(3_000)]
     for name in names:
         disk.write(name, 0, [b"abc"])
     disk.unlink("d/7")
@@ -100,7 +100,7 @@ def test_many_files_are_synced_at_once_and_missing_ones_passed_over(disk: Disk) 
     disk.sync_all(names, ["d", "gone"])
     disk.sync_all(names[:2], [])
 
-    assert [contents(disk, name) for name in names if name != "d/7"] == [b"abc"] * 99
+    assert [contents(disk, name) for name in names if name != "d/7"] == [b"abc"] * 2_999
     assert not disk.exists("d/7")
 
 

