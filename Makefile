@@ -5,7 +5,7 @@ READY := .venv/.ready
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo demo-fast test check fuzz soak torture format bench interop lock clean
+.PHONY: help setup demo demo-fast test check fuzz soak torture format docs bench interop lock clean
 
 help: ## what can be run here
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ torture: $(READY) ## kills, power losses, torn and flipped bytes, failing calls,
 format: $(READY) ## rewrite the source as the formatter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY) ## write docs/configuration.md from the config dataclasses
+	$(BIN)/python -m tests.configuration_page
 
 bench: $(READY) ## the short benchmarks: both installs beside the Java broker, where Maven and Go are (10 minutes)
 	$(BIN)/python -m bench

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import shlex
 from importlib import import_module
@@ -12,7 +14,11 @@ import pytest
 from typer.main import get_command
 
 from kourou.cli.serve import ServeConfig
+from kourou.documented import field_meanings
+from kourou.namesrv.config import NamesrvConfig
+from kourou.remoting.tls import TlsServerConfig
 from kourou.settings import wire_keys
+from tests import configuration_page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,6 +96,33 @@ def test_every_config_key_of_the_store_page_is_served() -> None:
 
     assert len(named) > 4
     assert named <= wire_keys(ServeConfig).keys()
+
+
+def test_the_page_of_options_is_what_the_source_says() -> None:
+    written = configuration_page.PAGE.read_text(encoding="utf-8")
+
+    assert written == configuration_page.page(), "options changed: run `make docs`, commit the page"
+
+
+CONFIGS = [
+    *configuration_page.SERVER_TITLES,
+    *configuration_page.CLIENT_TITLES,
+    NamesrvConfig,
+    TlsServerConfig,
+]
+
+
+@pytest.mark.parametrize("cls", CONFIGS, ids=lambda cls: cls.__name__)
+def test_every_field_of_a_config_is_in_its_docstring_with_its_meaning(cls: type[Any]) -> None:
+    doc = inspect.getdoc(cls) or ""
+    meanings = field_meanings(cls)
+
+    for field in dataclasses.fields(cls):
+        assert meanings.get(field.name), f"write a docstring behind {cls.__name__}.{field.name}"
+        assert f"\n    {field.name}: " in doc
+    assert set(re.findall(r"^    (\w+): ", doc.split("Raises:")[0], re.MULTILINE)) == {
+        field.name for field in dataclasses.fields(cls)
+    }
 
 
 def test_every_make_target_the_documents_name_exists() -> None:

@@ -61,15 +61,24 @@ class Refusal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Slot:
-    """One field of the config, or of a config inside it."""
+class Option:
+    """One field of the config, or of a config inside it.
 
+    Attributes:
+        owner: the dataclass that has the field.
+        path: field names from the outermost dataclass inwards.
+        kind: the type of its value.
+        key: its name in files of RocketMQ's form.
+        seconds_key: RocketMQ's key where it counts in seconds what the field counts in ms.
+        is_live: whether it may change while a server runs.
+        is_secret: whether its value is kept from being listed.
+    """
+
+    owner: type[Any]
     path: tuple[str, ...]
-    """Field names from the outermost dataclass inwards."""
     kind: Any
     key: str
     seconds_key: str | None
-    """RocketMQ's key where it counts in seconds what the field counts in milliseconds."""
     is_live: bool
     is_secret: bool
 
@@ -119,7 +128,7 @@ def load(
         ConfigError: a key is unknown (the text names the nearest known one), a value does not
             parse or is refused by `cls`, or the file cannot be read. The text names the source.
     """
-    slots = list(_slots(cls, ()))
+    slots = list(options(cls))
     chosen: dict[str, _Setting] = {}
     for layer in (
         _from_flags(slots, defaults, "the defaults"),
@@ -140,17 +149,17 @@ def wire_keys(cls: type[Any]) -> dict[str, str]:
 
     Those marked `{"secret": True}` are left out: what is listed by key is shown to others.
     """
-    return {slot.key: slot.name for slot in _slots(cls, ()) if not slot.is_secret}
+    return {slot.key: slot.name for slot in options(cls) if not slot.is_secret}
 
 
 def live_keys(cls: type[Any]) -> frozenset[str]:
     """Return RocketMQ's keys of the fields that may change while a server runs."""
-    return frozenset(slot.key for slot in _slots(cls, ()) if slot.is_live)
+    return frozenset(slot.key for slot in options(cls) if slot.is_live)
 
 
 def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401  # any config dataclass
     """Return field name -> value, those of the configs inside it too."""
-    slots = _slots(type(config), ())
+    slots = options(type(config))
     return {slot.name: functools.reduce(getattr, slot.path, config) for slot in slots}
 
 
@@ -171,18 +180,19 @@ def camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _slots(cls: type[Any], above: tuple[str, ...]) -> Iterator[_Slot]:
+def options(cls: type[Any], above: tuple[str, ...] = ()) -> Iterator[Option]:
     """Yield the plain fields of `cls`, and those of the dataclasses among its fields."""
     kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         kind = kinds[field.name]
         path = (*above, field.name)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            yield from _slots(kind, path)
+            yield from options(kind, path)
         elif field.init:
             meta = field.metadata
             key = meta.get("key") or camel_case(field.name)
-            yield _Slot(
+            yield Option(
+                cls,
                 path,
                 kind,
                 key,
@@ -206,7 +216,7 @@ def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], o
 
 
 def _from_file(
-    slots: list[_Slot],
+    slots: list[Option],
     path: Path | None,
     text: str | None,
     unserved: frozenset[str],
@@ -242,7 +252,7 @@ def _from_file(
 
 
 def _from_environment(
-    slots: list[_Slot], environ: Mapping[str, str], prefix: str
+    slots: list[Option], environ: Mapping[str, str], prefix: str
 ) -> dict[str, _Setting]:
     """Return what the environment sets, by field name."""
     names = {prefix + slot.name.upper(): slot.name for slot in slots}
@@ -257,7 +267,7 @@ def _from_environment(
 
 
 def _from_flags(
-    slots: list[_Slot], flags: Mapping[str, object], source: str
+    slots: list[Option], flags: Mapping[str, object], source: str
 ) -> dict[str, _Setting]:
     """Return what the flags set, by field name."""
     known = {slot.name for slot in slots}
@@ -312,7 +322,7 @@ def _unknown(key: str, source: str, known: list[str]) -> str:
     return f"{source}: unknown setting {key}{hint}"
 
 
-def _convert(slot: _Slot, setting: _Setting) -> object:
+def _convert(slot: Option, setting: _Setting) -> object:
     """Return the setting's value as the slot's type.
 
     Raises:
@@ -393,7 +403,7 @@ def _words(value: object) -> list[object]:
     raise ValueError("a list, or text with ';' between its members")
 
 
-def _with_sources(text: str, slots: list[_Slot], chosen: Mapping[str, _Setting]) -> str:
+def _with_sources(text: str, slots: list[Option], chosen: Mapping[str, _Setting]) -> str:
     """Add to a refusal by `__post_init__` where the values that it names come from."""
     words = set(re.findall(r"\w+", text))
     sources = [

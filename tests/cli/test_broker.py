@@ -43,6 +43,24 @@ def test_a_broker_is_named_or_given_by_its_address(kourou: Kourou, serving: Serv
     assert (absent.code, "127.0.0.1:1" in absent.err) == (3, True)
 
 
+def test_settings_are_described_without_a_server_and_with_the_values_of_one(
+    command: Kourou, kourou: Kourou
+) -> None:
+    (row,) = document(
+        command("broker", "config", "--describe", "--grep", "flushDiskType", "--json")
+    )
+    text = kourou("broker", "config", "broker-a", "--describe", "--grep", "longPollingEnable").out
+
+    assert (row["option"], row["default"], row["live"]) == ("flush_disk_type", "SYNC_FLUSH", False)
+    assert row["choices"] == ["SYNC_FLUSH", "ASYNC_FLUSH"]
+    assert row["meaning"].startswith("What an acknowledgement means.")
+    assert text.splitlines()[:2] == [
+        "longPollingEnable = true",
+        "    long_polling_enable; default true; live",
+    ]
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_settings_are_shown_and_changed_while_the_broker_runs(kourou: Kourou) -> None:
     (found,) = document(kourou("broker", "config", "--grep", "longPolling", "--json"))
     changed = document(kourou("broker", "set", "broker-a", "longPollingEnable=false", "--json"))

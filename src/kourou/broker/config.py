@@ -9,6 +9,7 @@ from typing import Final
 
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
 from kourou.model.topic import PERM_READ, PERM_WRITE, TRACE_TOPIC, check_topic
@@ -35,6 +36,7 @@ class FlushDiskType(Enum):
     power cut can take back what came in the last `flush_interval_ms`."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
     """What a broker is told at start. Fields marked `live` can be changed while it runs (25).

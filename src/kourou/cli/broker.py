@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import difflib
+import shutil
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import typer
@@ -23,9 +26,11 @@ from kourou.cli.options import (
     key_values,
 )
 from kourou.client.administration.admin import AdminClient
+from kourou.documented import choices, field_meanings
 from kourou.errors import KourouError, UsageError
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import ConsumeOffset, ConsumeStatsList
+from kourou.settings import options, setting_text, values_of
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -60,10 +65,14 @@ Examples:
 CONFIG_HELP: Final = """\
 Show the settings of BROKER by RocketMQ's names; without BROKER, of all brokers.
 
+--describe tells what each means, its default, and whether it can change while the broker runs.
+Without BROKER it asks no server.
+
 \b
 Examples:
   kourou broker config broker-a
   kourou broker config broker-a --grep flush
+  kourou broker config --describe --grep flush
 """
 
 SET_HELP: Final = """\
@@ -94,6 +103,7 @@ _Grep = Annotated[
     str, typer.Option(metavar="TEXT", help="Only names that hold this text.", show_default=False)
 ]
 
+_DESCRIBED_WIDTH: Final = 96
 _LISTED: Final = {"in_tps": "putTps", "out_tps": "getTransferredTps"}
 """Rates in the JSON of `list`, and where they stand in what a broker tells."""
 
@@ -109,6 +119,19 @@ class _Standing:
     @property
     def lag(self) -> int:
         return self.at.broker_offset - self.at.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A setting with its meaning; the defaults here are those of one that Kourou lacks."""
+
+    setting: str
+    value: str | None
+    option: str = ""
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    meaning: str = "Kourou has no such setting."
+    live: bool | None = field(default=None, kw_only=True)
 
 
 @app.command("list", help=LIST_HELP, short_help="List the brokers, and how they are.")
@@ -178,6 +201,9 @@ def config(
     broker: _AnyBroker = None,
     *,
     grep: _Grep = "",
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Tell what each setting means.")
+    ] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -187,7 +213,15 @@ def config(
     async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, str]]:
         return await ask_brokers(admin, broker, lambda place: admin.broker_config(place.address))
 
-    _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
+    if describe and broker is None:
+        _print_described(_described(None, grep), as_json=as_json)
+        return
+    found = AdminSession(namesrv, timeout).ask(act)
+    if describe:
+        rows = [row for texts in found.values() for row in _described(texts, grep)]
+        _print_described(rows, as_json=as_json)
+    else:
+        _print_texts(found, grep, as_json=as_json)
 
 
 @app.command("set", help=SET_HELP, short_help="Change its settings while it runs.")
@@ -328,6 +362,62 @@ async def _set(
     await admin.update_broker_config(place.address, values)
     after = await admin.broker_config(place.address)
     return {name: (before.get(name), after.get(name, "")) for name in values}
+
+
+def _described(texts: dict[str, str] | None, grep: str) -> list[_Described]:
+    """Return the broker's settings with their meanings, those whose names or texts hold `grep`.
+
+    Args:
+        texts: what a broker has, which may know settings that Kourou lacks; None for no broker.
+        grep: in any case of letters.
+    """
+    # Only this needs the broker's modules, and the source of its options.
+    from kourou.cli.serve import ServeConfig  # noqa: PLC0415
+
+    defaults = values_of(ServeConfig())
+    found = {
+        option.key: _Described(
+            option.key,
+            None if texts is None else texts.get(option.key),
+            option.name,
+            setting_text(defaults[option.name]),
+            choices(option.kind),
+            field_meanings(option.owner).get(option.name, ""),
+            live=option.is_live,
+        )
+        for option in options(ServeConfig)
+        if not option.is_secret
+    }
+    for key in (texts or {}).keys() - found.keys():
+        found[key] = _Described(key, (texts or {})[key])
+    wanted = grep.lower()
+    return [
+        one
+        for _, one in sorted(found.items(), key=lambda item: item[0].lower())
+        if any(wanted in text.lower() for text in (one.setting, one.option, one.meaning))
+    ]
+
+
+def _print_described(rows: Sequence[_Described], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json([dataclasses.asdict(row) for row in rows])
+        return
+    width = min(shutil.get_terminal_size().columns, _DESCRIBED_WIDTH)
+    for row in rows:
+        value = "" if row.value is None else f" = {one_line(row.value)}"
+        output.print_line(f"{row.setting}{value}")
+        if row.option:
+            allowed = f"; one of {', '.join(row.choices)}" if row.choices else ""
+            changes = "live" if row.live else "needs a restart"
+            facts = f"{row.option}; default {row.default or 'none'}{allowed}; {changes}"
+            _print_indented(facts, width)
+        _print_indented(row.meaning, width)
+        output.print_line("")
+
+
+def _print_indented(text: str, width: int) -> None:
+    for line in textwrap.wrap(text, width - 4, break_long_words=False, break_on_hyphens=False):
+        output.print_line(f"    {line}")
 
 
 def _print_texts(found: dict[BrokerPlace, dict[str, str]], grep: str, *, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from kourou.cli.exits import FAILED, say
 from kourou.cli.process import Plan, run
 from kourou.cli.ready import Ready, ready_line
 from kourou.disk import OsDisk
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.logs import Level
 from kourou.memory import memory_bytes
@@ -72,6 +73,7 @@ PROFILES: Final[dict[Profile, dict[str, object]]] = {
 """What a profile sets, below every other source. DEV is the defaults of the config itself."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """What `--config` may hold: the broker's settings, and these.
@@ -81,6 +83,7 @@ class ServeConfig:
     """
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    """The broker's settings; their keys stand in the same flat file as these."""
     store_path: Path = field(default=Path("~/.kourou/store"), metadata={"key": "storePathRootDir"})
     """The store's directory; made if it is missing. Never Java's ~/store by default."""
     store_path_commit_log: Path | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from kourou.client.namespacing import NamespaceHook, NamespaceV2Hook
+from kourou.documented import documented
 from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.host import pack_address
 from kourou.model.namespace import check_namespace
@@ -50,6 +51,7 @@ SERIALIZE_TYPE_VARIABLE: Final = "ROCKETMQ_SERIALIZE_TYPE"
 ConfigT = TypeVar("ConfigT", bound="ClientConfig")
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
     """What all clients have in common.
@@ -167,6 +169,7 @@ class ClientConfig:
         return [*hooks, *self.request_hooks]
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
     """Settings of a `Producer`."""
@@ -289,6 +292,7 @@ class ProducerConfig(ClientConfig):
         check_range(self, "default_topic_queue_nums", 1, 1_024)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class AdminConfig(ClientConfig):
     """Settings of an `AdminClient`."""

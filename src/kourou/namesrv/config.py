@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.transport_config import TransportConfig
@@ -19,6 +20,7 @@ _LEAST: Final = {
 }
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class NamesrvConfig:
     """What a name server is told at start. Fields marked `live` can be changed by request 318.

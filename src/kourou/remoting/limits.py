@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.protocol.frame import FRAME_SIZE_MAX
 
@@ -11,6 +12,7 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
     """Bounds of the connections of one server or one pool. All are at least 1.

@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class ClientAuth(Enum):
     """Who shows none is refused."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TlsServerConfig:
     """How a server speaks TLS.
@@ -86,6 +88,7 @@ class TlsServerConfig:
             )
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TlsClientConfig:
     """How a client speaks TLS.

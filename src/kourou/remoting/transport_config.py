@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.remoting.entrance import Entrance
 from kourou.remoting.limits import ConnectionLimits
@@ -22,6 +23,7 @@ from kourou.remoting.tls import (
 )
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TransportConfig:
     """How the ports of a server speak, and how it speaks to other servers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.store.retention import RetentionConfig
@@ -19,6 +20,7 @@ BELIEVED_BYTES: Final = 256 * _MIB
 """A broker on a machine of 4 GiB keeps so much of its log in memory while others write too."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig:
     """What a store is told when it is opened.

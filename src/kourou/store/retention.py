@@ -31,6 +31,7 @@ from enum import Enum
 from itertools import repeat
 from typing import Final
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 
 REQUESTED_RUNS: Final = 20
@@ -50,6 +51,7 @@ class Trigger(Enum):
     REQUEST = "request"
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class RetentionConfig:
     """How long messages are kept, and when those that are older go.

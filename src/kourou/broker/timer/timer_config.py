@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.store.timer.layouts import BLANK, UNIT_BYTES
 from kourou.store.timer.placing import ROLL_WINDOW_SLOTS, ROLL_WINDOW_SLOTS_MAX
@@ -15,6 +16,7 @@ UNLIMITED: Final = 2**31 - 1
 """Of `timer_congest_num_each_slot`: nobody is refused."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TimerConfig:
     """How a broker serves them. Fields marked `live` can be changed while it runs.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from kourou.documented import documented
 from kourou.errors import ConfigError
 
 _SECOND_MS: Final = 1_000
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TransactionConfig:
     """How half messages are taken, ended and asked about.

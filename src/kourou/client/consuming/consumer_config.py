@@ -12,6 +12,7 @@ from typing import Final
 
 from kourou.client.config import MIB, ClientConfig, check_range
 from kourou.client.consuming.strategies import find_strategy
+from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.model.allocation import Allocate
 from kourou.model.group import ConsumeFromWhere, MessageModel
@@ -32,6 +33,7 @@ SERVER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 _MODELS: Final = (MessageModel.CLUSTERING, MessageModel.BROADCASTING)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """What push and pull consumers have in common."""
@@ -94,6 +96,7 @@ class ConsumerConfig(ClientConfig):
             check_range(self, name, low, high)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class PullConsumerConfig(ConsumerConfig):
     """Settings of a `PullConsumer`."""
@@ -140,6 +143,7 @@ class PullConsumerConfig(ConsumerConfig):
             check_range(self, name, low, high)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
     """Settings of a `PushConsumer`."""
