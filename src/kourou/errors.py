@@ -358,6 +358,10 @@ class StoreError(KourouError):
     """A file of the store cannot be read or written as it must."""
 
 
+class TopicRefusedError(StoreError):
+    """The store takes no messages of one topic: it is being deleted, or its deletion failed."""
+
+
 class CorruptRecordError(StoreError):
     """Bytes in a store file are not what was written.
 

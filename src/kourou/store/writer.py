@@ -105,7 +105,7 @@ class StoreWriter(StoreReader):
                 its topic's queues are not batch queues.
             StoreFullError: too little space is left.
             StoreReadOnlyError: a write or a sync failed.
-            StoreError: its topic is being deleted.
+            TopicRefusedError: its topic is being deleted.
             ClosedError: the store is closed.
         """
         if not self._guard.may_write:

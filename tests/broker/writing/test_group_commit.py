@@ -446,7 +446,7 @@ def test_deleting_a_topic_loses_no_other_topics_message() -> None:
         await asyncio.sleep(0.1)
 
         refused = bench.results.pop(2)
-        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert refused.status is PutStatus.TOPIC_REFUSED
         assert "Gone is being deleted" in refused.reason
         assert bench.statuses == [PutStatus.OK] * 4
         assert (bench.store.max_offset("Gone", 0), bench.store.max_offset("Kept", 0)) == (0, 2)

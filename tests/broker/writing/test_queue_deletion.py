@@ -66,7 +66,7 @@ def test_others_are_served_and_the_name_is_refused_while_its_files_go() -> None:
         for _ in range(3):  # before the note, before the removal, before its end
             await asyncio.sleep(0.4)
             assert not deleting.done()
-            assert await put(parts, "Gone") is PutStatus.SERVICE_NOT_AVAILABLE
+            assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED
             assert await put(parts, "Kept") is PutStatus.OK
         await deleting
         assert parts.disk.list("consumequeue") == ["Kept"]
@@ -95,7 +95,7 @@ def test_a_failed_removal_is_told_and_a_second_one_ends_it() -> None:
         with pytest.raises(StoreError, match="no messages are taken for Gone until it is deleted"):
             await queues.delete("Gone")
         assert parts.store.queues() == {"Kept": [0]}
-        assert await put(parts, "Gone") is PutStatus.SERVICE_NOT_AVAILABLE
+        assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED
 
         await queues.delete("Gone")
         assert parts.disk.list("consumequeue") == ["Kept"]

@@ -18,6 +18,8 @@ crash, what was delivered beyond it is found in the log before anything is deliv
     its entry was in the file at the start      compared with its record, which also tells when
                                                 it is due
     the store refuses for now                   tried again, after 1 to 10 s
+    its topic is being deleted, or could not    set aside: it waits in a level of a minute or more,
+    be                                          and the level goes on
 
 Source: ScheduleMessageService.java, apache/rocketmq 5.5.0. Java looks every 100 ms; here a timer is
 set for the next message that is due. And where a clock was set back Java delivers at once, which
@@ -41,6 +43,7 @@ from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
 from kourou.disk import Disk
@@ -50,7 +53,8 @@ from kourou.protocol.bodies import (
     DelayOffsetTable,
     encode_delay_offset_table,
 )
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.formats import QueueEntry
@@ -121,6 +125,8 @@ class DelayDelivery:
             DelayLevel(number, delay_ms, self.offsets.get(number, 0))
             for number, delay_ms in enumerate(delay_levels_ms, 1)
         ]
+        self._delay_levels_ms = delay_levels_ms
+        self._set_asides = LogRate()
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
         self._timer_at_s = 0.0  # uvloop's handles of what is due at once do not tell
@@ -323,7 +329,7 @@ class DelayDelivery:
             if wanted.queue_offset >= end:
                 break  # read in place of one that was passed over; it may not be due
             draft = self._draft(level, record)
-            put = self._put(draft, now_ms) if draft is not None else None
+            put = self._put(level, draft, record, now_ms) if draft is not None else None
             puts.append((wanted.queue_offset, put))
             if put is not None and put.done() and not put.result().is_settled:
                 break  # those behind it would be stored out of order, and twice
@@ -338,17 +344,26 @@ class DelayDelivery:
                 return BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS
             if result is not None and result.status is PutStatus.MESSAGE_ILLEGAL:
                 self._passed_over(level, result.reason)
-            if result is not None and result.appended:
+            if result is not None and result.appended and not _is_waiting(result):
                 took_ms = self._clock.now_ms() - now_ms
                 self._stats.on_delivered(level.number, result.appended[0], took_ms)
             self._advance(level, queue_offset + 1)
         return 0
 
-    def _put(self, draft: RecordDraft, now_ms: int) -> asyncio.Future[PutResult]:
+    def _put(
+        self, level: DelayLevel, draft: RecordDraft, record: bytes, now_ms: int
+    ) -> asyncio.Future[PutResult]:
+        """Store a message for its consumers, or set it aside if its topic takes none."""
         future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
 
         def done(result: PutResult) -> None:
-            if not future.done():
+            if result.status is PutStatus.TOPIC_REFUSED:
+                self._say_set_aside(level, result.reason)
+                waiting = set_aside(
+                    draft, read_record(record, check_crc=False), self._delay_levels_ms
+                )
+                self._commit.put([waiting], now_ms, done)
+            elif not future.done():
                 future.set_result(result)
 
         self._commit.put([draft], now_ms, done)
@@ -361,6 +376,14 @@ class DelayDelivery:
         except MalformedMessageError as error:
             self._passed_over(level, str(error))
         return None
+
+    def _say_set_aside(self, level: DelayLevel, reason: str) -> None:
+        suppressed = self._set_asides.take(steady_ms() / 1000)
+        if suppressed is not None:
+            log.warning(
+                "delay_level.set_aside n=%d suppressed=%d reason=%s",
+                level.number, suppressed, reason,
+            )  # fmt: skip
 
     def _passed_over(self, level: DelayLevel, reason: str) -> None:
         log.error("delay_level.passed_over n=%d reason=%s", level.number, reason)
@@ -391,3 +414,8 @@ class DelayDelivery:
     def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
         return (encode_delay_offset_table(self.table(), pretty=True),)
+
+
+def _is_waiting(result: PutResult) -> bool:
+    """Return whether what was stored waits: it was set aside."""
+    return result.appended[0].topic == SCHEDULE_TOPIC

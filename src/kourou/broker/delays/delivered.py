@@ -21,7 +21,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.store.log.marked_records import marked_records, stored_before
+from kourou.store.log.marked_records import is_set_aside, marked_records, stored_before
 from kourou.store.message_store import MessageStore
 
 UNDER_WAY_MS: Final = 10_000
@@ -73,11 +73,15 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
     found: Counter[_Key] = Counter()
     for header, text in marked_records(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
+        topic, queue_id = header.topic, header.queue_id
         came_from = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QID)
-        if came_from == (header.topic, str(header.queue_id)):  # no dead letter, nor one that waits
+        # What was set aside left its level; a timer left the wheel.
+        if is_set_aside(header) and names.TIMER_DEQUEUE_MS not in properties:
+            topic, queue_id = came_from[0] or "", int(came_from[1] or 0)
+        if came_from == (topic, str(queue_id)):  # no dead letter, nor one that waits
             unique_id = properties.get(names.UNIQ_KEY, "")
             times, born_at_ms = header.reconsume_times, header.born_at_ms
-            found[header.topic, header.queue_id, unique_id, times, born_at_ms] += 1
+            found[topic, queue_id, unique_id, times, born_at_ms] += 1
     return found
 
 

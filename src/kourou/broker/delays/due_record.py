@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
-from kourou.model.properties import decode_properties
+from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.message_layout import RecordDraft, read_record, redraft
+from kourou.store.log.marked_records import is_set_aside
 
 
 def due_draft(record: bytes) -> RecordDraft:
     """Return the message of a delayed record as it is to be stored for its consumers.
 
     Everything stays as it is, the properties that tell of the delay too, as with Java; only topic
-    and queue become those that it was sent to.
+    and queue become those that it was sent to. A timer that was set aside does not say any more
+    that it was taken out of the wheel: the record that waited says so.
 
     Raises:
         MalformedMessageError: it is no record, does not say where it goes, or names a topic that
@@ -34,4 +36,8 @@ def due_draft(record: bytes) -> RecordDraft:
             f"delayed record at byte {header.physical_offset} goes to queue {queue_id!r} of "
             f"topic {topic!r}"
         )
+    if is_set_aside(header) and names.TIMER_DEQUEUE_MS in properties:
+        for name in (names.CRC32, names.TIMER_DEQUEUE_MS, names.TIMER_ENQUEUE_MS):
+            properties.pop(name, None)
+        text = encode_properties(properties)
     return redraft(record, header, topic, int(queue_id), text)

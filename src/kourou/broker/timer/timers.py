@@ -5,6 +5,7 @@
     load       slots that come next are read into memory, each a heap by exact times
     deliver    what is due is stored for its consumers; a message that was taken back is not
     roll       who waits longer than the window is stored in the timer topic again, half-way
+    set aside  a message whose topic is being deleted, or could not be, waits in a delay level
     done       a slot is done when all of it is stored as durably as the flush mode says
     flush      each second, how far this is becomes durable (`TimerFiles`)
 
@@ -21,7 +22,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 from typing import Final
 
@@ -39,9 +39,11 @@ from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
+from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import MessageStore
@@ -93,6 +95,7 @@ class Timers:
         self._delivered_until_ms = 0
         self._catch_up_to = self._in_flight = 0
         self._not_before_ms = 0
+        self._set_asides = LogRate()
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -333,8 +336,21 @@ class Timers:
         if near.first_put is None:
             near.first_put = self._store.written_position
         self._in_flight += 1
-        done = partial(self._put_done, near, number, timer.counted_topic)
+
+        def done(result: PutResult) -> None:
+            if result.status is PutStatus.TOPIC_REFUSED:
+                self._say_set_aside(result.reason)
+                waiting = set_aside(draft, timer.header, self._config.now.delay_levels_ms)
+                self._commit.put([waiting], now_ms, done)
+            else:
+                self._put_done(near, number, timer.counted_topic, result)
+
         self._commit.put([draft], now_ms, done)
+
+    def _say_set_aside(self, reason: str) -> None:
+        suppressed = self._set_asides.take(steady_ms() / 1000)
+        if suppressed is not None:
+            log.warning("timer.set_aside suppressed=%d reason=%s", suppressed, reason)
 
     def _was_delivered(self, key: DeliveryKey) -> bool:
         """Return whether it was before a kill; once for each time that it was."""

@@ -31,7 +31,7 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.put import Done, PendingPuts, PutResult, PutStatus, Waiting, WaitingPut
 from kourou.broker.writing.queue_syncs import QueueSyncs
-from kourou.errors import InvalidMessageError, StoreError
+from kourou.errors import InvalidMessageError, StoreError, TopicRefusedError
 from kourou.protocol.message_layout import RecordDraft, record_size
 from kourou.store.message_store import Arrival, MessageStore, SyncPlan, TopicDeletion
 
@@ -297,6 +297,8 @@ class GroupCommit:
                 waiter.appended = self._store.append_batch(drafts, now_ms)
         except InvalidMessageError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
+        except TopicRefusedError as error:
+            return PutResult(PutStatus.TOPIC_REFUSED, reason=str(error))
         except StoreError as error:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
         return None

@@ -9,14 +9,20 @@ Source: HookUtils.handleScheduleMessage, transformDelayLevelMessage, apache/rock
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.broker.message_type import PRIORITY, message_type
 from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
+from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.message_layout import RecordDraft, RecordHeader
+
+SET_ASIDE_MS: Final = 60_000
+"""How long a message waits at least whose topic took none when it was due."""
 
 _PRIORITY_DIGITS_MAX: Final = 10
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
@@ -75,6 +81,39 @@ def place(
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QID] = str(queue_id)
     return Placement(SCHEDULE_TOPIC, level - 1)
+
+
+def set_aside(
+    due: RecordDraft, waited: RecordHeader, delay_levels_ms: Sequence[int]
+) -> RecordDraft:
+    """Return a due message as it waits in a delay level until its topic takes messages again.
+
+    The first level of a minute or more, and the next longer one each further time. So a topic that
+    is deleted, which takes none meanwhile, holds up no message of other topics. Such a record says
+    what it is (`is_set_aside`) where a committed message names its half message: it has the place
+    of the record that waited first, plus one.
+
+    Args:
+        due: the message as it was to be stored for its consumers.
+        waited: of the record that waited until now.
+        delay_levels_ms: how long each level waits, level 1 first.
+    """
+    properties = decode_properties(due.properties)
+    last = len(delay_levels_ms)
+    level = next((n for n, ms in enumerate(delay_levels_ms, 1) if ms >= SET_ASIDE_MS), last)
+    origin = waited.prepared_transaction_offset
+    if origin:
+        level = max(level, min(delay_level_of(properties) + 1, last))
+    properties[names.DELAY] = str(level)
+    properties[names.REAL_TOPIC] = due.topic.decode()
+    properties[names.REAL_QID] = str(due.queue_id)
+    return replace(
+        due,
+        topic=SCHEDULE_TOPIC.encode(),
+        queue_id=level - 1,
+        prepared_transaction_offset=origin or waited.physical_offset + 1,
+        properties=encode_properties(properties),
+    )
 
 
 def drop_timers(properties: dict[str, str]) -> None:

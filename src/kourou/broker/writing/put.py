@@ -26,6 +26,8 @@ class PutStatus(Enum):
     """Nothing stored: as many bytes or messages as allowed are waiting already."""
     MESSAGE_ILLEGAL = auto()
     """Nothing stored: the record would break a limit of the layout."""
+    TOPIC_REFUSED = auto()
+    """Nothing stored: the topic is being deleted, or its deletion failed. Others are taken."""
     SERVICE_NOT_AVAILABLE = auto()
     """Not acknowledged, and never will be: the store takes no writes, or a write or sync failed.
     After a failed sync, a restart may find the message or not."""
@@ -38,6 +40,7 @@ CODES: Final = {
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.TOPIC_REFUSED: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 """What clients are answered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kourou.disk import Disk
+from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
@@ -53,3 +54,11 @@ def marked_records(
         text = piece.buffer[begin : begin + header.properties_size]
         if mark in text:
             yield header, text
+
+
+def is_set_aside(header: RecordHeader) -> bool:
+    """Return whether a record waits since its topic took no messages when it was due.
+
+    Such a record lies in a delay level, and stands for the one that waited before.
+    """
+    return header.topic == SCHEDULE_TOPIC and header.prepared_transaction_offset > 0

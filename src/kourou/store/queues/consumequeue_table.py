@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.errors import InvalidMessageError, StoreError
+from kourou.errors import InvalidMessageError, TopicRefusedError
 from kourou.model.topic import RETRY_OR_DLQ_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX, is_retry_topic
 from kourou.store.config import StoreConfig
 from kourou.store.paths import (
@@ -93,13 +93,13 @@ class ConsumeQueueTable(QueueTails):
         Raises:
             InvalidMessageError: there can be no such queue; or the topic has more than 127
                 bytes, 255 for a retry topic, which is what Java's brokers store (HookUtils.java).
-            StoreError: the topic is refused.
+            TopicRefusedError: the topic is being deleted, or could not be.
         """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             name = _topic_name(topic)
             if name in self._refused:
-                raise StoreError(
+                raise TopicRefusedError(
                     f"topic {name} is being deleted; if that failed, delete it again or restart "
                     "the broker"
                 )

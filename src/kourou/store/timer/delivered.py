@@ -13,7 +13,8 @@ from kourou.disk import Disk
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
-from kourou.store.log.marked_records import marked_records
+from kourou.protocol.message_layout import RecordHeader
+from kourou.store.log.marked_records import is_set_aside, marked_records
 
 DeliveryKey = tuple[str, str, str, str]
 """Topic, unique id, second that it was due; of a message that was rolled, how often it was, and
@@ -37,7 +38,13 @@ def delivered_since(disk: Disk, segment_bytes: int, start: int) -> Counter[Deliv
     Raises:
         OSError: the log cannot be read.
     """
-    return Counter(
-        delivery_key(header.topic, decode_properties(text))
-        for header, text in marked_records(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS)
-    )
+    found: Counter[DeliveryKey] = Counter()
+    for header, text in marked_records(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS):
+        properties = decode_properties(text)
+        found[delivery_key(taken_out_for(header, properties), properties)] += 1
+    return found
+
+
+def taken_out_for(header: RecordHeader, properties: Mapping[str, str]) -> str:
+    """Return the topic for which a record was taken out of the wheel."""
+    return properties.get(names.REAL_TOPIC, "") if is_set_aside(header) else header.topic

@@ -26,6 +26,7 @@ from kourou.protocol.message_layout import RecordHeader
 from kourou.store.log.log_walk import Progress, walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
+from kourou.store.timer.delivered import taken_out_for
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.placing import choose_slot
 from kourou.store.timer.timer_files import TimerFiles
@@ -69,7 +70,7 @@ class WaitingTimers:
         if not (is_timer or is_dequeued):
             return
         said = decode_properties(properties_text)
-        topic = said.get(names.REAL_TOPIC, "") if is_timer else header.topic
+        topic = said.get(names.REAL_TOPIC, "") if is_timer else taken_out_for(header, said)
         parts = (
             topic,
             said.get(names.UNIQ_KEY, ""),
