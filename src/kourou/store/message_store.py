@@ -33,6 +33,7 @@ from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.queues.dispatch import Appended, AppendedRun, Arrival
 from kourou.store.reading.checked_get import Asked, Found, Mended
 from kourou.store.reading.get_plan import GetPlan, GetStatus
+from kourou.store.reading.plain_get import PlainFound
 from kourou.store.reading.queue_mending import write_mended
 from kourou.store.recovery.recovery import Progress, RecoveryReport
 from kourou.store.sealed_run import SealedRun
@@ -50,6 +51,7 @@ __all__ = [
     "GetStatus",
     "IndexStep",
     "MessageStore",
+    "PlainFound",
     "Progress",
     "RecoveryReport",
     "SealedRun",

@@ -141,6 +141,32 @@ def test_the_answer_to_a_held_pull_leaves_before_the_producer_is_answered() -> N
     run_with_parts(test)
 
 
+def test_all_groups_that_wait_for_a_message_get_it_by_one_read() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        counts = {f"g{number}": number % 2 + 1 for number in range(6)}
+        lones = {}
+        for group, count in counts.items():
+            parts.groups.get_or_create(group)
+            lones[group] = connect(parts)
+            asked = {"consumerGroup": group, "maxMsgNums": str(count)}
+            lones[group].receive_bytes(frame(WAITING | asked))
+
+        await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
+        await asyncio.sleep(0)
+
+        for group, count in counts.items():
+            answer = lones[group].sent()[0]
+            bodies = [message.body for message in decode_messages(answer.body)]
+            assert bodies == [b"one", b"two"][:count]
+            assert parts.offsets.pulled(group, "T", 0) == count
+            lones[group].end()
+        gets = {group: [item.messages for item in items] for _, group, items in parts.stats.gets()}
+        assert {group: sum(items) for group, items in gets.items()} == counts
+
+    run_with_parts(test)
+
+
 def test_pulls_of_one_connection_that_are_woken_together_leave_in_one_write() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))

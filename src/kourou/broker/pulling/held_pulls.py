@@ -23,6 +23,7 @@ from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import TopicConfig
 from kourou.remoting.connection import Connection
 from kourou.remoting.steady_time import steady_ms
+from kourou.store.message_store import PlainFound
 
 SUSPEND_MAX_MS: Final = 60_000
 """Longest time that a request is held, whatever it asks for; clients ask for 15 to 20 s. A
@@ -37,6 +38,10 @@ _LATER_ANSWER_BYTES: Final = 64 * 1024
 """What counts for an answer that is not returned by the pull that it answers."""
 
 
+SharedReads = dict[tuple[str, int, int, int], PlainFound]
+"""Reads by topic, queue id, offset and count: one serves all groups that wait for a message."""
+
+
 class HeldPull(Protocol):
     """A pull that waits."""
 
@@ -46,8 +51,11 @@ class HeldPull(Protocol):
     @property
     def connection(self) -> Connection: ...
 
-    def serve_again(self) -> bytes | None:
+    def serve_again(self, reads: SharedReads) -> bytes | None:
         """Serve it, not to be held again; never raises.
+
+        Args:
+            reads: what pulls that were woken with this one have read; added to.
 
         Returns:
             The frame of the answer, to be sent; None if that was or will be sent otherwise.
@@ -109,7 +117,7 @@ class HeldPulls:
         """
         woken = self._held.woken(arrivals)
         if len(woken) == 1 and not woken[0].pull.connection.is_paused:
-            answer = woken[0].pull.serve_again()
+            answer = woken[0].pull.serve_again({})
             if answer is not None:
                 woken[0].pull.connection.send_now(answer)
             return
@@ -181,6 +189,7 @@ class HeldPulls:
         """Answer so many pulls as one turn may; those of one connection leave together."""
         self._next = None
         due, left_bytes = self._due, TURN_BYTES
+        reads: SharedReads = {}
         while due:
             if left_bytes <= 0:
                 self._next = asyncio.get_running_loop().call_soon(self._serve_due)
@@ -191,7 +200,7 @@ class HeldPulls:
                 self._unread.setdefault(connection, []).append(held)
                 connection.on_resumed = self._on_resumed
             elif connection.is_open:
-                answer = held.pull.serve_again()
+                answer = held.pull.serve_again(reads)
                 if answer is None:
                     left_bytes -= _LATER_ANSWER_BYTES
                 else:

@@ -140,12 +140,10 @@ class LongPolling(Generic[PullT]):
             key = (arrival.topic, arrival.queue_id)
             if key in by_queue:
                 concerned.setdefault(key, []).append(arrival)
-        woken = [
-            held
-            for key, news in concerned.items()
-            for held in by_queue[key]
-            if _concerns(held, news)
-        ]
+        woken: list[Held[PullT]] = []
+        for key, news in concerned.items():
+            messages = [message for arrival in news for message in arrival.records()]
+            woken += [held for held in by_queue[key] if _concerns(held, messages)]
         for held in woken:
             self._forget(held)
         return woken
@@ -193,13 +191,12 @@ def _tick(deadline_ms: int) -> int:
     return -(-deadline_ms // TICK_MS)
 
 
-def _concerns(held: Held[PullT], news: Sequence[Arrived]) -> bool:
+def _concerns(held: Held[PullT], messages: Sequence[ArrivedMessage]) -> bool:
     return any(
-        arrival.queue_offset >= held.queue_offset
-        and matches_code(held.subscription, arrival.tags_code)
-        and (held.is_wanted is None or held.is_wanted(arrival))
-        for arrivals in news
-        for arrival in arrivals.records()
+        message.queue_offset >= held.queue_offset
+        and matches_code(held.subscription, message.tags_code)
+        and (held.is_wanted is None or held.is_wanted(message))
+        for message in messages
     )
 
 

@@ -30,7 +30,7 @@ from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.checked_reads import REMEDY, CheckedReads
 from kourou.broker.pulling.filtered_reads import ArrivedProperties, FilteredReads
-from kourou.broker.pulling.held_pulls import HeldPulls
+from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull_checks import Pull, PullChecks
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import DamagedRecordError
@@ -255,7 +255,7 @@ class _Held:
     def connection(self) -> Connection:
         return self._request.connection
 
-    def serve_again(self) -> None:
+    def serve_again(self, _: SharedReads) -> None:
         self._handler.serve_again(self._request, self._header)
 
 
