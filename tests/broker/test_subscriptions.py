@@ -281,3 +281,60 @@ def test_a_broker_that_stops_waits_for_no_answer() -> None:
         assert len(asyncio.all_tasks()) == tasks
 
     run(test)
+
+
+def of_group(parts: BrokerParts) -> tuple[str, int]:
+    held = parts.clients.subscription("g", "T")
+    assert held is not None
+    return held.sub_string, held.sub_version
+
+
+def test_what_a_member_wants_whose_clock_is_behind_counts_once_no_other_wants_what_was_held() -> (
+    None
+):
+    async def test(parts: BrokerParts, old: Consumer) -> None:
+        old.wants = [parse_tags("T", "a", 1_000)]
+        old.heartbeat()
+        behind = Consumer(parts, parse_tags("T", "b", 5), client_id="behind")
+        behind.heartbeat()
+        assert of_group(parts) == ("a", 1_000)
+
+        parts.clients.closed(cast(Peer, old.peer))
+        assert behind.heartbeat(without_sub=True)  # it is to tell again
+        behind.heartbeat()
+        assert of_group(parts) == ("b", 5)
+        assert bodies(behind.pull(5)) == [b"b"]
+
+    run(test)
+
+
+def test_an_older_filter_counts_too_once_no_other_wants_what_was_held() -> None:
+    async def test(parts: BrokerParts, old: Consumer) -> None:
+        for number in (1, 9):
+            said = {"a": str(number)}
+            await parts.store_messages([parts.draft(b"%d" % number, properties=said)])
+        old.wants = [SubscriptionData("T", "a > 5", sub_version=1_000, expression_type="SQL92")]
+        old.heartbeat()
+        behind = Consumer(
+            parts,
+            SubscriptionData("T", "a < 5", sub_version=5, expression_type="SQL92"),
+            client_id="behind",
+        )
+        parts.clients.closed(cast(Peer, old.peer))
+        behind.heartbeat()
+        assert bodies(behind.pull(5, expression_type="SQL92")) == [b"1"]
+
+    run(test)
+
+
+def test_an_older_subscription_of_one_member_does_not_replace_a_newer_one_of_another() -> None:
+    async def test(parts: BrokerParts, first: Consumer) -> None:
+        first.wants = [parse_tags("T", "a", 7)]
+        first.heartbeat()
+        other = Consumer(parts, parse_tags("T", "b", 6), client_id="other")
+        other.heartbeat()
+        first.heartbeat()
+        other.heartbeat()
+        assert of_group(parts) == ("a", 7)
+
+    run(test)

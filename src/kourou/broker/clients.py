@@ -224,11 +224,11 @@ class Clients:
         else:
             must_send = live.fingerprint not in (0, fingerprint)
             live.fingerprint = fingerprint
+            live.kinds.note(data.group, member.peer, member.client_id, data.subscriptions)
             is_changed |= _update_subscriptions(live, data.subscriptions)
             self._subscription_bytes -= live.size_bytes
             live.size_bytes = sum(map(_size_bytes, live.subscriptions.values()))
             self._subscription_bytes += live.size_bytes
-            live.kinds.note(data.group, member.peer, member.client_id, data.subscriptions)
         if is_changed:
             log.info("consumer_group.changed group=%s members=%d", data.group, len(live.members))
             self._on_changed(live)
@@ -257,6 +257,8 @@ class Clients:
             return
         self._left(peer, self._groups_of[peer].consumer, group)
         live.kinds.forget(group, peer)
+        if not all(map(live.kinds.is_wanted, live.subscriptions.values())):
+            live.fingerprint = 0  # those that stay are to tell again what they want
         log.info("consumer_group.changed group=%s members=%d", group, len(live.members))
         if live.members:
             self._on_changed(live)
@@ -368,8 +370,9 @@ class Clients:
 def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData]) -> bool:
     """Replace the group's subscriptions and return whether topics came or went.
 
-    A subscription that is older than the one that is held does not replace it: heartbeats of two
-    members may cross.
+    A subscription that is older than the one that is held does not replace it as long as a member
+    wants that: heartbeats of two members may cross. Versions are times of the members' clocks, and
+    one that is behind may never get ahead of what a member said that has left.
     """
     topics = {subscription.topic for subscription in told}
     is_changed = topics != live.subscriptions.keys()
@@ -377,7 +380,8 @@ def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData
         del live.subscriptions[topic]
     for subscription in told:
         held = live.subscriptions.get(subscription.topic)
-        if held is None or subscription.sub_version > held.sub_version:
+        is_newer = held is None or subscription.sub_version > held.sub_version
+        if is_newer or not live.kinds.is_wanted(live.subscriptions[subscription.topic]):
             live.subscriptions[subscription.topic] = subscription
     return is_changed
 

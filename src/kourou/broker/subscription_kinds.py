@@ -51,13 +51,7 @@ class SubscriptionKinds:
         subscriptions: Iterable[SubscriptionData],
     ) -> None:
         """Note what a member wants, and log it once if others want something else."""
-        kind = tuple(
-            sorted(
-                (one.topic, one.expression_type or "TAG", one.sub_string)
-                for one in subscriptions
-                if not is_retry_topic(one.topic)
-            )
-        )
+        kind = tuple(sorted(_wanted(one) for one in subscriptions if not is_retry_topic(one.topic)))
         known = self._of.get(member)
         if known is not None and known[1] == kind:
             return
@@ -71,6 +65,13 @@ class SubscriptionKinds:
         """Forget a member that left."""
         self._drop(member)
         self._look(group, None)
+
+    def is_wanted(self, subscription: SubscriptionData) -> bool:
+        """Return whether a member subscribes to the topic in just this way."""
+        if is_retry_topic(subscription.topic):
+            return True
+        wanted = _wanted(subscription)
+        return any(wanted in kind for kind in self._kinds)
 
     def differences(self) -> list[str]:
         """Return the topics of which members want different things, each with who wants what."""
@@ -99,6 +100,14 @@ class SubscriptionKinds:
                 len(self._of),
                 "; ".join(self.differences()),
             )
+
+
+def _wanted(subscription: SubscriptionData) -> tuple[str, str, str]:
+    return (
+        subscription.topic,
+        subscription.expression_type or "TAG",
+        subscription.sub_string,
+    )
 
 
 def differences(wanted: Collection[tuple[str, Kind]]) -> list[str]:

@@ -78,7 +78,7 @@ class Subscriptions:
             )
         before = dict(self._wanted(data.group))
         must_send = self._clients.register_consumer(member, data, fingerprint=fingerprint)
-        self._filters.register(data.group, data.subscriptions)
+        self._filters.register(data.group, self._wanted(data.group).values())
         self._serve_changed(data.group, before)
         return must_send
 

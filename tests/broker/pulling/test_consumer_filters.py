@@ -117,17 +117,16 @@ def test_after_a_crash_filters_are_born_anew_since_the_file_may_lack_the_latest(
     run(test)
 
 
-def test_newer_versions_replace_and_older_ones_do_not() -> None:
+def test_what_the_group_wants_replaces_what_it_wanted_whatever_its_version() -> None:
     async def test(rig: Rig) -> None:
-        rig.filters.register("g", [sql("a > 5", 7)])
-        rig.filters.register("g", [sql("a > 1", 6)])
-        assert (rig.get().expression, rig.get().client_version) == ("a > 5", 7)
-        rig.filters.register("g", [sql("a > 2", 7)])
-        assert (rig.get().expression, rig.get().client_version) == ("a > 5", 7)
-        rig.filters.register("g", [sql("a > 5", 8)])
-        assert (rig.get().expression, rig.get().client_version) == ("a > 5", 8)
-        rig.filters.register("g", [sql("a > 9", 9)])
-        assert (rig.get().expression, rig.get().client_version) == ("a > 9", 9)
+        for expression, version in (("a > 5", 7), ("a > 5", 8), ("a > 9", 9), ("a > 1", 6)):
+            rig.filters.register("g", [sql(expression, version)])
+            assert (rig.get().expression, rig.get().client_version) == (expression, version)
+        await rig.filters.persist()
+        rig.start()
+        rig.filters.register("g", [sql("a > 2", 5)])
+        assert (rig.get().expression, rig.get().client_version) == ("a > 2", 5)
+        assert not rig.get().is_dead
 
     run(test)
 

@@ -1,8 +1,9 @@
 """The property filters of consumer groups: `config/consumerFilter.json`.
 
 A heartbeat that subscribes by an expression other than tags registers it, compiled, by topic and
-group; pulls and bit maps use what is registered, and not what a pull says. A newer version of the
-subscription replaces it, one that does not compile removes it, so that pulls are refused with 27.
+group; pulls and bit maps use what is registered, and not what a pull says. What the group wants
+(`kourou.broker.clients`) replaces what it wanted before; an expression that does not compile
+removes it, so that pulls are refused with 27.
 
 A group without members keeps its filters for a day, dead: its bit of the bit maps goes on being
 made, so that what is stored meanwhile need not be evaluated when it comes back.
@@ -121,7 +122,7 @@ class ConsumerFilters:
         return self._by_topic.get(topic, {}).values()
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over what a heartbeat of the group says; what it does not name is dead."""
+        """Take over what the live group wants; what it does not name is dead."""
         topics = set()
         for subscription in subscriptions:
             if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
@@ -154,19 +155,10 @@ class ConsumerFilters:
 
     def _register_one(self, group: str, subscription: SubscriptionData) -> None:
         known = self.get(subscription.topic, group)
-        version = subscription.sub_version
-        if known is not None and version <= known.client_version:
-            if version == known.client_version:
-                self._revive(known)
-            elif _is_other(known, subscription):
-                log.info(
-                    "consumer_filter.older_ignored group=%s topic=%s version=%d known=%d",
-                    group, subscription.topic, version, known.client_version,
-                )  # fmt: skip
-            return
         if known is not None and not _is_other(known, subscription):
-            known.client_version = version
-            self._saver.changed()
+            if known.client_version != subscription.sub_version:
+                known.client_version = subscription.sub_version
+                self._saver.changed()
             self._revive(known)
             return
         if known is not None:
