@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.clock import STEP_MS, SettledClock
+from kourou.clock import STEP_MS, SettledClock, suspended_s
 from kourou.testing.clock import EPOCH_MS, ManualClock
 
 HOUR_MS = 3_600_000
@@ -94,3 +94,7 @@ def test_without_a_time_to_settle_the_clock_is_believed() -> None:
     clock = machine.settled(settle_ms=0)
     machine.wall.advance(73 * HOUR_MS)
     assert clock.now_ms() == machine.wall.now_ms()
+
+
+def test_time_in_which_the_machine_is_suspended_never_goes_back() -> None:
+    assert -0.01 < suspended_s() <= suspended_s() + 0.01

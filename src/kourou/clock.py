@@ -29,6 +29,17 @@ STEP_MS: Final = 1_000
 """A step of the wall clock that `SettledClock` follows at once: the usual work of a time server."""
 
 
+def suspended_s() -> float:
+    """Return for how many seconds the machine has been suspended; 0 where the system does not tell.
+
+    Linux counts them since the machine started. Event loops do not count that time.
+    """
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    if boot_time is None:
+        return 0.0
+    return time.clock_gettime(boot_time) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 class SettledClock:
     """Wall-clock time in which a jump counts only once it has lasted.
 

@@ -43,6 +43,42 @@ async def locking(w: Recording) -> AsyncIterator[QueueLocks]:
         yield QueueLocks(member._instance, GROUP, PushConsumerConfig())
 
 
+def test_a_lock_is_not_believed_in_after_the_machine_was_suspended() -> None:
+    async def main() -> None:
+        suspended_s = [1_000.0]
+        async with recording() as w, w.consumer(group="bystanders") as member:
+            locks = QueueLocks(
+                member._instance, GROUP, PushConsumerConfig(), lambda: suspended_s[0]
+            )
+            await locks.lock([QUEUE])
+            suspended_s[0] += 29.0
+            assert locks.is_held(QUEUE)
+            suspended_s[0] += 2.0
+            assert not locks.is_held(QUEUE)
+            assert await locks.lock([QUEUE]) == {QUEUE}
+            assert locks.is_held(QUEUE)
+            await locks.close()
+
+    run_virtual(main())
+
+
+def test_a_queue_that_another_may_have_had_during_a_suspension_is_lost() -> None:
+    async def main() -> None:
+        suspended_s, lost = [0.0], list[MessageQueue]()
+        async with recording() as w, w.consumer(group="bystanders") as member:
+            locks = QueueLocks(
+                member._instance, GROUP, PushConsumerConfig(), lambda: suspended_s[0]
+            )
+            locks.on_lost = lost.append
+            await locks.lock([QUEUE])
+            suspended_s[0] += BROKER_EXPIRY_S + 1
+            await locks.renew()
+            assert lost == [QUEUE]
+            await locks.close()
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize(("renewed_s", "is_own"), [(60.0, True), (60.1, False), (200.0, False)])
 def test_a_lock_that_its_broker_may_have_given_away_is_a_new_one(
     renewed_s: float, *, is_own: bool

@@ -2,7 +2,8 @@
 
 A lock that was granted is believed in for `lock_expiry_ms`, half the time after which its broker
 gives it to others, counted from before it was asked for: so a member that cannot reach the broker
-stops before another begins. It is asked for again every `lock_interval_ms`.
+stops before another begins. It is asked for again every `lock_interval_ms`. Time in which the
+machine is suspended counts where the system tells of it (Linux).
 
 A member that could not ask for longer than the broker keeps a lock may have had a successor in
 between: what it pulled before is worth nothing then, even if it gets the lock again.
@@ -22,6 +23,7 @@ from typing import Final
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.instance import ClientInstance
+from kourou.clock import suspended_s
 from kourou.errors import KourouError
 from kourou.model.queue import MessageQueue
 
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 
 BROKER_EXPIRY_S: Final = 60.0
 """How long brokers keep a lock that is not asked for again; RocketMQ's `lockMaxLiveTime`."""
+
+_SUSPENDED_MIN_S: Final = 0.1
 
 
 class LockTerms:
@@ -82,12 +86,19 @@ class QueueLocks:
         instance: the client's connections and routes.
         group: the consumer group.
         config: timeouts.
+        suspended_s: tells for how long the machine has been suspended.
 
     Attributes:
         on_lost: called with a queue that another may have had since its lock was granted.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, config: PushConsumerConfig) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConsumerConfig,
+        suspended_s: Callable[[], float] = suspended_s,
+    ) -> None:
         self._instance = instance
         self._group = group
         self._config = config
@@ -97,20 +108,22 @@ class QueueLocks:
         # could reach the broker second, and nobody would give it up again.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._is_closed = False
+        self._read_suspended_s = suspended_s
+        self._suspended_s = suspended_s()
         self.on_lost: Callable[[MessageQueue], None] | None = None
 
     def is_held(self, queue: MessageQueue) -> bool:
         """Return whether the queue is nobody else's for certain."""
-        return self._terms.is_held(queue, _now_s())
+        return self._terms.is_held(queue, self._now_s())
 
     def held_s(self, queue: MessageQueue) -> float:
         """Return how long it is nobody else's for certain, in seconds; negative: it is not."""
-        return self._terms.held_s(queue, _now_s())
+        return self._terms.held_s(queue, self._now_s())
 
     def age_s(self, queue: MessageQueue) -> float | None:
         """Return how long ago the lock was asked for that is held; None if none is."""
         asked_at_s = self._terms.asked_at_s(queue)
-        return None if asked_at_s is None else _now_s() - asked_at_s
+        return None if asked_at_s is None else self._now_s() - asked_at_s
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Ask for the locks of these queues, also of those held; return those that are held now.
@@ -155,7 +168,7 @@ class QueueLocks:
             return await self._ask(broker_name, queues) if queues and not self._is_closed else []
 
     async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        asked_at_s = _now_s()
+        asked_at_s = self._now_s()
         try:
             granted = await calls_consume.lock_queues(
                 self._instance.pool,
@@ -179,7 +192,7 @@ class QueueLocks:
         self._failing.discard(broker_name)
         for queue in queues:
             if queue in granted:
-                is_own = self._terms.grant(queue, asked_at_s, _now_s())
+                is_own = self._terms.grant(queue, asked_at_s, self._now_s())
             else:
                 is_own = not self._terms.drop(queue)
             if not is_own:
@@ -211,6 +224,13 @@ class QueueLocks:
                     error,
                 )
 
+    def _now_s(self) -> float:
+        """Return a time that never goes back, and goes on while the machine is suspended."""
+        suspended_s = self._read_suspended_s()
+        if suspended_s > self._suspended_s + _SUSPENDED_MIN_S:  # else it is two clocks' jitter
+            self._suspended_s = suspended_s
+        return asyncio.get_running_loop().time() + self._suspended_s
+
     async def _address(self, queue: MessageQueue) -> str:
         return await self._instance.routes.address(queue.topic, queue.broker_name, self._timeout_s)
 
@@ -223,10 +243,6 @@ class QueueLocks:
         level = logging.DEBUG if broker_name in self._failing else logging.WARNING
         self._failing.add(broker_name)
         return level
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
