@@ -16,6 +16,7 @@ from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics
+from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.filter.bloom import BloomFilter
 from kourou.protocol.bodies import (
@@ -79,7 +80,7 @@ class Tables:
         self.filters = ConsumerFilters(
             ConfigFile(disk, FILTERS_FILE, decode_consumer_filters, restores=True),
             runtime.offload,
-            runtime.clock,
+            _StoreClock(runtime.clock, store),
             BloomFilter(
                 config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
             ),
@@ -108,3 +109,17 @@ class Tables:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+class _StoreClock:
+    """The time that the next message gets: it does not go back when the wall clock does.
+
+    Bit maps of messages that were stored before a filter was born say nothing of it.
+    """
+
+    def __init__(self, clock: Clock, store: MessageStore) -> None:
+        self._clock = clock
+        self._store = store
+
+    def now_ms(self) -> int:
+        return max(self._clock.now_ms(), self._store.last_store_at_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from typing import cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from kourou.store.config import StoreConfig
 from kourou.store.queues.queue_extension import ExtensionUnit, decode_unit, unit_position
 from kourou.store.state.config_file import ConfigFile
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
@@ -117,6 +119,18 @@ def test_what_was_stored_before_the_filter_was_born_is_evaluated() -> None:
         await store(parts, 1, 7)
         subscribe(parts, sql("a > 5", 1))
         assert pulled(parts) == [b"7"]
+
+    run_with_parts(test, config=config())
+
+
+def test_what_was_stored_before_the_clock_was_set_back_is_evaluated() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.tables.filters.register("other", [sql("a = 1", 1)])
+        await store(parts, 1, 7)
+        cast(LoopClock, parts.clock).step(-3_600_000)
+        subscribe(parts, sql("a > 5", 1))
+        await store(parts, 8)
+        assert pulled(parts) == [b"7", b"8"]
 
     run_with_parts(test, config=config())
 
