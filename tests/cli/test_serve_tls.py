@@ -1,4 +1,4 @@
-"""`kourou serve` takes TLS from its config file, for both servers in the process."""
+"""`kourou serve` speaks TLS with a certificate of its own, or with the one that its file names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kourou.errors import ConnectionLostError
+from kourou.errors import ConnectFailedError, ConnectionLostError
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.remoting.limits import ConnectionLimits
@@ -97,3 +97,58 @@ def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
     assert done.code == 2
     assert "no.crt" in done.err
     assert "Traceback" not in done.err
+
+
+def test_without_settings_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    with Serving.start(tmp_path, "--advertise", "localhost") as serving:
+        certificate = Path(str(serving.ready["certificate"]))
+        trusting = TlsClientConfig(trust_cert_path=certificate)
+        advertised = f"localhost:{serving.broker.rpartition(':')[2]}"
+        for address in (serving.namesrv, serving.broker, advertised):
+            for tls in (trusting, None):
+                assert asyncio.run(cluster_info_or_refusal(address, tls))
+        environ = {"KOUROU_TLS_ENABLE": "true", "KOUROU_TLS_TRUST_CERT_PATH": str(certificate)}
+        sent = run_command("send", "Orders", "hello", "-n", serving.namesrv, environ=environ)
+        assert sent.code == 0, sent.err
+        first = certificate.read_bytes()
+        assert serving.stop().code == 0
+    assert certificate == tmp_path / "tls" / "server.crt"
+    assert run_command("store", "check", str(tmp_path)).code == 0
+
+    with Serving.start(tmp_path) as serving:
+        assert certificate.read_bytes() == first
+    with Serving.start(tmp_path, "--advertise", "broker.example") as serving:
+        assert certificate.read_bytes() != first
+
+
+async def cluster_info_or_refusal(address: str, tls: TlsClientConfig | None) -> bool:
+    """Return whether a server answers; a broker refuses what only a name server is asked."""
+    pool = ConnectionPool(Runtime.system(), {}, ConnectionLimits(), tls=tls)
+    try:
+        await pool.request(address, request(RequestCode.GET_BROKER_CLUSTER_INFO), 5.0)
+    finally:
+        await pool.close()
+    return True
+
+
+def test_no_tls_takes_plain_connections_only_and_says_so(tmp_path: Path) -> None:
+    with Serving.start(tmp_path, "--no-tls") as serving:
+        assert serving.ready["certificate"] is None
+        assert asyncio.run(cluster_info_or_refusal(serving.namesrv, None))
+        unverified = TlsClientConfig(is_server_verified=False)
+        with pytest.raises(ConnectFailedError):
+            asyncio.run(cluster_info_or_refusal(serving.namesrv, unverified))
+        told = serving.stop().err
+    assert "a TLS hello, and TLS is off here" in told
+    assert not (tmp_path / "tls").exists()
+
+
+def test_where_no_certificate_can_be_made_plain_connections_are_served(tmp_path: Path) -> None:
+    (tmp_path / "cryptography.py").write_text("raise ImportError\n")
+    environ = {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)}
+    with Serving.start(tmp_path / "store", environ=environ) as serving:
+        assert serving.ready["certificate"] is None
+        assert asyncio.run(cluster_info_or_refusal(serving.namesrv, None))
+        told = serving.stop().err
+    assert "certificate.not_made" in told
+    assert "pip install 'kourou[server]'" in told

@@ -44,7 +44,7 @@ def words(**changes: object) -> str:
 
 
 def test_it_is_one_screen() -> None:
-    lines = screen().splitlines()
+    lines = screen(certificate="/var/kourou/store/tls/server.crt").splitlines()
 
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
@@ -76,6 +76,12 @@ def test_text_is_wrapped_beside_its_label() -> None:
 def test_what_an_acknowledgement_means_follows_the_flush_mode() -> None:
     assert "An acknowledged message is on disk" in words()
     assert "a power cut the last 500 ms" in words(flush_disk_type="ASYNC_FLUSH")
+
+
+def test_a_certificate_of_its_own_is_named() -> None:
+    shown = words(certificate="/var/kourou/store/tls/server.crt")
+    assert "TLS self-signed tls/server.crt below the store" in shown
+    assert "self-signed" not in words()
 
 
 def test_the_next_steps_work_as_they_stand() -> None:

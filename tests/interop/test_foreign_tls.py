@@ -1,9 +1,10 @@
-"""The official Java clients send to and consume from a Kourou that takes nothing but TLS."""
+"""The official Java clients send to and consume from a Kourou by TLS, with either certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,20 @@ def kourou(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.mark.parametrize("version", list(POMS))
 def test_a_java_client_speaks_tls(kourou: Serving, version: str) -> None:
+    exchange(kourou, version)
+
+
+@pytest.mark.parametrize("version", list(POMS))
+def test_a_java_client_speaks_tls_to_a_server_without_settings(
+    tmp_path: Path, version: str
+) -> None:
+    with Serving.start(tmp_path, "--no-console") as serving:
+        assert serving.ready["certificate"] == str(tmp_path / "tls" / "server.crt")
+        exchange(serving, version)
+
+
+def exchange(kourou: Serving, version: str) -> None:
+    """Send and consume by TLS; Java's clients believe any certificate by default."""
     plain = java_client(version)
     program, *words = plain.command
     client = replace(plain, command=(program, "-Dtls.enable=true", *words))

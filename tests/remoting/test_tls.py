@@ -70,7 +70,9 @@ def test_an_enforcing_port_closes_plain_clients(run: Any, authority: Authority) 
     run(serve(of_server(files, tls_server_mode=TlsMode.ENFORCING), test))
 
 
-def test_a_port_without_a_certificate_closes_tls_clients(run: Any, authority: Authority) -> None:
+def test_a_port_without_a_certificate_closes_tls_clients(
+    run: Any, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     files = authority.issue("server", HOST)
 
     async def test(served: Served) -> None:
@@ -79,8 +81,13 @@ def test_a_port_without_a_certificate_closes_tls_clients(run: Any, authority: Au
             await served.ping(of_client(files))
 
     run(serve(TransportConfig(), test))
+    assert "a TLS hello, and this server has no certificate (tls.server.certPath)" in caplog.text
+    caplog.clear()
     run(serve(of_server(files, tls_server_mode=TlsMode.DISABLED), test))
+    assert "a TLS hello, and TLS is off here (tls.server.mode)" in caplog.text
+    caplog.clear()
     run(serve(TransportConfig(proxy_protocol_trusted=("10.0.0.1",)), test))
+    assert "this server has no certificate" in caplog.text
 
 
 def test_a_client_refuses_a_certificate_of_another_root_or_another_host(

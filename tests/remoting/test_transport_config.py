@@ -59,9 +59,25 @@ def test_tables_of_toml_are_read_as_dotted_keys(tmp_path: Path) -> None:
     assert (client.is_server_verified, client.protocols) == (False, ("TLSv1.3",))
 
 
-def test_without_a_certificate_and_proxies_nothing_is_looked_at() -> None:
-    assert TransportConfig().entrance(ConnectionLimits()) is None
+def test_without_a_certificate_and_proxies_all_is_plain() -> None:
+    entrance = TransportConfig().entrance(ConnectionLimits())
+    assert (entrance.tls, entrance.takes_plain, entrance.proxies) == (None, True, None)
     assert TransportConfig().tls_client() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, True),
+        ({"tls_test_mode_enable": False}, False),
+        ({"tls_server_mode": TlsMode.DISABLED}, False),
+        ({"tls_server_cert_path": Path("a"), "tls_server_key_path": Path("b")}, False),
+    ],
+)
+def test_a_server_makes_a_certificate_only_where_none_is_given(
+    given: dict[str, Any], *, expected: bool
+) -> None:
+    assert TransportConfig(**given).wants_own_certificate == expected
 
 
 @pytest.mark.parametrize(

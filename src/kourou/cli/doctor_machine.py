@@ -26,7 +26,10 @@ from kourou.store.paths import ABORT, COMMITLOG, LOCK
 
 EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "fast": (("uvloop", "isal", "lz4", "zstandard"), "slower, and no LZ4 and Zstandard bodies"),
-    "server": (("prometheus-client",), "no /metrics"),
+    "server": (
+        ("prometheus-client", "cryptography"),
+        "no /metrics, and TLS without a given certificate only by the program openssl",
+    ),
 }
 """Extras that servers and clients want: their packages, and what is missing without them."""
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.loops import Loops
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, say
@@ -24,16 +26,19 @@ from kourou.cli.machine_addresses import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.ready import Damage, Ready
 from kourou.cli.recovery_progress import RecoveryProgress
+from kourou.clock import Clock
 from kourou.console.server import Console
 from kourou.disk import OsDisk
-from kourou.errors import ListenFailedError, StoreUnusableError
+from kourou.errors import ConfigError, ListenFailedError, StoreUnusableError
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
+from kourou.remoting.own_certificate import OwnCertificate, ensure_certificate
 from kourou.remoting.runtime import Runtime
+from kourou.remoting.transport_config import TransportConfig
 from kourou.store.message_store import RecoveryReport
-from kourou.store.paths import COMMITLOG
+from kourou.store.paths import COMMITLOG, TLS
 
 try:
     from uvloop import new_event_loop
@@ -41,9 +46,14 @@ except ImportError:  # the extra `fast`
     from asyncio import new_event_loop
 
 
+log = logging.getLogger(__name__)
+
 OWN_NAMESRV_MS: Final = 30_000
 """How long the start waits until the name server of this process has taken the broker in. That is
 there, and on a busy machine only late; whoever came before would find no route."""
+
+RENEWAL_INTERVAL_MS: Final = 12 * 3600 * 1000
+"""How often to look whether the certificate expires soon."""
 
 _YOUNG_OBJECTS: Final = 2_000
 """Made and not freed: then they are looked at. The requests of a turn of the loop make fewer."""
@@ -92,6 +102,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     is_new = not (plan.store_path / COMMITLOG).exists()
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
+        plan, certificate = _with_own_certificate(plan, runtime.clock)
         config = plan.broker
         disk = OsDisk(plan.store_path)
         running.callback(disk.close)
@@ -120,9 +131,56 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         ready = _ready(plan, config, broker, disk, is_new=is_new)
         if console is not None:
             ready = replace(ready, console=f"http://{format_address(console.address)}")
+        if certificate is not None:
+            ready = replace(ready, certificate=str(certificate))
+            loops = Loops()
+            running.push_async_callback(loops.stop)
+            loops.start("renew the certificate", RENEWAL_INTERVAL_MS, _renewal(plan, runtime.clock))
         announce(ready)
         keep_collections_short()
         await stop.wait()
+
+
+def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
+    """Return the plan with a certificate of our own where it wants one, and the clients' file.
+
+    Where none can be made, plain connections are served still, and the log says so.
+    """
+    transports = [plan.broker.transport, *([plan.namesrv.transport] if plan.namesrv else [])]
+    if not any(transport.wants_own_certificate for transport in transports):
+        return plan, None
+    try:
+        own = _ensure_certificate(plan, clock)
+    except (ConfigError, OSError) as error:
+        log.warning("certificate.not_made tls=off reason=%r", str(error))
+        return plan, None
+
+    def given(transport: TransportConfig) -> TransportConfig:
+        if not transport.wants_own_certificate:
+            return transport
+        return replace(transport, tls_server_cert_path=own.pem, tls_server_key_path=own.pem)
+
+    broker = replace(plan.broker, transport=given(plan.broker.transport))
+    namesrv = plan.namesrv and replace(plan.namesrv, transport=given(plan.namesrv.transport))
+    return replace(plan, broker=broker, namesrv=namesrv), own.certificate
+
+
+def _ensure_certificate(plan: Plan, clock: Clock) -> OwnCertificate:
+    """Return the store's certificate, made anew where it has to be. Raises as that."""
+    config = plan.broker
+    hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]
+    if config.advertise is not None:
+        hosts.append(parse_address(config.advertise, config.port)[0])
+    return ensure_certificate(plan.store_path.absolute() / TLS, hosts, clock.now_ms())
+
+
+def _renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
+    """Return what replaces the certificate before it expires; the ports notice by themselves."""
+
+    async def renew() -> None:
+        await asyncio.to_thread(_ensure_certificate, plan, clock)
+
+    return renew
 
 
 def keep_collections_short() -> None:

@@ -41,6 +41,7 @@ class Ready:
         expired_at: local hours at which older ones go, as "04;16".
         free_bytes: on the store's file system.
         profile: dev or prod.
+        certificate: the self-signed certificate, for clients to trust; None without.
         console: where /metrics, /healthz and /readyz are; None without.
     """
 
@@ -64,6 +65,7 @@ class Ready:
     segment_bytes: int
     profile: str
     is_exposed: bool
+    certificate: str | None = None
     console: str | None = None
 
 

@@ -196,6 +196,14 @@ _ConsolePort = Annotated[
     ),
 ]
 _NoConsole = Annotated[bool, typer.Option("--no-console", help="Serve none of these.")]
+_NoTls = Annotated[
+    bool,
+    typer.Option(
+        "--no-tls",
+        help="Plain connections only, and no self-signed certificate. Without this option the "
+        "ports take plain connections and TLS.",
+    ),
+]
 _Flush = Annotated[
     Flush | None,
     typer.Option(
@@ -235,6 +243,7 @@ def serve(
     flush: _Flush = None,
     console_port: _ConsolePort = None,
     no_console: _NoConsole = False,
+    no_tls: _NoTls = False,
     profile: _Profile = Profile.DEV,
     config: _Config = None,
     log_level: _LogLevel = None,
@@ -252,6 +261,7 @@ def serve(
         "advertise": advertise,
         "console_port": console_port,
         "console_enable": False if no_console else None,
+        "tls_server_mode": TlsMode.DISABLED if no_tls else None,
         "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
     }
     plan = _plan(flags, config, profile)

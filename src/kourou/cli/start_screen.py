@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from kourou.cli.options import NAMESRV_DEFAULT
 from kourou.cli.ready import Ready
+from kourou.store.paths import TLS
 
 SERVED: Final = (
     "sends of all kinds, transactions, messages at a time, delay levels, requests and replies, "
@@ -82,6 +84,7 @@ def _places(ready: Ready) -> list[_Row]:
             if ready.console is not None
             else []
         ),
+        *_certificate(ready),
         _Row("Store", Text(ready.store), is_whole=True),
         _Row("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
         *_index(ready),
@@ -89,6 +92,13 @@ def _places(ready: Ready) -> list[_Row]:
         _Row("Profile", _noted(ready.profile, _profile_note(ready))),
         _Row("Durability", _durability(ready)),
     ]
+
+
+def _certificate(ready: Ready) -> list[_Row]:
+    if ready.certificate is None:
+        return []
+    note = f"{TLS}/{Path(ready.certificate).name} below the store, for clients to trust"
+    return [_Row("TLS", _noted("self-signed", note), is_whole=True)]
 
 
 def _index(ready: Ready) -> list[_Row]:

@@ -50,6 +50,8 @@ HANDSHAKES_BEGUN_MAX: Final = 4
 PAUSE_S: Final = 1.0
 """How long to accept nothing when the process or the machine has no room for one more."""
 
+NO_CERTIFICATE: Final = "this server has no certificate (tls.server.certPath)"
+
 _TLS_HANDSHAKE: Final = 0x16
 _PEEKED_BYTES: Final = 128
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -68,6 +70,8 @@ class Entrance:
 
     tls: TlsContext | None
     """How to speak TLS; None: a hello of TLS is closed."""
+    no_tls_reason: str = NO_CERTIFICATE
+    """What the log says of a TLS hello where `tls` is None."""
     takes_plain: bool
     """Whether connections without TLS are served."""
     proxies: TrustedProxies | None
@@ -300,7 +304,7 @@ class _Arrival:
         elif head[0] != _TLS_HANDSHAKE and self._entrance.takes_plain:
             self._go_on(None)
         elif self._entrance.takes_plain:
-            self.end("a TLS hello, and this server has no certificate")
+            self.end(f"a TLS hello, and {self._entrance.no_tls_reason}")
         else:
             self.end("not TLS, which is enforced here")
         return True

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kourou.documented import documented
 from kourou.errors import ConfigError
-from kourou.remoting.entrance import Entrance
+from kourou.remoting.entrance import NO_CERTIFICATE, Entrance
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.proxy_protocol import TrustedProxies
 from kourou.remoting.tls import (
@@ -29,8 +29,7 @@ class TransportConfig:
     """How the ports of a server speak, and how it speaks to other servers.
 
     Certificates and keys are PEM files. A renewed one is used from the next connection on, without
-    a restart. Java's port speaks TLS by default, with a certificate of its own making that no
-    client can check; ours does once it is given one.
+    a restart.
 
     Raises:
         ConfigError: a value is out of its range, or needs another one that is missing.
@@ -42,7 +41,8 @@ class TransportConfig:
     """What the port takes: `permissive` plain connections and, given a certificate, TLS;
     `enforcing` TLS only; `disabled` plain ones only."""
     tls_server_cert_path: Path | None = field(default=None, metadata={"key": "tls.server.certPath"})
-    """The server's certificate and those between it and a root. Without one there is no TLS."""
+    """The server's certificate and those between it and a root. Without one, see
+    `tls_test_mode_enable`."""
     tls_server_key_path: Path | None = field(default=None, metadata={"key": "tls.server.keyPath"})
     """Its private key."""
     tls_server_key_password: str | None = field(
@@ -61,6 +61,10 @@ class TransportConfig:
         default=None, metadata={"key": "tls.server.trustCertPath"}
     )
     """The roots that clients' certificates must lead to."""
+    tls_test_mode_enable: bool = field(default=True, metadata={"key": "tls.test.mode.enable"})
+    """Whether `kourou serve`, where no certificate is given, makes one of its own and keeps it in
+    the store's directory `tls`. Clients can trust its `server.crt`; Java's believe any by default.
+    If not, or where none can be made, the port takes plain connections only."""
 
     tls_enable: bool = field(default=False, metadata={"key": "tls.enable"})
     """Whether a broker speaks TLS to name servers."""
@@ -145,18 +149,25 @@ class TransportConfig:
             ciphers=_words(self.tls_ciphers),
         )
 
-    def entrance(self, limits: ConnectionLimits) -> Entrance | None:
-        """Return what the ports look at before the first frame; None: nothing, all is plain.
+    @property
+    def wants_own_certificate(self) -> bool:
+        """Whether the ports are to speak TLS with a certificate that the server makes itself."""
+        is_without = self.tls_server_cert_path is None
+        is_on = self.tls_server_mode is not TlsMode.DISABLED
+        return is_without and is_on and self.tls_test_mode_enable
+
+    def entrance(self, limits: ConnectionLimits) -> Entrance:
+        """Return what the ports look at before the first frame.
 
         Raises:
             ConfigError: a certificate or key cannot be used.
         """
         tls = self.tls_server()
-        if tls is None and not self.proxy_protocol_trusted:
-            return None
         trusted = self.proxy_protocol_trusted
+        is_off = self.tls_server_mode is TlsMode.DISABLED
         return Entrance(
             tls=None if tls is None else TlsContext.of_server(tls),
+            no_tls_reason="TLS is off here (tls.server.mode)" if is_off else NO_CERTIFICATE,
             takes_plain=tls is None or tls.mode is not TlsMode.ENFORCING,
             proxies=TrustedProxies(trusted) if trusted else None,
             silence_max_s=limits.idle_timeout_ms / 1000,

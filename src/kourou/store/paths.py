@@ -21,6 +21,8 @@ ABORT_BACKUP: Final = "abort.bak"
 """What Java makes of `abort` in a clean stop."""
 LOCK: Final = "lock"
 STORE_STATE: Final = "config/kourou-store.json"
+TLS: Final = "tls"
+"""The certificate that `kourou serve` makes for itself, and its key."""
 
 _DIGITS: Final = 20
 

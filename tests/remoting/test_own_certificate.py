@@ -1,0 +1,186 @@
+"""A server without a certificate makes one that clients can trust, and keeps it good."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kourou.clock import SystemClock
+from kourou.errors import ConfigError
+from kourou.remoting.own_certificate import (
+    MAKERS,
+    RENEW_DAYS,
+    VALID_DAYS,
+    Maker,
+    OwnCertificate,
+    ensure_certificate,
+    make_by_package,
+    make_by_program,
+)
+from kourou.remoting.tls import TlsClientConfig
+from tests.remoting.certificates import Authority, Files
+from tests.remoting.tls_served import RUNNERS, Served, of_server, serve
+
+DAY_MS = 24 * 3600 * 1000
+NOW_MS = SystemClock().now_ms()
+"""OpenSSL judges certificates by the machine's clock."""
+
+WITHOUT_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+
+
+@pytest.fixture(params=[make_by_package, pytest.param(make_by_program, marks=WITHOUT_OPENSSL)])
+def maker(request: pytest.FixtureRequest) -> Maker:
+    made: Maker = request.param
+    return made
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> OwnCertificate:
+    return ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
+
+
+def test_a_client_that_trusts_it_reaches_the_server_by_each_host(
+    tmp_path: Path, maker: Maker
+) -> None:
+    own = ensure_certificate(tmp_path, ["10.0.0.5", "broker.example"], NOW_MS, [maker])
+
+    async def test(served: Served) -> None:
+        trusting = TlsClientConfig(trust_cert_path=own.certificate)
+        assert await served.ping(trusting) == b"ping"
+        served.address = ("localhost", served.address[1])
+        assert await served.ping(trusting) == b"ping"
+
+    files = Files(own.pem, own.pem, own.certificate)
+    RUNNERS["asyncio"](serve(of_server(files), test))
+
+
+def test_a_client_that_verifies_strictly_takes_it_for_a_name(tmp_path: Path, maker: Maker) -> None:
+    own = ensure_certificate(tmp_path, ["Broker.example"], NOW_MS, [maker])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(own.pem)
+    client = ssl.create_default_context(cafile=own.certificate)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server, server_hostname="broker.example")
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (asking, answering) * 3:
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert asking.version() == "TLSv1.3"
+
+
+def test_the_key_is_its_owners_alone(own: OwnCertificate) -> None:
+    assert own.pem.stat().st_mode & 0o777 == 0o600
+    assert b"PRIVATE KEY" in own.pem.read_bytes()
+    assert b"PRIVATE KEY" not in own.certificate.read_bytes()
+    assert sorted(path.name for path in own.pem.parent.iterdir()) == ["server.crt", "server.pem"]
+
+
+def test_it_stays_while_it_is_good(tmp_path: Path, own: OwnCertificate) -> None:
+    before = own.pem.read_bytes()
+    later_ms = NOW_MS + (VALID_DAYS - RENEW_DAYS - 2) * DAY_MS
+    for hosts in (["broker.example"], ["BROKER.example", "localhost"]):
+        ensure_certificate(tmp_path, hosts, later_ms, [])
+    assert own.pem.read_bytes() == before
+
+
+def test_it_is_replaced_before_it_expires_and_when_hosts_change(
+    tmp_path: Path, own: OwnCertificate
+) -> None:
+    seen = {own.pem.read_bytes()}
+    later_ms = NOW_MS + (VALID_DAYS - RENEW_DAYS) * DAY_MS
+    for hosts, now_ms in (
+        (["broker.example"], later_ms),
+        (["other.example"], NOW_MS),
+        ([], NOW_MS),
+    ):
+        ensure_certificate(tmp_path, hosts, now_ms)
+        assert own.certificate.read_bytes() in own.pem.read_bytes()
+        seen.add(own.pem.read_bytes())
+        ensure_certificate(tmp_path, hosts, NOW_MS)
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda content: b"",
+        lambda content: b"no PEM",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:300] + b"!" + content[301:],
+        lambda content: content[: content.index(b"-----BEGIN CERT")],
+        lambda content: content[content.index(b"-----BEGIN CERT") :],
+    ],
+)
+def test_a_damaged_file_is_replaced(
+    tmp_path: Path, own: OwnCertificate, harm: Callable[[bytes], bytes]
+) -> None:
+    own.pem.write_bytes(harm(own.pem.read_bytes()))
+    ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
+    ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])  # good now: nothing is made
+
+
+def test_a_key_of_another_certificate_is_replaced(tmp_path: Path, own: OwnCertificate) -> None:
+    stranger = Authority(tmp_path / "pki").issue("x", "broker.example")
+    own.pem.write_bytes(stranger.key.read_bytes() + own.certificate.read_bytes())
+    ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
+    ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])
+
+
+def test_the_file_for_clients_comes_back_and_an_open_key_is_closed(
+    tmp_path: Path, own: OwnCertificate
+) -> None:
+    certificate = own.certificate.read_bytes()
+    for harm in (own.certificate.unlink, lambda: own.certificate.write_text("x")):
+        harm()
+        own.pem.chmod(0o644)
+        ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])
+        assert own.certificate.read_bytes() == certificate
+        assert own.pem.stat().st_mode & 0o777 == 0o600
+
+
+def test_those_who_make_one_at_once_leave_one_that_is_good(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: ensure_certificate(tmp_path, [], NOW_MS), range(16)))
+    own = ensure_certificate(tmp_path, [], NOW_MS, [])
+    assert own.pem.read_bytes().endswith(own.certificate.read_bytes())
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_without_package_and_program_there_is_none_and_the_error_says_what_to_install(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r"pip install 'kourou\[server\]'"):
+        ensure_certificate(tmp_path, [], NOW_MS, [lambda hosts, now_ms: None])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["a,b", "a\nb", "bröker", "-a", "a b", "", "a" * 300])
+def test_a_host_that_no_certificate_can_name_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="no certificate can name it"):
+        ensure_certificate(tmp_path, [host], NOW_MS, MAKERS)
+
+
+def test_a_program_that_fails_or_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert make_by_program(["localhost"], NOW_MS) is None
+
+    (tmp_path / "openssl").write_text("#!/bin/sh\necho too old >&2\nexit 3\n")
+    (tmp_path / "openssl").chmod(0o755)
+    with pytest.raises(ConfigError, match="openssl ended with 3: too old"):
+        make_by_program(["localhost"], NOW_MS)
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "tls").touch()
+    with pytest.raises(OSError, match="tls"):
+        ensure_certificate(tmp_path / "tls", [], NOW_MS)
