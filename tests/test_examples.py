@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_an_order_is_told_to_be_paid_if_its_payment_is_stored(namesrv: str, tmp_
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (0, "")
     assert out == "o-17 COMMIT confirmed\no-18 ROLLBACK confirmed\n"
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT * FROM payment").fetchall() == [("o-17", 120)]
     out, _ = start("paid_orders.py", namesrv, PAYMENTS_DB=str(database)).communicate(
         timeout=TIMEOUT_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -85,5 +86,8 @@ def test_checks_callbacks_and_handlers_are_looked_at_too() -> None:
         PullConsumer("audit", "localhost:9876").call_for_queues("T", of_none)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the handler of_two"):
         Idempotent(of_two, seen=SeenInMemory())  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="must take a message and a connection"):
-        Idempotent(of_one, seen=SeenInSqlite(":memory:"))  # type: ignore[arg-type]
+    with (
+        closing(SeenInSqlite(":memory:")) as seen,
+        pytest.raises(UsageError, match="must take a message and a connection"),
+    ):
+        Idempotent(of_one, seen=seen)  # type: ignore[arg-type]

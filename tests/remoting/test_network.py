@@ -106,7 +106,9 @@ def test_tcp_sends_small_frames_without_delay(entrance: Entrance | None) -> None
         listener = await network.listen(("127.0.0.1", 0), accept, entrance=entrance)
         client = await RawClient.connect(network, listener.address)
         client.write(b"hello")
-        for side in (client, await asyncio.wait_for(accepted.get(), 30)):
+        server = await asyncio.wait_for(accepted.get(), 30)
+        await server.until(lambda: server.received == b"hello")  # by now it is connected
+        for side in (client, server):
             assert side.transport is not None
             options = side.transport.get_extra_info("socket")
             assert options.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

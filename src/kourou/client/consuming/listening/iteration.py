@@ -10,6 +10,8 @@ import asyncio
 import functools
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Self
 
 from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
@@ -66,6 +68,20 @@ class Iteration:
     def messages(self) -> MessageLoop:
         """Return a new loop."""
         return MessageLoop(self)
+
+    async def step(self, held: _Held, loop: asyncio.AbstractEventLoop) -> MessageExt:
+        """Acknowledge what a loop's body had, and give it the next message.
+
+        Raises:
+            StopAsyncIteration: the consumer closes.
+        """
+        delivery, held.delivery = held.delivery, None
+        if delivery is not None:
+            self.end(delivery, loop, is_done=True)
+        delivery = held.delivery = await self.take(loop)
+        if delivery is None:
+            raise StopAsyncIteration
+        return delivery.message
 
     # The event loop is given, as to ask which one runs costs a system call on Python 3.11.
     async def take(self, loop: asyncio.AbstractEventLoop) -> Delivery | None:
@@ -152,33 +168,37 @@ class Iteration:
             log.warning("loop.abandoned count=%d", len(self._bodies))
 
 
+@dataclass(slots=True)
+class _Held:
+    """What the body of one loop has now."""
+
+    delivery: Delivery | None = None
+
+
 class MessageLoop:
     """What one `async for` steps through.
 
     Leaving the `async for`, by whatever way, drops the only reference to this object. That is how
     it is told from asking for the next message, and why there is a `__del__`: the closing of an
     async generator would come some turns of the event loop too late for a loop that follows.
+
+    So no frame may refer to it: a traceback that is kept keeps the frames below it, too (Python
+    3.13), and the coroutine of a step knows only what the body holds.
     """
 
     def __init__(self, iteration: Iteration) -> None:
-        self._delivery: Delivery | None = None
+        self._held = _Held()
         self._iteration = iteration
         self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> MessageExt:
-        delivery, self._delivery = self._delivery, None
-        if delivery is not None:
-            self._iteration.end(delivery, self._loop, is_done=True)
-        delivery = self._delivery = await self._iteration.take(self._loop)
-        if delivery is None:
-            raise StopAsyncIteration
-        return delivery.message
+    def __anext__(self) -> Coroutine[object, object, MessageExt]:
+        return self._iteration.step(self._held, self._loop)
 
     def __del__(self) -> None:
-        delivery = self._delivery
+        delivery = self._held.delivery
         if delivery is None or self._loop.is_closed():
             return
         end = functools.partial(self._iteration.end, delivery, self._loop, is_done=False)
