@@ -121,6 +121,7 @@ class Parts:
             disk,
             runtime,
             store=store,
+            topics=self.tables.topics,
             commit=self.commit,
             config=self.live,
             stats=self.stats,
@@ -173,6 +174,7 @@ class Parts:
     def _make_delay(self, disk: Disk) -> DelayDelivery:
         return DelayDelivery(
             store=self.store,
+            topics=self.tables.topics,
             commit=self.commit,
             file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets, restores=True),
             stats=self.stats,

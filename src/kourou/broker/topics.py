@@ -26,6 +26,7 @@ from kourou.model.topic import (
     PERM_READ,
     PERM_WRITE,
     TopicConfig,
+    is_broker_only,
     is_inherited,
     is_retry_topic,
 )
@@ -211,6 +212,24 @@ class Topics:
         self._note_change(name)
         log.info("topic.deleted name=%s", name)
         return True
+
+    def is_open(self, name: str) -> bool:
+        """Return whether clients may send to a topic of this name, if there is one."""
+        return not is_broker_only(name) or name == self._config.msg_trace_topic_name
+
+    def delivery_queue(self, name: str, queue_id: int) -> int | None:
+        """Return the queue that takes a record which waited for a time, or for its commit.
+
+        It is the one that the record names, or another one if the topic has fewer queues by now.
+
+        Returns:
+            None: nothing is delivered to the topic. It does not exist (it may have been deleted
+            meanwhile), or only the broker stores records there: such a record is forged.
+        """
+        topic = self._table.get(name)
+        if topic is None or name in names.UNDELIVERED_TOPICS:
+            return None
+        return queue_id % max(1, topic.read_queue_nums, topic.write_queue_nums)
 
     def for_send(
         self, name: str, default_topic: str, queue_nums: int, *, is_unit: bool

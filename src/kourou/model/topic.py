@@ -56,7 +56,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
     }
 )
-"""Topics that the broker alone writes; a send to one is refused."""
+"""Topics that RocketMQ's brokers and clients refuse sends to; see `is_broker_only`."""
 
 SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {
     AUTO_CREATE_TOPIC,
@@ -65,6 +65,27 @@ SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {
     CHECKPOINT_TOPIC,
 }
 """Topics that cannot be created or deleted by request, with all that begin with `rmq_sys_`."""
+
+WAITING_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        ROCKSDB_TRANS_HALF_TOPIC,
+        ROCKSDB_TRANS_OP_HALF_TOPIC,
+    }
+)
+"""Topics of records that wait for a time or for the end of a transaction, and of those ends. The
+broker alone consumes them."""
+
+UNDELIVERED_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {TIMER_TOPIC}
+"""Topics to which no record is delivered that waited in another one: none is sent there. The log of
+RocketMQ's pop is not among them: its brokers let records for it wait."""
+
+_SENDABLE_SYSTEM_TOPICS: Final = frozenset({AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
+_SENDABLE_SYSTEM_PREFIX: Final = f"{SYSTEM_PREFIX}TRACE_DATA_"
+"""Traces of RocketMQ's clients whose access channel is CLOUD."""
 
 DEFAULT_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 """Placeholders of the Java client; a client that really uses one is misconfigured."""
@@ -160,6 +181,18 @@ def is_dlq_topic(topic: str) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Return whether the topic is the system's own."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_broker_only(topic: str) -> bool:
+    """Return whether the broker alone writes the topic: it refuses a client's send to it.
+
+    These are all system topics but those of traces, of benchmarks and of automatic creation.
+    RocketMQ refuses `NOT_ALLOWED_SEND_TOPICS` only, so that its clients may write records into
+    `rmq_sys_wheel_timer` that the broker takes for its own.
+    """
+    if not is_system_topic(topic) or topic in _SENDABLE_SYSTEM_TOPICS:
+        return False
+    return not topic.startswith(_SENDABLE_SYSTEM_PREFIX)
 
 
 def is_system_group(group: str) -> bool:

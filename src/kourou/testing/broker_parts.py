@@ -102,7 +102,7 @@ def run_with_parts(
         disk: a new one where none is given.
         config: `small_config()` where none is given.
         later_ms: wall-clock time since `EPOCH_MS` at the start.
-        is_delivering: whether delayed messages are delivered.
+        is_delivering: whether delayed messages are delivered; there is a topic T then.
 
     Returns:
         The disk, to start again from.
@@ -112,8 +112,7 @@ def run_with_parts(
     async def main() -> None:
         parts = BrokerParts(the_disk, config=config, later_ms=later_ms)
         if is_delivering:
-            parts.delay.start()
-            await parts.timers.start()
+            await parts.start_deliveries()
         try:
             await test(parts)
         finally:
@@ -234,6 +233,7 @@ class BrokerParts:
         )
         self.delay = DelayDelivery(
             store=self.store,
+            topics=self.topics,
             commit=self.commit,
             file=ConfigFile(self.disk, DELAY_FILE, parse_delay_offsets),
             stats=self.stats,
@@ -245,8 +245,8 @@ class BrokerParts:
             segment_bytes=config.store.commitlog_segment_bytes,
         )
         self.timers = make_timers(
-            self.disk, runtime, store=self.store, commit=self.commit, config=self.live,
-            stats=self.stats,
+            self.disk, runtime, store=self.store, topics=self.topics, commit=self.commit,
+            config=self.live, stats=self.stats,
         )  # fmt: skip
         self.transactions = Transactions(
             config=self.live, tables=self.tables, store=self.store, commit=self.commit,
@@ -254,6 +254,12 @@ class BrokerParts:
             runtime=runtime, age_clock=self.age_clock, host=BROKER,
             file=ConfigFile(self.disk, TRANSACTIONS_FILE, parse_transaction_counts),
         )  # fmt: skip
+
+    async def start_deliveries(self) -> None:
+        """Deliver what waits for a level or a time; makes topic T, as nothing saves topics here."""
+        self.topics.ensure(TopicConfig("T", 4, 4))
+        self.delay.start()
+        await self.timers.start()
 
     async def ask(
         self, handler: Handler, header: object | None = None, body: bytes = b""

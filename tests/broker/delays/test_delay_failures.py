@@ -11,7 +11,7 @@ from kourou.broker.config import FlushDiskType
 from kourou.broker.delays.delay import FAILED_RETRY_MS
 from kourou.broker.delays.delay_offsets import FILE_NAME
 from kourou.model import properties as names
-from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.message_layout import RecordDraft
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, small_config
 from kourou.testing.disk import SimDisk
@@ -31,7 +31,7 @@ def test_a_crash_around_deliveries_loses_nothing_and_delivers_nothing_twice(
 ) -> None:
     async def crash(disk: SimDisk) -> None:
         parts = BrokerParts(disk, seed=seed, config=small_config(flush_disk_type=mode))
-        parts.delay.start()
+        await parts.start_deliveries()
         await parts.store_messages([named(parts, b"%d" % n) for n in range(5)])
         # With ASYNC_FLUSH, what was acknowledged is on the disk after this; then the crash comes
         # around the deliveries.
@@ -54,7 +54,7 @@ def test_a_crash_around_deliveries_loses_nothing_and_delivers_nothing_twice(
 def test_kills_do_not_deliver_again_what_the_file_does_not_count() -> None:
     async def kill(disk: SimDisk, life: int) -> None:
         parts = BrokerParts(disk, later_ms=life * 10_000)
-        parts.delay.start()
+        await parts.start_deliveries()
         drafts = [named(parts, b"%d-%d" % (life, level), level) for level in (1, 2)]
         unnamed = parts.draft(b"unnamed", delay_level=2)
         await parts.store_messages([*drafts, unnamed] if life == 0 else drafts)
@@ -81,14 +81,14 @@ def test_what_a_start_finds_delivered_is_noted_for_the_next(mode: FlushDiskType)
 
     async def live(disk: SimDisk) -> None:
         parts = BrokerParts(disk, config=config)
-        parts.delay.start()
+        await parts.start_deliveries()
         await parts.store_messages([named(parts, b"%d" % n) for n in range(5)])
         await asyncio.sleep(1.5)
         parts.abandon()
 
     async def live_again(disk: SimDisk) -> None:
         parts = BrokerParts(disk, config=config, later_ms=3_000)
-        parts.delay.start()
+        await parts.start_deliveries()
         await asyncio.sleep(1.5)
         assert saved_offsets(disk) == {1: 5}
         parts.abandon()
@@ -101,7 +101,7 @@ def test_what_a_start_finds_delivered_is_noted_for_the_next(mode: FlushDiskType)
 def test_a_delivery_that_did_not_happen_is_made_up_for() -> None:
     async def kill(disk: SimDisk) -> None:
         parts = BrokerParts(disk)
-        parts.delay.start()
+        await parts.start_deliveries()
         await parts.store_messages([named(parts, b"first"), named(parts, b"second")])
         await asyncio.sleep(0.5)
         await parts.store_messages([named(parts, b"third")])
@@ -156,6 +156,13 @@ def test_progress_beyond_what_a_crash_left_is_set_back() -> None:
         {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
         {"REAL_TOPIC": "T", "REAL_QID": "x"},
         {"REAL_TOPIC": "x" * 128, "REAL_QID": "0"},
+        {"REAL_TOPIC": "Nowhere", "REAL_QID": "0"},
+        {"REAL_TOPIC": "a\nb", "REAL_QID": "0"},
+        {"REAL_TOPIC": "rmq_sys_wheel_timer", "REAL_QID": "0"},
+        {"REAL_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC", "REAL_QID": "0"},
+        {"REAL_TOPIC": "TRANS_CHECK_MAX_TIME_TOPIC", "REAL_QID": "0"},
+        {"REAL_TOPIC": "T", "REAL_QID": "\u0663"},
+        {"REAL_TOPIC": "T", "REAL_QID": "1" * 5000},
     ],
 )
 def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
@@ -167,10 +174,62 @@ def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(1.1)
         assert bodies(parts) == [b"late"]
+        assert set(parts.store.queues()) == {SCHEDULE_TOPIC, "T"}
 
     run(test)
 
     assert [one.levelname for one in caplog.records if "passed_over" in one.message] == ["ERROR"]
+
+
+def test_a_message_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has() -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"late", queue_id=3, delay_level=1)])
+        await parts.store_messages([parts.draft(b"far", queue_id=4_001, delay_level=1)])
+        parts.topics.put(TopicConfig("T", 2, 2))
+        await asyncio.sleep(1.1)
+        assert bodies(parts, queue_id=1) == [b"late", b"far"]
+        assert parts.store.queues()["T"] == [1]
+
+    run(test)
+
+
+def test_messages_of_a_topic_that_was_deleted_meanwhile_are_passed_over_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        for n in range(200):
+            await parts.store_messages([parts.draft(b"%d" % n, topic="Gone", delay_level=1)])
+        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+        parts.topics.delete("Gone")
+        await asyncio.sleep(1.5)
+        assert bodies(parts) == [b"late"]
+        assert "Gone" not in parts.store.queues()
+        assert parts.delay.offsets == {1: 201}
+
+    run(test)
+    said = [one for one in caplog.records if "delay_level.passed_over" in one.message]
+    assert 1 <= len(said) <= 30  # and not 200
+
+
+def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_behind_its_messages() -> None:
+    async def kill(disk: SimDisk) -> None:
+        parts = BrokerParts(disk)
+        await parts.start_deliveries()
+        gone = parts.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
+        await parts.store_messages([gone])
+        await parts.store_messages([named(parts, b"late")])
+        parts.topics.delete("Gone")
+        await asyncio.sleep(1.5)
+        assert bodies(parts) == [b"late"]
+        parts.abandon()
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(1)
+        assert bodies(parts) == [b"late"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=5_000)
 
 
 def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
@@ -189,7 +248,7 @@ def test_a_record_that_the_disk_has_spoilt_holds_up_its_level_until_it_may_be_sk
     async def main() -> None:
         disk = disk_class()
         parts = BrokerParts(disk)
-        parts.delay.start()
+        await parts.start_deliveries()
         for body in (b"early", b"spoilt", b"late"):
             await parts.store_messages([parts.draft(body, delay_level=1)])
         log = f"commitlog/{0:020d}"

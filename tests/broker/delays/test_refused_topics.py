@@ -41,6 +41,7 @@ KINDS = pytest.mark.parametrize("waiting", [by_level, by_time])
 async def fail_to_delete(parts: BrokerParts, operation: str) -> None:
     """Try to delete topic Gone, which has a message."""
     await parts.store_messages([parts.draft(b"before", topic="Gone")])
+    await parts.topics.persist()
     while not parts.commit.flush(parts.clock.now_ms()):
         pass
     parts.disk.fail_after(0, BROKEN, [operation])

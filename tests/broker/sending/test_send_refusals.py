@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kourou.model.topic import TopicConfig
+from kourou.model.topic import TIMER_TOPIC, TopicConfig, is_broker_only
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_batch import BatchItem, encode_batch
@@ -51,6 +52,41 @@ def test_what_java_refuses_is_refused_by_the_same_code(golden: Golden, name: str
         assert bench.stored_count() == 0
 
     run_sends(test)
+
+
+@pytest.mark.parametrize("code", [10, 310, 320])
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_topics_that_the_broker_alone_writes_take_no_sends(code: int, is_fast: bool) -> None:
+    body = (
+        encode_batch([BatchItem(0, b"x", b"")]) if code == RequestCode.SEND_BATCH_MESSAGE else b"x"
+    )
+
+    async def test(bench: SendRig) -> None:
+        refused = [topic.name for topic in bench.parts.topics if is_broker_only(topic.name)]
+        assert {TIMER_TOPIC, "rmq_sys_REVIVE_LOG_DefaultCluster"} < set(refused)
+        sender = bench.connect(is_fast=is_fast)
+        for name in [*refused, "rmq_sys_new", "CHECKPOINT_TOPIC"]:
+            sender.receive(message(body, UNIQUE, code=code, topic=name))
+            await asyncio.sleep(1)
+            [answer] = sender.sent()
+            sender.transport.writes.clear()
+            assert answer.code == ResponseCode.NO_PERMISSION, name
+            assert answer.remark == f"Sending message to topic[{name}] is forbidden."
+        assert bench.stored_count() == 0
+
+    run_sends(test)
+
+
+def test_topics_of_traces_and_benchmarks_take_sends() -> None:
+    async def test(bench: SendRig) -> None:
+        for name in (
+            "RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_region", "BenchmarkTest", "TBW102",
+            "rmq_sys_own_traces", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC",
+            "%RETRY%g", "%DLQ%g",
+        ):  # fmt: skip
+            assert (await bench.send(topic=name)).code == ResponseCode.SUCCESS, name
+
+    run_sends(test, trace_topic_enable=True, msg_trace_topic_name="rmq_sys_own_traces")
 
 
 def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None:

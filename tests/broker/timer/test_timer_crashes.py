@@ -64,7 +64,7 @@ class Lives:
                 if not is_killed:
                     raise PowerLostError
 
-        await parts.timers.start()
+        await parts.start_deliveries()
         self.disk.on_operation = on_operation
         tasks = [asyncio.create_task(self._send(parts)), asyncio.create_task(_flush(parts))]
         try:
@@ -109,7 +109,7 @@ class Lives:
     async def live_on(self) -> None:
         """Live without dying, until everything is delivered, and judge."""
         parts = BrokerParts(self.disk, config=self.config)
-        await parts.timers.start()
+        await parts.start_deliveries()
         await asyncio.sleep(120)
         self._judge(parts)
         assert parts.timers.waiting == 0

@@ -7,7 +7,7 @@ from collections import Counter
 
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model import properties as names
-from kourou.model.topic import TIMER_TOPIC
+from kourou.model.topic import TIMER_TOPIC, TopicConfig
 from kourou.store.timer.layouts import (
     KIND_DELETE,
     SLOT,
@@ -39,6 +39,8 @@ def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
         )
         parts = BrokerParts(disk, config=config, later_ms=read_at_ms + 10_000 - EPOCH_MS)
         topics = {topic for topic in parts.store.queues() if topic != TIMER_TOPIC}
+        for topic in topics:
+            parts.topics.ensure(TopicConfig(topic, 8, 8))
         before = {one: len(_ids(parts, one)) for one in topics}
         await parts.timers.start()
         assert parts.timers.waiting == sum(one.weight for one in waiting)

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from kourou.protocol.codes import RequestCode
+from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
 from kourou.protocol.frame import encode_frame
 from kourou.protocol.headers_transaction import EndTransactionRequestHeader
@@ -20,6 +21,7 @@ from tests.broker.transactions.transaction_rig import (
     Half,
     TransactionRig,
     run,
+    run_killed,
 )
 
 
@@ -148,3 +150,59 @@ def test_what_is_being_stored_at_a_stop_has_its_op_entry() -> None:
         assert rig.ops() == [[1, 2, 3, 4, 5]]
 
     run(after, run(stopped), later_ms=1_000)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_commit_for_a_deleted_topic_stays_open_until_the_topic_exists_again(
+    is_fast: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(rig: TransactionRig) -> None:
+        lone, (half, *_) = await plain_halves(rig)
+        topic = rig.parts.topics.get("T")
+        assert topic is not None
+        rig.parts.topics.delete("T")
+        if is_fast:
+            lone.receive_bytes(frame(half))
+            await asyncio.sleep(1)
+            assert "transaction.end_refused" in caplog.text
+        answer = await rig.end(half, COMMIT)
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "create the topic and commit again, or roll back" in (answer.remark or "")
+        assert rig.bodies() == [b"first"]
+        rig.parts.topics.put(topic)
+        assert (await rig.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        assert rig.bodies() == [b"0", b"first"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_commit_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has(
+    is_fast: bool,
+) -> None:
+    async def before(rig: TransactionRig) -> None:
+        await plain_halves(rig)
+        await rig.sends.send(b"third", queue_id=3)  # now there is a queue to store commits in
+        sender = rig.sends.connect(is_fast=True)
+        first, half = [
+            await rig.half(body, queue_id=3, UNIQ_KEY=body.decode() * 32, lone=sender)
+            for body in (b"A", b"B")
+        ]
+        assert (await rig.end(first, COMMIT)).code == ResponseCode.SUCCESS
+        rig.parts.topics.put(TopicConfig("T", 2, 2))
+        if is_fast:
+            LoneConnection({}, rig.sends.fast_path).receive_bytes(frame(half))
+            await asyncio.sleep(1)
+        else:
+            assert (await rig.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        assert [(one.queue_id, one.body) for one in rig.stored()] == QUEUES
+
+    async def after(rig: TransactionRig) -> None:
+        rig.parts.topics.put(TopicConfig("T", 2, 2))
+        await asyncio.sleep(1)
+        assert rig.transactions.counts.open_by_topic() == {"T": 6}  # neither of the two
+
+    run(after, run_killed(before))
+
+
+QUEUES: Final = [(0, b"first"), (1, b"B"), (3, b"third"), (3, b"A")]

@@ -20,6 +20,7 @@ from kourou.broker.transactions.plain_halves import (
 )
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import encode_properties
+from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.frame import encode_frame
 from kourou.protocol.message_layout import RecordDraft
@@ -71,11 +72,11 @@ def test_the_record_of_a_plain_commit_is_that_of_the_ordinary_one(
         properties=encode_properties(properties),
     )  # fmt: skip
     record = encode_sealed(draft, half_at, half_place, store_at_ms)
-    target = half_target(topic, queue_id)
+    target = half_target(TopicConfig(topic), queue_id)
     size = len(draft.properties) - len(target.properties)
     half = PlainHalf(target, "p", size, 0, "", unique_id, "")
     made = committed_record(record[:-SEAL_BYTES], half, half_place, (place, 7, store_at_ms))
-    ordinary = committed_draft(read_half(record), half_place)
+    ordinary = committed_draft(read_half(record), queue_id, half_place)
     assert b"".join(made) == encode_sealed(ordinary, 7, place, store_at_ms)
     assert len(record) + target.more_bytes == len(b"".join(made))
 

@@ -11,8 +11,10 @@ crash, what was delivered beyond it is found in the log before anything is deliv
     found at the head of a level                what happens
     due later than its level allows: the clock  it waits as long as its level says, from now on
     was set back since it was stored
-    it does not say where it goes, or its       logged and passed over
-    segment was removed
+    it does not say where it goes, its topic    logged and passed over
+    does not exist any more or is one that
+    the broker alone writes, or its segment
+    was removed
     its record is damaged                       the level waits, and says so; passed over only
                                                 with `skip_damaged_records`
     its entry was in the file at the start      compared with its record, which also tells when
@@ -42,6 +44,7 @@ from kourou.broker.delays.due_record import due_draft
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
@@ -85,6 +88,7 @@ class DelayDelivery:
         self,
         *,
         store: MessageStore,
+        topics: Topics,
         commit: GroupCommit,
         file: SavedFile,
         stats: BrokerStats,
@@ -99,6 +103,7 @@ class DelayDelivery:
 
         Args:
             store: holds the messages that wait.
+            topics: those that messages are delivered to.
             commit: stores them again when they are due.
             file: read now; written by `persist`.
             stats: counts what is delivered.
@@ -113,12 +118,13 @@ class DelayDelivery:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._store = store
+        self._topics = topics
         self._commit = commit
         self._stats = stats
         self._reads = reads
         self._clock = clock
         self._offload = offload
-        self._find_delivered = partial(find_delivered, store, disk, segment_bytes)
+        self._find_delivered = partial(find_delivered, topics, store, disk, segment_bytes)
         self._saver = ConfigSaver(file, self._take, offload, covered_by=store)
         self._version, self.offsets = load_delay_offsets(file)
         self._levels = [
@@ -127,6 +133,7 @@ class DelayDelivery:
         ]
         self._delay_levels_ms = delay_levels_ms
         self._set_asides = LogRate()
+        self._passes = LogRate()
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
         self._timer_at_s = 0.0  # uvloop's handles of what is due at once do not tell
@@ -372,7 +379,7 @@ class DelayDelivery:
     def _draft(self, level: DelayLevel, record: bytes) -> RecordDraft | None:
         """Return the message as it is to be stored again, None if it cannot be delivered."""
         try:
-            return due_draft(record)
+            return due_draft(record, self._topics)
         except MalformedMessageError as error:
             self._passed_over(level, str(error))
         return None
@@ -386,7 +393,12 @@ class DelayDelivery:
             )  # fmt: skip
 
     def _passed_over(self, level: DelayLevel, reason: str) -> None:
-        log.error("delay_level.passed_over n=%d reason=%s", level.number, reason)
+        suppressed = self._passes.take(steady_ms() / 1000)
+        if suppressed is not None:
+            log.error(
+                "delay_level.passed_over n=%d reason=%s suppressed=%d",
+                level.number, reason, suppressed,
+            )  # fmt: skip
 
     def _advance(self, level: DelayLevel, queue_offset: int) -> None:
         level.queue_offset = self.offsets[level.number] = queue_offset

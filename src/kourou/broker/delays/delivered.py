@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kourou.broker.delays.due_record import due_draft
+from kourou.broker.topics import Topics
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
@@ -33,6 +34,7 @@ One that waits again, as a consumer gave it back again, was given back once more
 
 
 def find_delivered(
+    topics: Topics,
     store: MessageStore,
     disk: Disk,
     segment_bytes: int,
@@ -46,6 +48,7 @@ def find_delivered(
     been delivered, but not what is older than the file by far.
 
     Args:
+        topics: those that messages are delivered to.
         store: the queues.
         disk: the commit log.
         segment_bytes: of its files.
@@ -65,7 +68,9 @@ def find_delivered(
         return {}
     since = stored_before(disk, segment_bytes, noted_at_ms - UNDER_WAY_MS)
     known = _delivered(disk, segment_bytes, max(since, min(places.values())))
-    return {queue_id: _passed(store, queue_id, heads[queue_id], known) for queue_id in places}
+    return {
+        queue_id: _passed(topics, store, queue_id, heads[queue_id], known) for queue_id in places
+    }
 
 
 def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
@@ -74,18 +79,20 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
     for header, text in marked_records(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
         topic, queue_id = header.topic, header.queue_id
-        came_from = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QID)
+        goes_to = properties.get(names.REAL_TOPIC, "")
         # What was set aside left its level; a timer left the wheel.
         if is_set_aside(header) and names.TIMER_DEQUEUE_MS not in properties:
-            topic, queue_id = came_from[0] or "", int(came_from[1] or 0)
-        if came_from == (topic, str(queue_id)):  # no dead letter, nor one that waits
+            topic, queue_id = goes_to, int(properties.get(names.REAL_QID, "0"))
+        if goes_to == topic:  # no dead letter, nor one that waits
             unique_id = properties.get(names.UNIQ_KEY, "")
             times, born_at_ms = header.reconsume_times, header.born_at_ms
             found[topic, queue_id, unique_id, times, born_at_ms] += 1
     return found
 
 
-def _passed(store: MessageStore, queue_id: int, offset: int, known: Counter[_Key]) -> int:
+def _passed(
+    topics: Topics, store: MessageStore, queue_id: int, offset: int, known: Counter[_Key]
+) -> int:
     """Return the first queue offset of the level, from one on, that was not delivered."""
     passed = offset
     while True:
@@ -95,7 +102,7 @@ def _passed(store: MessageStore, queue_id: int, offset: int, known: Counter[_Key
             return passed
         offset += 1
         try:
-            draft = due_draft(record)
+            draft = due_draft(record, topics)
         except MalformedMessageError:
             continue  # nothing to deliver: those behind it tell whether it was passed over
         unique_id = decode_properties(draft.properties).get(names.UNIQ_KEY)

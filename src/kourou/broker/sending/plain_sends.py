@@ -33,7 +33,7 @@ from kourou.model.sysflag import (
     MULTI_TAGS,
     TRANSACTION_PREPARED,
 )
-from kourou.model.topic import NOT_ALLOWED_SEND_TOPICS, TopicConfig, is_retry_topic
+from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import decode_frame, encode_frame
@@ -81,7 +81,7 @@ class KnownTopic:
 
     def add_half(self, queue_id: int) -> HalfTarget:
         """Return what half messages for a queue have."""
-        target = self.halves[queue_id] = half_target(self.config.name, queue_id)
+        target = self.halves[queue_id] = half_target(self.config, queue_id)
         return target
 
     def add_queue(self, text: str) -> tuple[int, tuple[bytes, int]] | None:
@@ -310,7 +310,7 @@ class Known:
         if (
             config is None
             or not self._topics.is_saved(name)
-            or name in NOT_ALLOWED_SEND_TOPICS
+            or not self._topics.is_open(name)
             or is_retry_topic(name)
             or has_batch_queues(config)
             or any(config.attributes.get(key, one) != one for key, one in SERVED_VALUES.items())

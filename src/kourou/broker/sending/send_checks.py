@@ -44,7 +44,6 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_MASK
 from kourou.model.topic import (
-    NOT_ALLOWED_SEND_TOPICS,
     RETRY_PREFIX,
     TopicConfig,
     check_topic,
@@ -132,7 +131,7 @@ class SendChecks:
         topic = self._topics.get(name)
         if topic is None:
             _check_name(name)
-        if name in NOT_ALLOWED_SEND_TOPICS:
+        if not self._topics.is_open(name):
             raise NoPermissionError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
             )

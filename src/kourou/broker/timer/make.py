@@ -7,6 +7,7 @@ from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.timer_counts import FILE_NAME, TimerCounts, parse_timer_metrics
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.timer.timers import Timers
+from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.disk import Disk
 from kourou.remoting.runtime import Runtime
@@ -19,6 +20,7 @@ def make_timers(
     runtime: Runtime,
     *,
     store: MessageStore,
+    topics: Topics,
     commit: GroupCommit,
     config: LiveConfig,
     stats: BrokerStats,
@@ -37,6 +39,7 @@ def make_timers(
     )
     return Timers(
         store=store,
+        topics=topics,
         commit=commit,
         config=config,
         storage=storage,

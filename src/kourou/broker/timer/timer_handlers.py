@@ -4,6 +4,7 @@ A recall is refused, in Java's order, with Java's codes:
 
     16   `recallMessageEnable` is off
     14   the broker is not writable, and recalls are not allowed then
+    16   the topic is one that only the broker writes
     17   the topic does not exist
     604  the handle is none, or of another topic or broker; or its time has come, or is too far
     1    it could not be stored
@@ -126,6 +127,10 @@ class TimerHandlers:
         is_allowed = config.timer.allow_recall_when_broker_not_writeable
         if not config.is_writable and not is_allowed:
             return ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE
+        if not self._topics.is_open(topic):
+            return ResponseCode.NO_PERMISSION, (
+                f"recall failed, only the broker stores messages in topic {topic}"
+            )
         if self._topics.get(topic) is None:
             return ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist"
         return None

@@ -38,11 +38,13 @@ from kourou.broker.timer.slots_in_memory import FAILED_RETRY_MS, SlotsInMemory
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
+from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
+from kourou.model.topic import TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
@@ -50,7 +52,12 @@ from kourou.store.message_store import MessageStore
 from kourou.store.timer.delivered import DeliveryKey
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
-from kourou.store.timer.timer_record import RecallKey, due_timer_draft, read_timer_record
+from kourou.store.timer.timer_record import (
+    RecallKey,
+    TimerRecord,
+    due_timer_draft,
+    read_timer_record,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ class Timers:
         self,
         *,
         store: MessageStore,
+        topics: Topics,
         commit: GroupCommit,
         config: LiveConfig,
         storage: TimerStorage,
@@ -80,8 +88,9 @@ class Timers:
         offload: Offload,
         clock: Clock,
     ) -> None:
-        """Deliver from `store` by `commit`; see the attributes."""
+        """Deliver from `store` to `topics` by `commit`; see the attributes."""
         self._store = store
+        self._topics = topics
         self._commit = commit
         self._config = config
         self.storage = storage
@@ -96,6 +105,7 @@ class Timers:
         self._catch_up_to = self._in_flight = 0
         self._not_before_ms = 0
         self._set_asides = LogRate()
+        self._passes = LogRate()
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -323,10 +333,12 @@ class Timers:
         try:
             timer = read_timer_record(record or b"")
             written_at_ms = timer.header.store_at_ms // PRECISION_MS * PRECISION_MS
+            if not entry.is_roll:
+                timer = self._at_its_queue(timer)
             draft, key = due_timer_draft(timer, now_ms, written_at_ms, is_roll=entry.is_roll)
         except MalformedMessageError as error:
             self._settle(near)
-            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
+            self._passed_over(str(error))
             return
         is_final = not entry.is_roll and not timer.is_delete
         if (is_final and self._slots.is_recalled(timer.key)) or self._was_delivered(key):
@@ -351,6 +363,28 @@ class Timers:
         suppressed = self._set_asides.take(steady_ms() / 1000)
         if suppressed is not None:
             log.warning("timer.set_aside suppressed=%d reason=%s", suppressed, reason)
+
+    def _at_its_queue(self, timer: TimerRecord) -> TimerRecord:
+        """Return the message for the queue that takes it now.
+
+        Raises:
+            MalformedMessageError: nothing takes it: its topic was deleted, or the broker alone
+                writes that. It does not wait any more.
+        """
+        queue_id = self._topics.delivery_queue(timer.topic, timer.queue_id)
+        if queue_id is None:
+            self.counts.left(timer.counted_topic)
+            raise MalformedMessageError(
+                f"timer record at byte {timer.header.physical_offset} goes to queue "
+                f"{timer.queue_id} of topic {timer.topic[:TOPIC_LENGTH_MAX]!r}: no such topic is "
+                "open to deliveries"
+            )
+        return timer._replace(queue_id=queue_id)
+
+    def _passed_over(self, reason: str) -> None:
+        suppressed = self._passes.take(steady_ms() / 1000)
+        if suppressed is not None:
+            log.error("timer_record.passed_over reason=%s suppressed=%d", reason, suppressed)
 
     def _was_delivered(self, key: DeliveryKey) -> bool:
         """Return whether it was before a kill; once for each time that it was."""

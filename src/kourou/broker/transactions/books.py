@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kourou.broker.message_type import TRANSACTION
 from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.topics import Topics
 from kourou.broker.transactions.halves import Halves
 from kourou.broker.transactions.ledger import Ledger
 from kourou.broker.transactions.op_log import OpLog
@@ -27,6 +28,7 @@ class Books:
         ledger: which of them are open.
         op_log: gathers those that have ended.
         counts: how many, by topic.
+        topics: those that committed messages are stored in.
         commit: stores messages and half messages.
         stats: counts what is stored.
         clock: the store time.
@@ -38,6 +40,7 @@ class Books:
     ledger: Ledger
     op_log: OpLog
     counts: TransactionCounts
+    topics: Topics
     commit: GroupCommit
     stats: BrokerStats
     clock: Clock

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_messages import HALF_QUEUE, HalfMessage, read_half
 from kourou.broker.transactions.ledger import Ledger, OpEntries
 from kourou.broker.transactions.op_entries import read_op
@@ -77,13 +78,18 @@ class CatchingUp:
     def __init__(
         self,
         store: MessageStore,
+        topics: Topics,
         reads: CheckedReads,
         offload: Offload,
         ledger: Ledger,
         ops: OpEntries,
     ) -> None:
-        """Tell `ledger` and `ops` what `store` holds; `offload` takes reads off the loop."""
+        """Tell `ledger` and `ops` what `store` holds; `offload` takes reads off the loop.
+
+        `topics` tell in which queue a message is stored whose own is gone.
+        """
         self._store = store
+        self._topics = topics
         self._reads = reads
         self._offload = offload
         self._ledger = ledger
@@ -102,7 +108,10 @@ class CatchingUp:
         halves = await self._read_halves(half_end, found)
         given_up = await self._find_given_up(halves)
         for (topic, queue_id), opened in self._by_queue(halves).items():
-            committed = await self._find_committed(topic, queue_id, opened)
+            committed: list[int] = []
+            takes = self._topics.delivery_queue(topic, queue_id)
+            for target in {queue_id} if takes is None else {queue_id, takes}:
+                committed += await self._find_committed(topic, target, opened)
             found.committed += committed
             current = set(opened.current.values())
             kept = (current & given_up).difference(committed)

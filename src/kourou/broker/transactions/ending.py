@@ -7,6 +7,8 @@ The checks come in Java's order, each with Java's code:
     604  it has an immunity time of its own, that is over, and the producer was not asked: it is
     1    the group or the queue offset is another
     1    it has ended before, the other way or nobody knows how
+    17   a commit whose topic was deleted meanwhile, or that would forge a record of the broker: it
+         stays open, so that it can be committed once the topic exists again; Java commits it
     0    it has ended before, the same way: nothing is stored, where Java stores the message again
     10   it is stored, or was before, but the sync did not end in time; Java answers 0
 
@@ -31,12 +33,14 @@ from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
 from kourou.broker.writing.put import CODES, Done, PutResult, PutStatus
+from kourou.model.host import Host
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from kourou.model.topic import TRANS_HALF_TOPIC
+from kourou.model.topic import TOPIC_LENGTH_MAX, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_transaction import EndTransactionRequestHeader
-from kourou.remoting.connection import Request
+from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.connection import Connection, Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.log_rate import LogRate
 
@@ -129,8 +133,14 @@ class Endings:
             reply(self._refuse(request, header, ResponseCode.SYSTEM_ERROR, text))
         elif wanted is State.COMMITTED:
             prepared_at = half.physical_offset if place is None else place
+            queue_id = self._books.topics.delivery_queue(half.topic, half.queue_id)
+            if queue_id is None:
+                text = _no_topic(half)
+                reply(self._refuse(request, header, ResponseCode.TOPIC_NOT_EXIST, text))
+                return True
+            draft = committed_draft(half, queue_id, prepared_at)
             answer = partial(self._answer_put, request, reply)
-            self._store_message(request.connection, half, current, prepared_at, answer)
+            self._store_message(request.connection, half, draft, current, answer)
         else:
             self._roll_back(request, half, current, reply)
         return True
@@ -154,17 +164,23 @@ class Endings:
             return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
         return None
 
-    def commit(self, half: HalfMessage, owner: Hashable) -> None:
+    def commit(self, half: HalfMessage, owner: Connection) -> None:
         """Commit an open transaction of one record, whose end nobody wants an answer to."""
-        self._store_message(owner, half, half.queue_offset, half.physical_offset, _ignore)
+        queue_id = self._books.topics.delivery_queue(half.topic, half.queue_id)
+        if queue_id is None:
+            places = half.queue_offset, half.physical_offset
+            refusal = ResponseCode.TOPIC_NOT_EXIST, _no_topic(half)
+            self._log(owner.remote_address, half.producer_group, places, refusal)
+            return
+        draft = committed_draft(half, queue_id, half.physical_offset)
+        self._store_message(owner, half, draft, half.queue_offset, _ignore)
 
     def _store_message(
-        self, owner: Hashable, half: HalfMessage, current: int, prepared_at: int, told: Done
+        self, owner: Hashable, half: HalfMessage, draft: RecordDraft, current: int, told: Done
     ) -> None:
         """Store the message for its consumers, note that it is, and tell of it."""
         books, ledger = self._books, self._books.ledger
         before = ledger.state(current) or State.OPEN
-        draft = committed_draft(half, prepared_at)
         ledger.begin(current)
         self.in_flight[current] = ended = ledger.records_of(current)
 
@@ -206,15 +222,28 @@ class Endings:
         self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str
     ) -> RemotingCommand:
         """Return the refusal; say it in the log, since a one-way request is not answered."""
+        places = header.tran_state_table_offset, header.commit_log_offset
+        self._log(request.remote_address, header.producer_group, places, (code, text))
+        return response(request.command, code, text)
+
+    def _log(
+        self, peer: Host, group: str, places: tuple[int, int], refusal: tuple[ResponseCode, str]
+    ) -> None:
         suppressed = self._refusals.take(self._books.clock.now_ms() / 1000)
         if suppressed is not None:
             log.warning(
                 "transaction.end_refused peer=%s group=%s half_offset=%d physical_offset=%d "
                 "code=%d reason=%s suppressed=%d",
-                request.remote_address, header.producer_group, header.tran_state_table_offset,
-                header.commit_log_offset, code, text, suppressed,
+                peer, group, *places, *refusal, suppressed,
             )  # fmt: skip
-        return response(request.command, code, text)
+
+
+def _no_topic(half: HalfMessage) -> str:
+    """Return why a half message cannot be committed."""
+    return (
+        f"the transaction is for topic {half.topic[:TOPIC_LENGTH_MAX]!r}, which does not exist "
+        "(any more): create the topic and commit again, or roll back"
+    )
 
 
 def _ignore(result: PutResult) -> None:

@@ -24,7 +24,7 @@ from kourou.broker.transactions.books import Books
 from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.halves import KeptHalf
 from kourou.broker.transactions.ledger import State
-from kourou.broker.transactions.plain_halves import PlainHalf, committed_record
+from kourou.broker.transactions.plain_halves import HalfTarget, PlainHalf, committed_record
 from kourou.broker.writing.group_commit import GroupCommit, PutResult
 from kourou.remoting.connection import Connection
 from kourou.store.message_store import Appended, MessageStore, SealedRun
@@ -104,12 +104,15 @@ class _Commits:
         return len(self.records)
 
     def append(self, one: _Commit, run: SealedRun) -> bool:
-        """Append the message of a commit; False if it needs a queue or a segment to be made."""
+        """Append the message of a commit.
+
+        False if it needs a queue or a segment to be made, or its topic was changed or deleted.
+        """
         half, plain = one.half, one.plain
         target, position = plain.target, run.position
         queue = run.queues.get(target.queue_key)
         size = half.appended.size + target.more_bytes
-        if queue is None or position + size > run.limit:
+        if queue is None or position + size > run.limit or not self._path.is_current(target):
             return False
         offset, end = queue.next_offset, position + size
         place = (position, offset, run.store_at_ms)
@@ -182,6 +185,7 @@ class FastEnd:
         self._ledger = books.ledger
         self._op_log = books.op_log
         self._counts = books.counts
+        self._topics = books.topics.by_name
         self._commit = books.commit
         self._stats = books.stats
         self._clock = books.clock
@@ -233,6 +237,10 @@ class FastEnd:
             self._commit.before_write(self.append_kept)
         self._kept.append(_Commit(connection, half, half.plain))
         return True
+
+    def is_current(self, target: HalfTarget) -> bool:
+        """Return whether the topic is as it was when the half message was stored."""
+        return self._topics.get(target.topic) is target.config
 
     def append_kept(self) -> None:
         """Append the messages of all commits that were taken, for their consumers."""

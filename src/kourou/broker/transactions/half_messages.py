@@ -137,11 +137,12 @@ def read_half(record: bytes) -> HalfMessage:
     )
 
 
-def committed_draft(half: HalfMessage, prepared_offset: int) -> RecordDraft:
+def committed_draft(half: HalfMessage, queue_id: int, prepared_offset: int) -> RecordDraft:
     """Return the message as its consumers get it.
 
     Args:
         half: of which it is made.
+        queue_id: the queue of its topic that takes it.
         prepared_offset: place in the log of the half record that stands for the transaction.
     """
     properties = dict(half.properties)
@@ -150,7 +151,7 @@ def committed_draft(half: HalfMessage, prepared_offset: int) -> RecordDraft:
     return replace(
         half.draft,
         topic=half.topic.encode(),
-        queue_id=half.queue_id,
+        queue_id=queue_id,
         sys_flag=half.draft.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         prepared_transaction_offset=prepared_offset,
         properties=encode_properties(properties),

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT
-from kourou.model.topic import TRANS_HALF_TOPIC
+from kourou.model.topic import TRANS_HALF_TOPIC, TopicConfig
 from kourou.protocol.hashing import crc32
 from kourou.protocol.message_layout import HEAD_V4
 from kourou.store.log.record_seal import SEAL_BYTES, encode_seal
@@ -49,12 +49,14 @@ class HalfTarget(NamedTuple):
     """The queue that half messages are for.
 
     Attributes:
+        config: the topic as it was then; another object, and the target may be void.
         part: topic size and topic, as records have them.
         queue_key: the queue in `SealedRun.queues`.
         properties: the end of the half messages' properties, which say where they go.
         more_bytes: bytes that a message's record has more than its half message's: less than 0.
     """
 
+    config: TopicConfig
     topic: str
     part: bytes
     queue_id: int
@@ -82,13 +84,14 @@ class PlainHalf:
     keys: str
 
 
-def half_target(topic: str, queue_id: int) -> HalfTarget:
+def half_target(config: TopicConfig, queue_id: int) -> HalfTarget:
     """Return the target of half messages for a topic, whose name a record of version 1 can hold."""
+    topic = config.name
     encoded = topic.encode()
     part = bytes((len(encoded),)) + encoded
     properties = encode_properties({names.REAL_TOPIC: topic, names.REAL_QID: str(queue_id)})
     more_bytes = len(part) - len(HALF_PART) - len(properties)
-    return HalfTarget(topic, part, queue_id, (encoded, queue_id), properties, more_bytes)
+    return HalfTarget(config, topic, part, queue_id, (encoded, queue_id), properties, more_bytes)
 
 
 def plain_group(properties: Mapping[str, str]) -> str:

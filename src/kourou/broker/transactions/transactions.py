@@ -119,6 +119,7 @@ class Transactions:
             ledger=self._ledger,
             op_log=self._op_log,
             counts=self.counts,
+            topics=tables.topics,
             commit=commit,
             stats=stats,
             clock=runtime.clock,
@@ -215,7 +216,12 @@ class Transactions:
 
     async def _catch_up_once(self) -> None:
         catching_up = CatchingUp(
-            self._store, self._reads, self._runtime.offload, self._ledger, self._ops
+            self._store,
+            self._tables.topics,
+            self._reads,
+            self._runtime.offload,
+            self._ledger,
+            self._ops,
         )
         self._came_meanwhile.clear()
         found = await catching_up.run(self._op_offset)
