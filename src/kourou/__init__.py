@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kourou import errors
 
 if TYPE_CHECKING:
+    from kourou.auth.credentials import Credentials
     from kourou.client.administration.admin import (
         AdminClient,
         GroupDescription,
@@ -75,6 +76,7 @@ __all__ = [
     "ConsumeHook",
     "ConsumeOutcome",
     "ConsumerHealth",
+    "Credentials",
     "DeadLetter",
     "Durability",
     "EndTransactionHook",
@@ -139,6 +141,7 @@ _HOMES: Final = MappingProxyType(
         "ConsumeHook": "kourou.client.consuming.watching.consume_hooks",
         "ConsumeOutcome": "kourou.client.consuming.watching.consume_hooks",
         "ConsumerHealth": "kourou.client.health",
+        "Credentials": "kourou.auth.credentials",
         "DeadLetter": "kourou.client.consuming.acknowledging.redelivery",
         "Durability": "kourou.client.send_receipt",
         "EndTransactionHook": "kourou.client.sending.transaction",

@@ -14,7 +14,20 @@ The edges (broker reply, exit code of the command line) map from this tree.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+ACL_EXCEPTION: Final = "AclException"
+"""Named in the remark of brokers of RocketMQ 4 where they refuse a request for who sends it."""
+
+_NO_PERMISSION: Final = 16
+_UNSIGNED: Final = re.compile(r"username cannot be null|no accesskey is configured", re.IGNORECASE)
+_NOT_ACCEPTED: Final = re.compile(
+    r"check signature failed|user:\S* (is )?(not found|disabled)|no acl config for"
+    r"|authentication failed",
+    re.IGNORECASE,
+)
+"""What brokers of RocketMQ 5 and 4 say of requests without a signature, and with a wrong one."""
 
 
 class KourouError(Exception):
@@ -35,6 +48,10 @@ class UsageError(KourouError):
 
 class ConfigError(UsageError, ValueError):
     """A configuration key is unknown, or a value is out of its range."""
+
+
+class CredentialsError(ConfigError):
+    """A client's credentials cannot be read or used, or the function that returns them failed."""
 
 
 class InvalidMessageError(UsageError, ValueError):
@@ -231,8 +248,12 @@ class RemoteError(KourouError):
 
     @staticmethod
     def from_response(code: int, remark: str | None) -> RemoteError:
-        """Return the error for a response code; a bare RemoteError if the code has no class."""
-        return RemoteError._by_code.get(code, RemoteError)(code, remark or "")
+        """Return the error for a response; a bare RemoteError if its code has no class."""
+        text = remark or ""
+        if code == _NO_PERMISSION or ACL_EXCEPTION in text:  # the latter with code 1
+            is_known = not (_UNSIGNED.search(text) or _NOT_ACCEPTED.search(text))
+            return (NoPermissionError if is_known else AuthenticationError)(code, text)
+        return RemoteError._by_code.get(code, RemoteError)(code, text)
 
 
 class RemoteSystemError(RemoteError, code=1):
@@ -271,6 +292,25 @@ class NoPermissionError(RemoteError, code=16):
     """The topic, the group or the broker does not allow it (NO_PERMISSION)."""
 
     refresh_route = True
+
+
+class AuthenticationError(NoPermissionError):
+    """The cluster wants signed requests, or does not accept the credentials of this client."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        if _UNSIGNED.search(remark):
+            remedy = (
+                "the cluster wants signed requests: give the client credentials="
+                "Credentials(access_key, secret_key); commands read KOUROU_ACCESS_KEY and "
+                "KOUROU_SECRET_KEY, or the file KOUROU_CREDENTIALS_FILE"
+            )
+        else:
+            remedy = (
+                "correct the access key and the secret key, or have the user created or enabled "
+                "in the cluster"
+            )
+        self.args = (f"{self}: {remedy}",)
 
 
 class TopicNotFoundError(RemoteError, code=17):

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from kourou.auth.credentials import Credentials, CredentialsFunction
 from kourou.client.namespacing import NamespaceHook, NamespaceV2Hook
+from kourou.client.signing import SigningHook, check_credentials
 from kourou.documented import documented
 from kourou.errors import ConfigError, InvalidMessageError
 from kourou.model.host import pack_address
@@ -111,7 +113,12 @@ class ClientConfig:
     """Say a namespace in the header of each request, for servers that know namespaces."""
 
     request_hooks: Sequence[RequestHook] = ()
-    """Called around each request, to sign or to count it; see `RequestHook`."""
+    """Called around each request, to count or to change it; see `RequestHook`."""
+
+    credentials: Credentials | CredentialsFunction | None = None
+    """Signs each request, for clusters that want that. A function is called on the event loop for
+    each request: it must return at once, with the credentials that are valid now. What it raises
+    ends the request with a `CredentialsError`. None: requests are not signed."""
 
     enable_trace: bool = field(default=False, metadata={"key": "enableTrace"})
     """Write traces of all that is sent or consumed into `trace_topic`, in the background and in
@@ -125,6 +132,7 @@ class ClientConfig:
     """Sends, or calls of a listener, after whose traces they leave; else after 5 s."""
 
     def __post_init__(self) -> None:
+        check_credentials(self.credentials)
         for name in (self.namespace, self.namespace_v2):
             check_namespace(name)
         if self.namespace and self.namespace_v2:
@@ -160,13 +168,16 @@ class ClientConfig:
         return self.serialize_type
 
     def all_request_hooks(self) -> list[RequestHook]:
-        """Return what is called around each request: a namespace's hook, and then the user's."""
+        """Return what is called around each request: namespace, user's hooks, signature."""
         hooks: list[RequestHook] = []
         if self.namespace:
             hooks.append(NamespaceHook(self.namespace))
         if self.namespace_v2:
             hooks.append(NamespaceV2Hook(self.namespace_v2))
-        return [*hooks, *self.request_hooks]
+        hooks += self.request_hooks
+        if self.credentials is not None:
+            hooks.append(SigningHook(self.credentials))
+        return hooks
 
 
 @documented

@@ -24,7 +24,7 @@ from kourou.client.namesrv_addr import NamesrvLookup, find_url, parse_namesrv_ad
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
 from kourou.client.routes import Routes
-from kourou.errors import ClosedError, KourouError
+from kourou.errors import ClosedError, KourouError, TransportError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.protocol.bodies import ConsumerData, HeartbeatData
@@ -119,7 +119,7 @@ class ClientInstance:
         self._ended = asyncio.Event()
         self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
         self._beating: set[str] = set()
-        self._deaf: set[str] = set()  # addresses that did not answer the last heartbeat
+        self._unheard: dict[str, str] = {}  # address -> what became of the last heartbeat
 
     @property
     def is_new(self) -> bool:
@@ -203,7 +203,7 @@ class ClientInstance:
         self._guard.check(self._kind)
         if self._state is not _State.OPEN:
             return [f"the {self._kind} is {'not started' if self.is_new else 'closed'}"]
-        silent = [f"broker {address} does not answer heartbeats" for address in sorted(self._deaf)]
+        silent = [f"broker {address} {what}" for address, what in sorted(self._unheard.items())]
         failure = self.name_servers.failure
         return silent if failure is None else [failure, *silent]
 
@@ -320,7 +320,8 @@ class ClientInstance:
         addresses = self._heartbeat_addresses()
         for gone in self._registered.keys() - set(addresses):
             del self._registered[gone]
-        self._deaf.intersection_update(addresses)
+        for gone in self._unheard.keys() - set(addresses):
+            del self._unheard[gone]
         await asyncio.gather(*map(self.heartbeat, addresses))
 
     async def heartbeat(self, address: str) -> bool:
@@ -341,14 +342,17 @@ class ClientInstance:
                 self.pool, address, data, timeout_s=self.request_timeout_s
             )
         except KourouError as error:
-            is_told = address in self._deaf or self.is_closed
+            is_told = address in self._unheard or self.is_closed
             level = logging.DEBUG if is_told else logging.WARNING
-            self._deaf.add(address)
+            is_silent = isinstance(error, TransportError)
+            self._unheard[address] = (
+                "does not answer heartbeats" if is_silent else f"takes no heartbeats: {error}"
+            )
             log.log(level, "heartbeat.failed broker=%s reason=%s", address, error)
             return False
         finally:
             self._beating.discard(address)
-        self._deaf.discard(address)
+        self._unheard.pop(address, None)
         if self._registered.get(address) is not connection:
             self._registered[address] = connection
             if self._on_registered is not None:

@@ -148,6 +148,8 @@ class ConnectionPool:
         timeout_s: float,
         is_asked_again: bool,  # noqa: FBT001 - as `request` passes it on
     ) -> RemotingCommand:
+        if self.is_binary:
+            _make_binary(command)
         self.hooks.before(address, command)
         answer = await self._request(address, command, timeout_s, is_asked_again)
         self.hooks.after(address, command, answer)

@@ -1,4 +1,4 @@
-"""What a client hangs around its requests: signing them, counting them, changing them.
+"""Hooks of a client around its requests: to sign, count or change them.
 
 Source: RPCHook.java.
 """

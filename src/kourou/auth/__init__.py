@@ -1,0 +1,1 @@
+"""Who a client is, and the signature by which its requests prove it."""

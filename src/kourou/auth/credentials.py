@@ -1,0 +1,176 @@
+"""Credentials: the keys by which a client signs its requests, and where they are read from.
+
+A credentials file is a text of lines `accessKey: text`, `secretKey: text` and, for temporary
+credentials, `securityToken: text`: the form of RocketMQ's `conf/tools.yml`. `=` may stand in place
+of `:`, and a value may be quoted. Other users must not be able to read the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from kourou.errors import CredentialsError
+
+ACCESS_KEY_VARIABLE: Final = "KOUROU_ACCESS_KEY"
+SECRET_KEY_VARIABLE: Final = "KOUROU_SECRET_KEY"  # noqa: S105 - a variable's name
+SECURITY_TOKEN_VARIABLE: Final = "KOUROU_SECURITY_TOKEN"  # noqa: S105 - likewise
+FILE_VARIABLE: Final = "KOUROU_CREDENTIALS_FILE"
+
+FILE_BYTES_MAX: Final = 65_536
+"""Largest credentials file in bytes; a longer one is another file, named by mistake."""
+
+_FIELD_BYTES_MAX: Final = 16_384
+"""Largest access key, secret key or security token in bytes. Tokens of clouds have some 1,000; a
+binary header cannot hold a field of more than 32,767."""
+
+_KEYS: Final = {
+    "accesskey": "access_key",
+    "secretkey": "secret_key",
+    "securitytoken": "security_token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The keys of one user. Their text form shows the access key only.
+
+    Args:
+        access_key: the user's name.
+        secret_key: signs requests; never sent.
+        security_token: of temporary credentials; sent with each request.
+
+    Raises:
+        CredentialsError: a value is no text, blank or too long; the error does not show it.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _check("access_key", self.access_key)
+        _check("secret_key", self.secret_key)
+        if self.security_token is not None:
+            _check("security_token", self.security_token)
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Self:
+        """Read a credentials file; see the module's docstring for its form.
+
+        Raises:
+            CredentialsError: it cannot be read, users other than its owner may read it, or it does
+                not hold both keys.
+        """
+        found: dict[str, str] = {}
+        for number, line in enumerate(_read_private(Path(path)).splitlines(), 1):
+            text = line.strip()
+            if not text or text.startswith(("#", "---")):
+                continue
+            key, value = _split(text)
+            name = _KEYS.get(key.replace("_", "").lower())
+            if name is None or name in found:
+                what = "gives a key twice" if name in found else "has none of the keys"
+                raise CredentialsError(
+                    f"{path}: line {number} {what}: expected accessKey: ..., secretKey: ... and "
+                    "perhaps securityToken: ..., each on a line of its own"
+                )
+            found[name] = value
+        for key, name in (("accessKey", "access_key"), ("secretKey", "secret_key")):
+            if name not in found:
+                raise CredentialsError(f"{path}: {key} is missing: add a line {key}: ...")
+        try:
+            return cls(**found)
+        except CredentialsError as error:
+            raise CredentialsError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
+        """Read KOUROU_ACCESS_KEY, KOUROU_SECRET_KEY and KOUROU_SECURITY_TOKEN.
+
+        KOUROU_CREDENTIALS_FILE may name a credentials file in their place.
+
+        Returns:
+            None if no variable is set: requests are not signed then.
+
+        Raises:
+            CredentialsError: one of the two keys is missing, keys and a file are given, or as
+                `from_file`.
+        """
+        names = (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)
+        access_key, secret_key, token = (environ.get(name, "").strip() for name in names)
+        file = environ.get(FILE_VARIABLE, "").strip()
+        is_keyed = bool(access_key or secret_key or token)
+        if file and is_keyed:
+            raise CredentialsError(
+                f"{FILE_VARIABLE} and {ACCESS_KEY_VARIABLE} and the like are both set: unset one"
+            )
+        if file:
+            return cls.from_file(file)
+        if not is_keyed:
+            return None
+        for name, value in zip(names, (access_key, secret_key), strict=False):
+            if not value:
+                raise CredentialsError(
+                    f"{name} is missing: signed requests need {ACCESS_KEY_VARIABLE} and "
+                    f"{SECRET_KEY_VARIABLE}"
+                )
+        try:
+            return cls(access_key, secret_key, token or None)
+        except CredentialsError as error:
+            raise CredentialsError(f"the environment: {error}") from None
+
+
+CredentialsFunction = Callable[[], Credentials]
+"""Returns the credentials that are valid now."""
+
+
+def _check(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise CredentialsError(f"{name} is of {type(value).__name__}: give text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise CredentialsError(f"{name} is not valid Unicode text") from None
+    if not value.strip():
+        raise CredentialsError(f"{name} is blank: give the key that the cluster knows")
+    if size > _FIELD_BYTES_MAX:
+        raise CredentialsError(f"{name} has {size} bytes: at most {_FIELD_BYTES_MAX} are allowed")
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Return the key and the value of a line, whichever of `:` and `=` comes first between them."""
+    at = min((at for mark in ":=" if (at := line.find(mark)) >= 0), default=len(line))
+    value = line[at + 1 :].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]
+    return line[:at].strip(), value
+
+
+def _read_private(path: Path) -> str:
+    """Return the text of a file that only its owner may read."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            # On Windows the bits say nothing of who may read.
+            if sys.platform != "win32" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise CredentialsError(
+                    f"{path}: others may read it or write to it (mode {stat.S_IMODE(mode):04o}): "
+                    f"chmod 600 {path}"
+                )
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise CredentialsError(f"{path}: {error.strerror or error}") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise CredentialsError(
+            f"{path}: above {FILE_BYTES_MAX} bytes, so no credentials file: name the right one"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CredentialsError(f"{path}: not UTF-8 at byte {error.start}") from None

@@ -1,0 +1,91 @@
+"""Signs the requests of a client, and names the access key where a broker refuses them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kourou.auth.credentials import Credentials, CredentialsFunction
+from kourou.auth.signature import ACCESS_KEY, sign
+from kourou.errors import (
+    ACL_EXCEPTION,
+    ConfigError,
+    CredentialsError,
+    KourouError,
+    MalformedHeaderError,
+)
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, SerializeType
+
+_BINARY: Final = SerializeType.ROCKETMQ
+
+
+class SigningHook:
+    """Signs each request; to be the last hook, since nothing may change a signed request.
+
+    Args:
+        credentials: the keys, or a function that returns them, called for each request.
+    """
+
+    def __init__(self, credentials: Credentials | CredentialsFunction) -> None:
+        self._credentials = credentials
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:  # noqa: ARG002
+        """Sign a request.
+
+        Raises:
+            CredentialsError: the function failed, or returned something else.
+            MalformedHeaderError: a text of the request is not valid Unicode.
+        """
+        fields = command.ext_fields
+        if command.serialize_type is _BINARY:
+            # The binary form drops empty values; a Java broker then signs the text "null" instead.
+            for name in [name for name, value in fields.items() if not value]:
+                del fields[name]
+        try:
+            sign(fields, command.body, self._current())
+        except UnicodeEncodeError as error:
+            raise MalformedHeaderError(f"a header text is not valid Unicode: {error}") from None
+
+    def after_response(
+        self,
+        address: str,  # noqa: ARG002 - the protocol's
+        command: RemotingCommand,
+        answer: RemotingCommand,
+    ) -> None:
+        """Add the access key to the remark of a refusal."""
+        remark = answer.remark or ""
+        if answer.code == ResponseCode.NO_PERMISSION or ACL_EXCEPTION in remark:
+            answer.remark = f"{remark} (signed with access key {command.ext_fields[ACCESS_KEY]})"
+
+    def _current(self) -> Credentials:
+        given = self._credentials
+        if isinstance(given, Credentials):
+            return given
+        try:
+            credentials = given()
+        except KourouError:
+            raise
+        except Exception as error:
+            raise CredentialsError(
+                f"the function given as credentials failed: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(credentials, Credentials):
+            raise CredentialsError(
+                f"the function given as credentials returned {type(credentials).__name__}, no "
+                "Credentials; it must be a plain function"
+            )
+        return credentials
+
+
+def check_credentials(given: object) -> None:
+    """Refuse what cannot sign.
+
+    Raises:
+        ConfigError: neither credentials nor a function; the text does not show the value.
+    """
+    if given is None or isinstance(given, Credentials) or callable(given):
+        return
+    raise ConfigError(
+        f"credentials is of {type(given).__name__}: give Credentials(access_key, secret_key) or a "
+        "function that returns them"
+    )
