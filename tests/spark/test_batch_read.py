@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -210,3 +211,17 @@ def test_streaming_and_writing_say_that_they_are_not_built_yet(
     writer = read(spark, namesrv, topic).write.format("rocketmq").mode("append")
     with pytest.raises(PySparkException, match="writing to rocketmq from Spark is not built yet"):
         writer.option("nameServer", namesrv).option("topic", topic).save()
+
+
+def test_credentials_come_from_a_private_file_and_no_plan_shows_them(
+    spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("accessKey: alice\nsecretKey: s3cr3t-key\n")
+    file.chmod(0o644)
+    frame = read(spark, namesrv, topic, credentialsFile=str(file))
+    assert "chmod 600" in refusal(frame)
+    file.chmod(0o600)
+    assert frame.count() == read(spark, namesrv, topic).count()
+    plan = frame._jdf.queryExecution().toString()
+    assert "s3cr3t-key" not in plan

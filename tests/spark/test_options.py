@@ -131,3 +131,19 @@ def test_the_docstring_lists_every_option_with_its_default() -> None:
 
     assert listed.keys() == options_module._FIELDS.keys()
     assert {name: listed[name] for name in defaults} == defaults
+
+
+@pytest.mark.parametrize("name", ["accessKey", "secret_key", "SECURITYTOKEN", "credentials"])
+def test_a_key_among_the_options_is_refused_without_showing_it(name: str) -> None:
+    """Spark shows options in plans and in its console."""
+    with pytest.raises(ConfigError, match="credentialsFile") as refused:
+        parse_options({**LEAST, name: "s3cr3t"})
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_credentials_file_is_named_and_not_read_with_the_options() -> None:
+    assert parse_options(LEAST).credentials_file is None
+    named = parse_options({**LEAST, "credentialsFile": "/absent/keys"})
+    assert named.credentials_file == "/absent/keys"
+    with pytest.raises(ConfigError, match="credentialsFile is blank"):
+        parse_options({**LEAST, "credentialsFile": " "})

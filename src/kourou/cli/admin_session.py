@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from kourou.cli import output
-from kourou.cli.transport import client_namespace, client_tls
+from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 
@@ -23,6 +23,7 @@ def admin_config(timeout_s: float) -> AdminConfig:
         admin_timeout_ms=max(1, int(timeout_s * 1000)),
         tls=client_tls(),
         namespace=client_namespace(),
+        credentials=client_credentials(),
     )
 
 

@@ -26,7 +26,7 @@ from kourou.cli.options import (
 )
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
-from kourou.cli.transport import client_namespace, client_tls
+from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
 from kourou.client.consuming.consumer_config import PullConsumerConfig
@@ -210,7 +210,9 @@ app.command(help=RECALL_HELP, short_help="Take back a message that waits for its
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:
     show_one = shower(as_json)
     seen = 0
-    config = PullConsumerConfig(tls=client_tls(), namespace=client_namespace())
+    config = PullConsumerConfig(
+        tls=client_tls(), namespace=client_namespace(), credentials=client_credentials()
+    )
     async with PullConsumer(TOOLS_GROUP, namesrv, config=config) as consumer:
         cursors = await find_cursors(consumer, asked)
         total = sum(cursor.end - cursor.offset for cursor in cursors)

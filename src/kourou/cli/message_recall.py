@@ -16,7 +16,7 @@ from kourou.cli.options import (
     Timeout,
     TopicName,
 )
-from kourou.cli.transport import client_namespace, client_tls
+from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
 from kourou.model.topic import TOOLS_GROUP
@@ -43,7 +43,10 @@ def recall(
 ) -> None:
     """Ask the broker that the handle names."""
     config = ProducerConfig(
-        send_timeout_ms=int(timeout * 1000), tls=client_tls(), namespace=client_namespace()
+        send_timeout_ms=int(timeout * 1000),
+        tls=client_tls(),
+        namespace=client_namespace(),
+        credentials=client_credentials(),
     )
 
     async def ask() -> str:

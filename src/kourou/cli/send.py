@@ -19,7 +19,7 @@ from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
 from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv
 from kourou.cli.start_time import parse_ahead, parse_duration
-from kourou.cli.transport import client_namespace, client_tls
+from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Durability, Producer, SendReceipt, SendStatus
 from kourou.clock import SystemClock
@@ -295,7 +295,10 @@ async def _send(
     """Send all, a bounded number at a time; stop at the first error."""
     receipts = _Receipts(tally)
     config = ProducerConfig(
-        send_timeout_ms=timeout_ms, tls=client_tls(), namespace=client_namespace()
+        send_timeout_ms=timeout_ms,
+        tls=client_tls(),
+        namespace=client_namespace(),
+        credentials=client_credentials(),
     )
     try:
         async with Producer(GROUP, namesrv, config=config) as producer:

@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.cli.exits import one_line, say
 from kourou.cli.start_time import Start
-from kourou.cli.transport import client_namespace, client_tls
+from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer
@@ -104,7 +104,9 @@ async def follow(tail: Tail, namesrv: str) -> int:
         RemoteError: a broker refuses to be read, or the topic was deleted.
     """
     progress = _Progress(tail)
-    config = PullConsumerConfig(tls=client_tls(), namespace=client_namespace())
+    config = PullConsumerConfig(
+        tls=client_tls(), namespace=client_namespace(), credentials=client_credentials()
+    )
     async with PullConsumer(GROUP, namesrv, config=config) as consumer:
         reader = _Reader(tail, consumer, progress)
         offsets = await reader.first_offsets()
@@ -240,4 +242,5 @@ def _group_config(start: Start | int) -> PushConsumerConfig:
         shutdown_timeout_ms=0,
         tls=client_tls(),
         namespace=client_namespace(),
+        credentials=client_credentials(),
     )

@@ -1,10 +1,14 @@
-"""How commands connect, beyond the address: TLS and a namespace, as the environment says.
+"""How commands connect, beyond the address: TLS, a namespace and credentials, by environment.
 
 KOUROU_TLS_ENABLE=true makes every command speak TLS. The fields of `TlsClientConfig` are
 KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH, KOUROU_TLS_KEY_PATH and so on.
 
 KOUROU_NAMESPACE puts all names of topics and groups into a namespace of RocketMQ 4: commands take
 and print plain ones, and servers have `namespace%name`.
+
+KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY (and KOUROU_SECURITY_TOKEN), or a file that
+KOUROU_CREDENTIALS_FILE names, make commands sign their requests. There is no option for them:
+command lines are visible to other users of the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kourou.auth.credentials import Credentials
 from kourou.errors import ConfigError
 from kourou.remoting.tls import TlsClientConfig
 
@@ -30,6 +35,15 @@ class _Transport:
 def client_namespace(environ: Mapping[str, str] = os.environ) -> str:
     """Return the namespace in which commands work; empty for none."""
     return environ.get(NAMESPACE_VARIABLE, "").strip()
+
+
+def client_credentials(environ: Mapping[str, str] = os.environ) -> Credentials | None:
+    """Return the keys by which commands sign their requests; None for none.
+
+    Raises:
+        CredentialsError: the variables or the file do not hold both keys, or others may read it.
+    """
+    return Credentials.from_environment(environ)
 
 
 def client_tls(environ: Mapping[str, str] = os.environ) -> TlsClientConfig | None:

@@ -12,6 +12,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from kourou.auth.credentials import Credentials
+from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.errors import DataLossError
 from kourou.model.message import MessageExt
@@ -61,7 +63,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
 
 async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
     """Ask the brokers what they hold, and settle who reads what."""
-    async with PullConsumer(options.consumer_group, options.name_server) as consumer:
+    async with _consumer(options) as consumer:
         bounds = await fetch_bounds(consumer, options)
     plan = plan_ranges(bounds, options.starting_offsets, options.ending_offsets)
     if plan.losses and options.fail_on_data_loss:
@@ -69,6 +71,18 @@ async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
     for loss in plan.losses:
         log.warning("spark_offsets.clamped reason=%s", loss)
     return pack_ranges(plan.ranges, options.max_partitions)
+
+
+def _consumer(options: ReadOptions) -> PullConsumer:
+    """Return the consumer of one process, which reads the credentials by itself: none are pickled.
+
+    Raises:
+        CredentialsError: the file or the environment does not hold both keys.
+    """
+    file = options.credentials_file
+    credentials = Credentials.from_environment() if file is None else Credentials.from_file(file)
+    config = PullConsumerConfig(credentials=credentials)
+    return PullConsumer(options.consumer_group, options.name_server, config=config)
 
 
 def _pull_portions(
@@ -80,7 +94,7 @@ def _pull_portions(
     with asyncio.Runner() as runner:
         # Not runner.run: it sets signal handlers at each call, a tenth of a millisecond in 3.11.
         run = runner.get_loop().run_until_complete
-        consumer = PullConsumer(options.consumer_group, options.name_server)
+        consumer = _consumer(options)
         run(consumer.start())
         pulled = pull_ranges(consumer, ranges, options)
         try:

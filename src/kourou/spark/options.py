@@ -10,8 +10,11 @@
     consumerGroup     group that the broker sees                                    kourou_spark
     pullBatchSize     messages asked for at once; a broker may give fewer           256
     pullTimeoutMs     how long a queue may give no answer before the task fails     30000
+    credentialsFile   file with the keys that sign requests, on each machine        none
 
-Spark hands option names over in lower case, and takes them in any.
+Spark hands option names over in lower case, and takes them in any. Options are shown in plans, so
+none takes a key: without credentialsFile, the environment of the Python processes may hold
+KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY (`kourou.auth.credentials`).
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class ReadOptions:
     consumer_group: str = "kourou_spark"
     pull_batch_size: int = 256
     pull_timeout_ms: int = 30_000
+    credentials_file: str | None = None
 
     @property
     def is_filtered(self) -> bool:
@@ -101,12 +105,23 @@ def _check_words(options: ReadOptions) -> None:
 def _unknown(name: str) -> str:
     if name == "path":
         return "a topic has no path: name it by .option('topic', ...), and call load() bare"
+    if name.replace("_", "") in ("accesskey", "secretkey", "securitytoken", "credentials"):
+        return (
+            f"unknown option {name!r}: options are shown in plans; put the keys into a file "
+            "of mode 0600 and name it by .option('credentialsFile', ...)"
+        )
     near = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"did you mean {_NAMES[near[0]]}?" if near else f"known are {', '.join(_FIELDS)}"
     return f"unknown option {name!r}: {hint}"
 
 
 def _text(_name: str, text: str, _topic: str) -> str:
+    return text
+
+
+def _file(name: str, text: str, _topic: str) -> str:
+    if not text:
+        raise ConfigError(f"{name} is blank: name a file, or leave it out")
     return text
 
 
@@ -146,6 +161,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str, str], object]]]] = {
     "consumerGroup": ("consumer_group", _group),
     "pullBatchSize": ("pull_batch_size", _integer(PULL_BATCH_SIZE_MAX)),
     "pullTimeoutMs": ("pull_timeout_ms", _integer(PULL_TIMEOUT_MAX_MS)),
+    "credentialsFile": ("credentials_file", _file),
 }
 """Option name to the field it fills and what reads (name, text, topic)."""
 
