@@ -301,9 +301,8 @@ class AuthenticationError(NoPermissionError):
         super().__init__(code, remark)
         if _UNSIGNED.search(remark):
             remedy = (
-                "the cluster wants signed requests: give the client credentials="
-                "Credentials(access_key, secret_key); commands read KOUROU_ACCESS_KEY and "
-                "KOUROU_SECRET_KEY, or the file KOUROU_CREDENTIALS_FILE"
+                "the cluster wants signed requests: give the client's config "
+                "credentials=Credentials(access_key, secret_key)"
             )
         else:
             remedy = (

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kourou.cli.admin_session import admin_config
 from kourou.cli.exits import one_line
 from kourou.cli.finding import Finding, State
 from kourou.cli.machine_addresses import machine_addresses
 from kourou.cli.output import counted
-from kourou.cli.transport import client_credentials, client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.clock import Clock
@@ -56,11 +56,7 @@ async def look_at_cluster(
         find_addresses: this machine's addresses for other machines.
     """
     look = ClusterLook()
-    config = AdminConfig(
-        admin_timeout_ms=max(1, int(timeout_s * 1000)),
-        tls=client_tls(),
-        credentials=client_credentials(),
-    )
+    config = replace(admin_config(timeout_s), namespace="")  # it looks at servers
     servers = [address.strip() for address in namesrv.split(";") if address.strip()]
     known: dict[tuple[str, int], str] = {}
     for address, found in zip(

@@ -9,6 +9,7 @@ from typing import Final
 
 from kourou.errors import (
     AddressInUseError,
+    AuthenticationError,
     ConnectFailedError,
     ConnectionLostError,
     ConsumerNotOnlineError,
@@ -53,6 +54,10 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 """The first class that fits decides."""
 
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (
+        AuthenticationError,
+        "commands sign by KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY, or KOUROU_CREDENTIALS_FILE",
+    ),
     (GroupNotFoundError, "`kourou group list` shows the groups"),
     (
         ConsumerNotOnlineError,

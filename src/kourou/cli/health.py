@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import typer
 
 from kourou.cli import output
+from kourou.cli.admin_session import admin_config
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
-from kourou.cli.transport import client_credentials, client_tls
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
@@ -91,9 +91,7 @@ async def _ask_all(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[list[NamesrvHealth], list[BrokerHealth]]:
     """Ask all name servers at once, then all brokers that any of them knows."""
-    config = AdminConfig(
-        admin_timeout_ms=int(timeout_s * 1000), tls=client_tls(), credentials=client_credentials()
-    )
+    config = replace(admin_config(timeout_s), namespace="")  # it looks at servers
     found = await asyncio.gather(*(_look_at_namesrv(one, config) for one in addresses))
     known = sorted({broker for _, brokers in found for broker in brokers})
     if not known:
