@@ -69,7 +69,8 @@ def test_metrics_are_told_in_prometheus_text() -> None:
         ]
         status, kind, text = await rig.get("/metrics")
         assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
-        assert text.splitlines() == [
+        of_broker, of_process = text.split("# HELP process_", 1)
+        assert of_broker.splitlines() == [
             "# HELP rocketmq_topic_number Topics.",
             "# TYPE rocketmq_topic_number gauge",
             'rocketmq_topic_number{cluster="c"} 3.0',
@@ -84,6 +85,15 @@ def test_metrics_are_told_in_prometheus_text() -> None:
             'rocketmq_size_count{kind="x"} 3.0',
             'rocketmq_size_sum{kind="x"} 56.0',
         ]
+        names = {line.partition(" ")[0].partition("{")[0] for line in of_process.splitlines()}
+        assert names >= {
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_open_fds",
+            "process_start_time_seconds",
+            "python_gc_collections_total",
+            "python_info",
+        }
 
     run(test)
 

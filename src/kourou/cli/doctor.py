@@ -20,7 +20,7 @@ from kourou.cli.doctor_machine import (
 )
 from kourou.cli.exits import FAILED
 from kourou.cli.finding import Finding, State
-from kourou.cli.options import NAMESRV_DEFAULT, AsJson, Namesrv, Timeout
+from kourou.cli.options import CONSOLE_PORT, NAMESRV_DEFAULT, AsJson, Namesrv, Timeout
 from kourou.clock import SystemClock
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -28,7 +28,6 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 TIMEOUT_S: Final = 2.0
 BROKER_PORT: Final = 10911
 NAMESRV_PORT: Final = 9876
-CONSOLE_PORT: Final = 8080
 VIP_DISTANCE: Final = 2
 """A broker also takes the port so much below its own."""
 

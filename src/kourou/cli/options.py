@@ -10,6 +10,8 @@ import typer
 from kourou.errors import KourouError, UsageError
 
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
+CONSOLE_PORT: Final = 5557
+"""Of /metrics, /healthz and /readyz, as RocketMQ's exporter."""
 TIMEOUT_DEFAULT_S: Final = 5.0
 """mqadmin's."""
 COMPLETION_TIMEOUT_S: Final = 1.0

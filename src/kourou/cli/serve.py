@@ -18,6 +18,7 @@ from kourou import logs
 from kourou.broker.config import BrokerConfig
 from kourou.broker.known_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, say
+from kourou.cli.options import CONSOLE_PORT
 from kourou.cli.process import Plan, run
 from kourou.cli.ready import Ready, ready_line
 from kourou.disk import OsDisk
@@ -41,7 +42,6 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 PREFIX: Final = "KOUROU_BROKER_"
 NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
-CONSOLE_PORT: Final = 8080
 _GIB: Final = 1024**3
 _BELIEVED_PART: Final = 16
 """Of the memory: much less than the page cache keeps of what was written last, whoever else uses
@@ -96,7 +96,8 @@ class ServeConfig:
     console_listen: str = "127.0.0.1"
     """The local address for them. They tell topics and groups: widen it with care."""
     console_port: int | None = None
-    """Their port; 0 takes a free one. None is 8080, or a free one where the broker takes one."""
+    """Their port; 0 takes a free one. None is 5557, RocketMQ's exporter's, or a free one where the
+    broker takes one."""
 
     def __post_init__(self) -> None:
         commit_log = self.store_path.expanduser() / COMMITLOG
@@ -192,7 +193,7 @@ _ConsolePort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="The port of /metrics, /healthz and /readyz; 0 is any free.  [default: 8080]",
+        help="The port of /metrics, /healthz and /readyz; 0 is any free.  [default: 5557]",
     ),
 ]
 _NoConsole = Annotated[bool, typer.Option("--no-console", help="Serve none of these.")]

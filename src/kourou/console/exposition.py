@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import generate_latest
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    generate_latest,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,6 +24,12 @@ from kourou.metrics import Distribution, Family, Kind
 def exposition(families: Iterable[Family]) -> bytes:
     """Return the families in Prometheus' text format, version 0.0.4."""
     return generate_latest(_Given(families))
+
+
+def process_exposition() -> bytes:
+    """Return the numbers of this process: `process_*` (on Linux), `python_gc_*`, `python_info`."""
+    collectors = (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR)
+    return b"".join(map(generate_latest, collectors))
 
 
 class _Given(Collector):

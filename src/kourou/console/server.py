@@ -135,11 +135,14 @@ class Console:
     def _metrics(self) -> _Answer:
         try:
             # Loaded by who reads metrics, not by who only serves: it is large.
-            from kourou.console.exposition import exposition  # noqa: PLC0415
+            from kourou.console.exposition import (  # noqa: PLC0415
+                exposition,
+                process_exposition,
+            )
         except ImportError:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, _NO_EXTRA.encode()
         families = self._on_loop(self._read_metrics(), METRICS_TIMEOUT_S)
-        return HTTPStatus.OK, _METRICS, exposition(families)
+        return HTTPStatus.OK, _METRICS, exposition(families) + process_exposition()
 
     def _health(self) -> _Answer:
         self._on_loop(_called(lambda: None), LOOP_TIMEOUT_S)

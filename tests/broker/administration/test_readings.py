@@ -121,6 +121,38 @@ def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgott
     run_virtual(test())
 
 
+def test_lag_is_told_in_time() -> None:
+    async def test(parts: BrokerParts) -> None:
+        def told(topic: str = "T") -> list[float]:
+            names = ("consumer_lag_latency_milliseconds", "consumer_queueing_latency_milliseconds")
+            found = [value for name in names for value in numbers(read, name, topic=topic)]
+            return [round(value, -2) for value in found]  # a put takes some ms
+
+        await parts.store_messages([parts.draft(), parts.draft(topic="Done")])
+        await asyncio.sleep(5)
+        await parts.store_messages([parts.draft(), parts.draft(queue_id=1)])
+        await asyncio.sleep(2)
+        for topic, queue_id, offset in (("T", 0, 0), ("T", 1, 0), ("Done", 0, 1), ("Gone", 0, 0)):
+            parts.offsets.commit("g", topic, queue_id, offset)
+
+        read = await read_metrics(cast(Parts, parts))
+        assert told() == [7_000, 7_000]
+        assert told("Done") == [0, 0], "nothing waits"
+        assert told("Gone") == [0, 0], "a topic without messages"
+
+        parts.offsets.note_pulled("g", "T", 0, 1)
+        read = await read_metrics(cast(Parts, parts))
+        assert told() == [7_000, 2_000], "the oldest was read, and is not consumed"
+
+        parts.offsets.commit("g", "T", 0, 2)
+        parts.offsets.note_pulled("g", "T", 0, 2)
+        parts.offsets.note_pulled("g", "T", 1, 1)
+        read = await read_metrics(cast(Parts, parts))
+        assert told() == [2_000, 0], "all were read"
+
+    run_with_parts(test)
+
+
 def test_others_run_while_the_numbers_of_many_topics_are_read() -> None:
     async def test(parts: BrokerParts) -> None:
         for number in range(2_000):

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from kourou.broker.clients import Clients, Member
@@ -29,6 +30,7 @@ from kourou.broker.transactions.transaction_readings import transaction_families
 from kourou.metrics import Distribution, Family, Kind, Sample
 from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_group, is_system_topic
 from kourou.protocol.codes import LanguageCode
+from kourou.store.message_store import MessageStore
 
 SIZE_BOUNDS: Final = (1 << 10, 1 << 12, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 """Message sizes, in bytes: 1 and 4 KiB, 512 KiB, 1, 2 and 4 MiB."""
@@ -36,7 +38,12 @@ SIZE_BOUNDS: Final = (1 << 10, 1 << 12, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 _ROWS_PER_TURN: Final = 200
 """Topics, or groups in topics, that are read before others run: some ms of work."""
 
+_TIMED_QUEUES_MAX: Final = 20_000
+"""Messages that one reading looks up to tell how long they have waited: a second and more."""
+
 _Labels = dict[str, str]
+_Place = tuple[str, int, int]
+"""Topic, queue id and offset of a message."""
 T = TypeVar("T")
 
 
@@ -183,13 +190,26 @@ def _of_member(member: Member) -> tuple[tuple[str, str], ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """How far a group is behind in a topic.
+
+    Attributes:
+        unconsumed: of each queue that has one, the first message that is not consumed.
+        unread: of each queue that has one, the first that was not read either.
+    """
+
+    labels: _Labels
+    messages: int
+    inflight: int
+    unconsumed: list[_Place]
+    unread: list[_Place]
+
+
 async def _lags(parts: Parts, base: _Labels) -> list[Family]:
     """Return how far groups are behind, for those that committed an offset."""
-    offsets, store = parts.tables.offsets, parts.store
-    lags: list[Sample] = []
-    inflight: list[Sample] = []
-    ready: list[Sample] = []
-    committed = offsets.topics_by_group().items()
+    rows = []
+    committed = parts.tables.offsets.topics_by_group().items()
     async for group, topic in _in_turns((group, topic) for group, of in committed for topic in of):
         labels = {
             **base,
@@ -198,21 +218,68 @@ async def _lags(parts: Parts, base: _Labels) -> list[Family]:
             "is_retry": bool_text(is_retry_topic(topic)),
             "is_system": bool_text(is_system_topic(topic) or is_system_group(group)),
         }
-        behind = held = 0
-        for queue_id, consumed in offsets.of_topic(group, topic).items():
-            behind += max(0, store.max_offset(topic, queue_id) - consumed)
-            held += max(0, (offsets.pulled(group, topic, queue_id) or 0) - consumed)
-        held = min(held, behind)
-        lags.append(Sample(labels, behind))
-        inflight.append(Sample(labels, held))
-        ready.append(Sample(labels, behind - held))
+        rows.append(_lag(parts, group, topic, labels))
+    latencies, queueing = await _latencies(parts, rows)
     return [
-        _family("consumer_lag_messages", Kind.GAUGE, "Messages stored and not consumed.", lags),
-        _family(
-            "consumer_inflight_messages", Kind.GAUGE, "Messages read and not consumed.", inflight
-        ),
-        _family("consumer_ready_messages", Kind.GAUGE, "Messages stored and not read.", ready),
+        _family("consumer_lag_messages", Kind.GAUGE, "Messages stored and not consumed.",
+                [Sample(row.labels, row.messages) for row in rows]),
+        _family("consumer_inflight_messages", Kind.GAUGE, "Messages read and not consumed.",
+                [Sample(row.labels, row.inflight) for row in rows]),
+        _family("consumer_ready_messages", Kind.GAUGE, "Messages stored and not read.",
+                [Sample(row.labels, row.messages - row.inflight) for row in rows]),
+        _family("consumer_lag_latency_milliseconds", Kind.GAUGE,
+                "Age of the oldest message that is not consumed.", latencies),
+        _family("consumer_queueing_latency_milliseconds", Kind.GAUGE,
+                "Age of the oldest message that was not read.", queueing),
+    ]  # fmt: skip
+
+
+def _lag(parts: Parts, group: str, topic: str, labels: _Labels) -> _Lag:
+    offsets, store = parts.tables.offsets, parts.store
+    behind = held = 0
+    unconsumed: list[_Place] = []
+    unread: list[_Place] = []
+    for queue_id, consumed in offsets.of_topic(group, topic).items():
+        end = store.max_offset(topic, queue_id)
+        read = max(consumed, offsets.pulled(group, topic, queue_id) or 0)
+        behind += max(0, end - consumed)
+        held += read - consumed
+        begin = store.min_offset(topic, queue_id)  # what has expired is not waited for
+        for offset, places in ((consumed, unconsumed), (read, unread)):
+            if offset < end:
+                places.append((topic, queue_id, max(begin, offset)))
+    return _Lag(labels, behind, min(held, behind), unconsumed, unread)
+
+
+async def _latencies(parts: Parts, rows: Sequence[_Lag]) -> tuple[list[Sample], list[Sample]]:
+    """Return how long messages wait to be consumed, and to be read; in ms, 0 where none waits.
+
+    The messages are read off the loop. Groups beyond `_TIMED_QUEUES_MAX` queues are left out.
+    """
+    now_ms = parts.runtime.clock.now_ms()
+    latencies: list[Sample] = []
+    queueing: list[Sample] = []
+    count = 0
+    for row in rows:
+        count += len(row.unconsumed) + len(row.unread)
+        if count > _TIMED_QUEUES_MAX:
+            break
+        ages = (0, 0)
+        if row.unconsumed:
+            ages = await parts.runtime.offload(_ages, parts.store, row, now_ms)
+        latencies.append(Sample(row.labels, ages[0]))
+        queueing.append(Sample(row.labels, ages[1]))
+    return latencies, queueing
+
+
+def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
+    """Return the age in ms of the oldest message not consumed, and of the oldest not read."""
+    known = {place: store.store_time(*place) for place in {*row.unconsumed, *row.unread}}
+    oldest_ms = [
+        min((known[place] for place in places if known[place] >= 0), default=now_ms)
+        for places in (row.unconsumed, row.unread)
     ]
+    return max(0, now_ms - oldest_ms[0]), max(0, now_ms - oldest_ms[1])
 
 
 def _storage(parts: Parts, base: _Labels) -> list[Family]:
