@@ -11,7 +11,8 @@ from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
 from kourou.errors import InvalidMessageError, InvalidTopicError, MalformedHeaderError, RemoteError
 from kourou.model import properties as names
 from kourou.model.message import Message
-from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
+from kourou.model.properties import encode_properties
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import (
     AUTO_CREATE_TOPIC,
@@ -115,12 +116,12 @@ def encode_message(
     `system_properties` are those that a user's message cannot have.
 
     Raises:
-        InvalidMessageError: its properties take more than 32,767 bytes.
+        InvalidMessageError: its properties take more than 30,000 bytes.
     """
     properties = message.property_text(msg_id)
     if system_properties:
         properties += encode_properties(system_properties).decode()
-    _check_properties(message.topic, properties)
+    check_properties(message.topic, properties)
     return Outgoing(
         message.topic, (msg_id,), message.body, properties, message.flag, messages=(message,)
     )
@@ -273,15 +274,20 @@ def _durability(answer: RemotingCommand, status: SendStatus) -> Durability:
     return _DURABILITY_BY_STATUS.get(status, said)
 
 
-def _check_properties(topic: str, text: str) -> None:
+def check_properties(topic: str, text: str) -> None:
+    """Refuse properties that leave too little room for what brokers add to a message.
+
+    Raises:
+        InvalidMessageError: they take more than 30,000 bytes.
+    """
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidMessageError(f"a property is not valid Unicode text: {error}") from None
-    if size > PROPERTIES_SIZE_MAX:
+    if size > SENT_PROPERTIES_SIZE_MAX:
         raise InvalidMessageError(
             f"the properties of a message to {topic} take {size} bytes, at most "
-            f"{PROPERTIES_SIZE_MAX}: put large values into the body"
+            f"{SENT_PROPERTIES_SIZE_MAX}: put large values into the body"
         )
 
 

@@ -76,8 +76,9 @@ def test_an_odd_header_leaves_the_same_by_either_path(
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_properties_of_the_largest_size_leave_the_same_by_either_path(more: int) -> None:
     text = f"UNIQ_KEY\x01{1:032X}\x02WAIT\x01true\x02a\x01"
-    for own_bytes in (0, len(REGION), len(REGION) + len("__CRC32#\x010123456789\x02")):
-        size = 32_767 - own_bytes - len(text) - 1 + more
+    own_counts = (0, len(REGION), len(REGION) + len("__CRC32#\x010123456789\x02"))
+    for own_bytes in (*own_counts, 2 - len(text)):
+        size = 30_000 - own_bytes - len(text) - 1 + more
         frame = encode_frame(message(properties=f"{text}{'v' * size}\x02"))
         assert_same([QUEUES, frame, frame])
 

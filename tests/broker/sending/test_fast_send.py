@@ -13,7 +13,8 @@ import pytest
 
 from kourou.broker.config import FlushDiskType
 from kourou.broker.statistics.stats_samples import Window
-from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
+from kourou.model.properties import encode_properties
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -260,10 +261,10 @@ def test_messages_without_an_id_get_one_by_the_path() -> None:
         encode_frame(message(b"b" * 5_000, text, queue_id=number % 4))
         for number, text in enumerate(["", "TAGS\x01a\x02", "KEYS\x01k\x02a\x01b\x02"] * 10)
     ]
-    longest = "a\x01" + "x" * (PROPERTIES_SIZE_MAX - 400)
+    longest = "a\x01" + "x" * (SENT_PROPERTIES_SIZE_MAX - 200)
     almost = [
         encode_frame(message(b"b", f"{longest}{'x' * size}\x02")) for size in range(150, 310, 10)
-    ]  # some would be too long with an id only
+    ]
     store = StoreConfig(commitlog_segment_bytes=1 << 17, consumequeue_file_bytes=20 * 100)
     fast = assert_same(
         [b"".join(plain_frames(4)), b"".join(bare), *almost],

@@ -17,6 +17,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.send_rig import SendRig, message, run_sends
@@ -251,13 +252,30 @@ def test_the_address_in_ids_is_the_one_the_producer_connected_to_if_none_is_adve
     run_sends(test)
 
 
-def test_properties_fill_a_record_to_its_limit(golden: Golden) -> None:
+def test_properties_that_leave_no_room_for_later_ones_are_refused(golden: Golden) -> None:
     request, _ = golden("310_SEND_MESSAGE_V2_raw-send-properties-32767")
 
     async def test(bench: SendRig) -> None:
         answer = await bench.ask(request)
-        assert answer.code == 0
-        assert len(bench.stored("GoldenNormal")[0].properties["k"]) > 32_000
+        assert answer.code == 13
+        assert "limit 30000: put large values into the body" in (answer.remark or "")
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(("more", "code"), [(-1, 0), (0, 0), (1, 13)])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["message", "batch"])
+def test_properties_of_a_message_fill_their_room(more: int, code: int, *, is_batch: bool) -> None:
+    added = f"UNIQ_KEY\x01{'0' * 32}\x02CLUSTER\x01c\x02REAL_TOPIC\x01T\x02"
+
+    async def test(bench: SendRig) -> None:
+        own = f"k\x01{'v' * (30_000 - 3 + more)}\x02"
+        if is_batch:
+            body = encode_batch([BatchItem(0, b"x", (added + own).encode())])
+            answer = await bench.send(body, "", batch=True)
+        else:
+            answer = await bench.send(b"x", added + own)
+        assert (answer.code, bench.stored_count()) == (code, 0 if code else 1)
 
     run_sends(test)
 

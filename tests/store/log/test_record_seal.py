@@ -16,9 +16,11 @@ from kourou.store.log.record_seal import (
     SEAL_BYTES,
     encode_seal,
     encode_sealed,
+    is_sealed,
     read_checked,
     sealed_size,
     unsealed,
+    without_seal,
 )
 from tests.store.rig import CONFIG, Rig, draft
 
@@ -87,12 +89,23 @@ def test_properties_of_java_that_end_in_zeros_were_torn() -> None:
         read_checked(record[:-10] + bytes(10), 0)
 
 
-def test_properties_that_leave_no_room_for_the_seal_are_refused() -> None:
-    fits = draft(properties={"KEYS": "k" * (32_767 - SEAL_BYTES - 6)})
-    encode_sealed(fits, 0, 0, 0)
-    fits.properties = fits.properties[:-1] + b"k\x02"
+@pytest.mark.parametrize(("more", "has_seal"), [(0, True), (1, False), (20, False)])
+def test_properties_that_leave_no_room_for_the_seal_are_stored_without(
+    more: int, *, has_seal: bool
+) -> None:
+    full = draft(properties={"KEYS": "k" * (32_767 - SEAL_BYTES - 6 + more)})
+
+    record = encode_sealed(full, 0, 0, 0)
+
+    header = read_checked(record, 0)
+    assert is_sealed(record[header.properties_start :]) == has_seal
+    assert without_seal(record[header.properties_start :]) == full.properties
+    assert sealed_size(full) == len(record)
+
+
+def test_properties_longer_than_a_record_holds_are_refused() -> None:
     with pytest.raises(InvalidMessageError, match="32768 bytes"):
-        encode_sealed(fits, 0, 0, 0)
+        encode_sealed(draft(properties={"KEYS": "k" * 32_762}), 0, 0, 0)
 
 
 def test_the_seal_of_another_record_is_taken_off() -> None:

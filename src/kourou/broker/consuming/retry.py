@@ -10,7 +10,8 @@ The checks come in Java's order, each with Java's code:
 
 The message is stored anew for the group's retry topic, with one more in reconsume_times, and waits
 at a delay level: the one asked for, or what the group's policy says (`retry_policy.py`), mostly
-longer each time. With a negative level, or when it was given back as often as the group allows, it
+longer each time. With a negative level, when it was given back as often as the group allows, or
+when its properties leave no room for those of a retry, it
 goes to the group's dead-letter topic, from where nobody takes it but by hand. Our clients say why
 they gave it back, which a dead letter keeps as the property KOUROU_DLQ_REASON.
 
@@ -45,7 +46,8 @@ from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
 from kourou.model.host import Host
 from kourou.model.message import MessageExt
-from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
+from kourou.model.properties import PROPERTIES_SIZE_MAX
+from kourou.model.property_limits import fitting_properties
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -55,10 +57,11 @@ from kourou.protocol.headers_send import (
     ConsumerSendMsgBackRequestHeader,
 )
 from kourou.protocol.message_decoding import decode_message
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.message_layout import RecordDraft, read_record
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
+from kourou.store.log.record_seal import without_seal
 from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -142,26 +145,30 @@ class SendBackHandler:
         group: SubscriptionGroup,
     ) -> RemotingCommand:
         command = request.command
-        message = await self._message_at(header.offset)
+        message, stored_text = await self._message_at(header.offset)
         self._groups.get_or_create(group.group_name)  # only now is it certain to be used
         topic = ensure_retry_topic(self._topics, group, unit_mode=header.unit_mode)
         level = header.delay_level
-        if level < 0 or message.reconsume_times >= _tries_max(command, header, group):
-            is_dead = True
-            topic, level = ensure_dlq_topic(self._topics, group), _NOT_DELAYED
-            log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
-        else:
-            is_dead = False
+        draft = None
+        if level >= 0 and message.reconsume_times < _tries_max(command, header, group):
             levels_ms = self._config.now.delay_levels_ms
             level = min(level, len(levels_ms)) or retry_level(
                 group, message.reconsume_times, levels_ms
             )
+            draft = self._draft(message, topic, level, request)
+            if len(draft.properties) > PROPERTIES_SIZE_MAX:
+                draft = None  # a store without reserve has taken it; a dead letter needs less
+        is_dead = draft is None
+        if draft is None:
+            topic = ensure_dlq_topic(self._topics, group)
+            draft = self._draft(message, topic, _NOT_DELAYED, request, _reason_of(command))
+            if len(draft.properties) > PROPERTIES_SIZE_MAX:
+                draft.properties = stored_text
+            log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
         if not self._topics.is_saved(topic.name):
             # Else a crash could leave a dead letter in a topic that nobody can read.
             await self._topics.persist()
         now_ms = self._clock.now_ms()
-        reason = _reason_of(command) if is_dead else ""
-        draft = self._draft(message, topic, level, request, reason)
         result = await self._commit.put_and_wait([draft], now_ms)
         self._count(result, group.group_name, message, now_ms, is_dead=is_dead)
         if result.status is PutStatus.OK:
@@ -194,8 +201,8 @@ class SendBackHandler:
             took_ms=self._clock.now_ms() - began_ms,
         )
 
-    async def _message_at(self, physical_offset: int) -> MessageExt:
-        """Return the message whose record begins at a byte of the log.
+    async def _message_at(self, physical_offset: int) -> tuple[MessageExt, bytes]:
+        """Return the message whose record begins at a byte of the log, and its property text.
 
         Raises:
             RemoteSystemError: there is none, or not any more.
@@ -203,7 +210,9 @@ class SendBackHandler:
         record = await self._offload(self._store.read_record, physical_offset)
         try:
             if record is not None:
-                return decode_message(record, decompress=False)
+                header = read_record(record, check_crc=False)
+                text = record[header.properties_start : header.total_size]
+                return decode_message(record, decompress=False), without_seal(text)
         except MalformedMessageError as error:
             log.warning("record.unreadable physical_offset=%d error=%s", physical_offset, error)
         raise RemoteSystemError(
@@ -211,9 +220,17 @@ class SendBackHandler:
         )
 
     def _draft(
-        self, message: MessageExt, topic: TopicConfig, level: int, request: Request, reason: str
+        self,
+        message: MessageExt,
+        topic: TopicConfig,
+        level: int,
+        request: Request,
+        reason: str = "",
     ) -> RecordDraft:
-        """Return the message as it is stored anew: the same content, for another queue."""
+        """Return the message as it is stored anew: the same content, for another queue.
+
+        Its properties may be too long, see `fitting_properties`.
+        """
         properties = dict(message.properties)
         properties.pop(names.DLQ_REASON, None)  # of an earlier death, if it was redriven
         properties.setdefault(names.RETRY_TOPIC, message.topic)
@@ -226,11 +243,8 @@ class SendBackHandler:
             properties,
             len(self._config.now.delay_levels_ms),
         )
-        text = encode_properties(properties)
         if reason:
-            told = encode_properties({names.DLQ_REASON: reason})
-            if len(text) + len(told) <= PROPERTIES_SIZE_MAX:
-                text += told
+            properties[names.DLQ_REASON] = reason
         return RecordDraft(
             topic=placement.topic.encode(),
             queue_id=placement.queue_id,
@@ -242,7 +256,7 @@ class SendBackHandler:
             reconsume_times=message.reconsume_times + 1,
             prepared_transaction_offset=0,
             body=message.body,
-            properties=text,
+            properties=fitting_properties(properties, waits=level != _NOT_DELAYED),
         )
 
 

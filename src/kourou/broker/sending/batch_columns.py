@@ -20,7 +20,8 @@ from kourou.broker.sending.plain_shapes import (
     Shapes,
 )
 from kourou.model import properties as names
-from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.protocol.message_layout import HEAD_V4
 from kourou.store.index.index_feed import ID_HEAD_CHARS
 from kourou.store.log.record_seal import SEAL_BYTES
@@ -210,7 +211,7 @@ class BatchReader:
     def _find_out(self, text: bytes) -> _Found | None:
         """Return what `_known` does, and know it from now on."""
         size = len(text) - 2
-        if size + SEAL_BYTES > PROPERTIES_SIZE_MAX or _SIZE16.unpack_from(text)[0] != size:
+        if size > SENT_PROPERTIES_SIZE_MAX or _SIZE16.unpack_from(text)[0] != size:
             return None
         id_at, id_end = _id_place(text)
         keys_at, keys_end = _keys_place(text)

@@ -55,7 +55,8 @@ from kourou.clock import Clock
 from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds
-from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
@@ -347,7 +348,7 @@ class FastSend:
                         born_at_ms = int(born_text)
                         self._born = (born_text, born_at_ms)
                     properties_size = len(properties) + own_bytes
-                    if properties_size > PROPERTIES_SIZE_MAX:
+                    if properties_size > SENT_PROPERTIES_SIZE_MAX:
                         break
                     # Properties: without id and keys, mostly those of the message before.
                     before, has_id, after = text.partition(UNIQ_KEY)
@@ -388,14 +389,14 @@ class FastSend:
                         )  # fmt: skip
                         ending += target.properties
                         properties_size = len(properties) + len(ending) + SEAL_BYTES
-                        if properties_size > PROPERTIES_SIZE_MAX:
+                        if properties_size > SENT_PROPERTIES_SIZE_MAX:
                             break
                         name, part, place_id, sys_flag = (
                             TRANS_HALF_TOPIC, HALF_PART, 0, sys_flag ^ TRANSACTION_PREPARED
                         )  # fmt: skip
                     if not has_id:
                         properties_size += _ID_BYTES
-                        if properties_size > PROPERTIES_SIZE_MAX:
+                        if properties_size > SENT_PROPERTIES_SIZE_MAX:
                             break
                     # The record.
                     total = _HEAD_BYTES + body_size + len(part) + 2 + properties_size

@@ -38,6 +38,7 @@ from kourou.broker.sending.send_checks import (
     check_inner_batch,
     check_served,
     check_size,
+    is_copy,
     is_half,
     is_redriven,
     send_header,
@@ -100,6 +101,7 @@ class _Send:
         items: the messages of a batch; empty for a single message.
         is_inner: the batch is stored as one record.
         is_half: it is part of a transaction.
+        is_copy: a broker took it before, see `send_checks.is_copy`.
     """
 
     header: SendHeader
@@ -109,6 +111,7 @@ class _Send:
     items: Sequence[BatchItem]
     is_inner: bool = False
     is_half: bool = False
+    is_copy: bool = False
 
     @property
     def waits(self) -> bool:
@@ -215,13 +218,14 @@ class SendHandlers:
         is_part = is_half(header, properties)
         if is_part:
             check_half(self._config.now)
-        check_size(command.body, self._config.now)
+        copied = is_copy(header, properties)
+        check_size(command.body, self._config.now, copied=copied)
         queue_id = queue_by_priority(properties, topic, queue_id)
         properties.pop(names.POP_CK, None)
         self._add_unique_key(properties)
         properties |= self._region
         properties[names.CLUSTER] = self._config.now.cluster_name
-        return _Send(header, topic, queue_id, properties, (), is_half=is_part)
+        return _Send(header, topic, queue_id, properties, (), is_half=is_part, is_copy=copied)
 
     def _inner_batch(self, send: _Send) -> _Send:
         """Return a batch with an id of its own as the one record that it becomes.
@@ -323,7 +327,8 @@ class SendHandlers:
             if has_timer(properties):
                 now_ms = self._clock.now_ms()
                 placement = self._timers.place(name, send.queue_id, properties, now_ms)
-        text = stored_properties(send.properties)
+        waits = placement.topic != name
+        text = stored_properties(send.properties, copied=send.is_copy, waits=waits)
         single = draft(placement, flag=send.header.flag, body=request.command.body, properties=text)
         if send.is_inner:
             single.sys_flag |= INNER_BATCH | NEED_UNWRAP

@@ -42,6 +42,11 @@ from kourou.errors import (
 from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.property_limits import (
+    SENT_PROPERTIES_SIZE_MAX,
+    are_too_long_to_send,
+    fitting_properties,
+)
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_MASK
 from kourou.model.topic import (
     RETRY_PREFIX,
@@ -85,25 +90,67 @@ def check_has_body(body: bytes) -> None:
         raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
 
 
-def check_size(body: bytes, config: BrokerConfig) -> None:
-    """Refuse a body that is too long.
+def is_copy(header: SendHeader, properties: Mapping[str, str]) -> bool:
+    """Return whether a broker took the message before, and it is sent once more.
+
+    A consumer sends it to its retry topic, or an administrator redrives it. The limits of new
+    messages do not hold for it: they may be lower than they were, or be those of another broker.
+    """
+    return is_retry_topic(header.topic) or names.REDRIVEN_FROM in properties
+
+
+def check_size(body: bytes, config: BrokerConfig, *, copied: bool = False) -> None:
+    """Refuse a body that is too long; of a copy, one that the store cannot hold.
 
     Raises:
-        MessageIllegalError: it is longer than `max_message_size_bytes`.
+        MessageIllegalError: it is longer than `max_message_size_bytes`, or half a segment.
     """
-    if len(body) > config.max_message_size_bytes:
-        raise _too_long("body", len(body), config.max_message_size_bytes)
+    limit = config.max_message_size_bytes
+    if copied:
+        limit = config.store.commitlog_segment_bytes // 2
+    if len(body) > limit:
+        raise _too_long("body", len(body), limit)
 
 
-def stored_properties(properties: Mapping[str, str]) -> bytes:
+def check_properties(text: bytes, properties: Mapping[str, str]) -> None:
+    """Refuse properties of a new message that leave too little room for what is added later.
+
+    Args:
+        text: as they come or are stored.
+        properties: decoded.
+
+    Raises:
+        MessageIllegalError: they are too long.
+    """
+    # Decoding makes at most three bytes of one: those of U+FFFD.
+    if 3 * len(text) > SENT_PROPERTIES_SIZE_MAX and are_too_long_to_send(properties):
+        raise _illegal(
+            f"the message is illegal: properties of {len(text)} bytes, limit "
+            f"{SENT_PROPERTIES_SIZE_MAX}: put large values into the body"
+        )
+
+
+def stored_properties(
+    properties: Mapping[str, str], *, copied: bool = False, waits: bool = False
+) -> bytes:
     """Return the properties as they are stored.
 
+    Args:
+        properties: with all that the broker adds now.
+        copied: the message is a copy: what describes its deliveries is left out where they are too
+            long.
+        waits: it is stored in a topic where it waits.
+
     Raises:
-        MessageIllegalError: they are too long for a record.
+        MessageIllegalError: they are too long.
     """
+    if copied:
+        text = fitting_properties(properties, waits=waits)
+        if len(text) > PROPERTIES_SIZE_MAX:
+            raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
+        return text
     text = encode_properties(properties)
-    if len(text) > PROPERTIES_SIZE_MAX:
-        raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
+    check_properties(text, properties)
     return text
 
 
@@ -286,7 +333,7 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem]) -> None:
 
     Raises:
         MessageIllegalError: it is empty, or one of its messages is delayed, part of a transaction,
-            or for light queues.
+            for light queues, or has too long properties.
     """
     if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
         raise _illegal("a batch has no transactions and no inner batches")
@@ -294,6 +341,7 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem]) -> None:
         raise _illegal("the batch is empty")
     for item in items:
         properties = decode_properties(item.properties)
+        check_properties(item.properties, properties)
         is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
         if is_half or delay_level_of(properties) > 0 or has_timer(properties):
             raise _illegal("a message of a batch is not delayed and not part of a transaction")

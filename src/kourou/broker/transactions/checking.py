@@ -35,7 +35,7 @@ from kourou.broker.transactions.half_messages import (
     renewed_draft,
 )
 from kourou.broker.transactions.ledger import State
-from kourou.broker.writing.put import PutResult
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import CorruptRecordError, KourouError, MalformedMessageError
 from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TopicConfig
@@ -165,17 +165,29 @@ class Checking:
         return CheckLimits(rules.timeout_ms, rules.check_max, kept_ms)
 
     def _ask_again(self, half: HalfMessage) -> asyncio.Future[bool]:
+        """Store the half message with one more check, and ask; see `_put` for the future.
+
+        One whose properties leave no room for that, as RocketMQ may have stored it, is asked about
+        as it is: each round, until it is as old as the files that are kept.
+        """
         times = half.check_times + 1
         draft = renewed_draft(half, times)
-        return self._move(half, draft, lambda stored: self._ask(half, draft, stored))
+        here = (half.queue_offset, half.physical_offset)
+        return self._move(
+            half,
+            draft,
+            lambda stored: self._ask(half, draft, (stored.queue_offset, stored.physical_offset)),
+            lambda: self._ask(half, half.draft, here),
+        )
 
     def _move(
         self,
         half: HalfMessage,
         draft: RecordDraft,
         then: Callable[[Appended], None] | None,
+        otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
-        """Store the half message again; the future says whether it is."""
+        """Store the half message again; see `_put`."""
         ledger, offset = self._books.ledger, half.queue_offset
 
         def done(appended: Appended) -> None:
@@ -185,7 +197,7 @@ class Checking:
             if then is not None:
                 then(appended)
 
-        return self._put(half, draft, done)
+        return self._put(half, draft, done, otherwise)
 
     async def _give_up(self, half: HalfMessage) -> asyncio.Future[bool]:
         """Keep the half message where an operator finds it, and ask nobody any more."""
@@ -205,8 +217,23 @@ class Checking:
         return self._put(half, given_up_draft(half), done)
 
     def _put(
-        self, half: HalfMessage, draft: RecordDraft, then: Callable[[Appended], None]
+        self,
+        half: HalfMessage,
+        draft: RecordDraft,
+        then: Callable[[Appended], None],
+        otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
+        """Store a record in place of the half message.
+
+        Args:
+            half: is busy meanwhile.
+            draft: the record.
+            then: called when it is stored.
+            otherwise: called when it never can be.
+
+        Returns:
+            Whether the round goes on: False if the store takes no records now.
+        """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._books.ledger.state(half.queue_offset) is not State.OPEN:
             future.set_result(True)  # it ended while the topic was saved
@@ -214,13 +241,16 @@ class Checking:
         self._books.ledger.begin(half.queue_offset)
 
         def done(result: PutResult) -> None:
+            if not future.done():  # first: what follows may fail, and the round waits for this
+                future.set_result(result.is_settled)
             if result.appended:
                 then(result.appended[0])
-            else:
-                log.warning("transaction_check.put_refused reason=%s", result.reason)
-                self._books.ledger.settle(half.queue_offset, State.OPEN)
-            if not future.done():
-                future.set_result(bool(result.appended))
+                return
+            self._books.ledger.settle(half.queue_offset, State.OPEN)
+            if result.status is PutStatus.MESSAGE_ILLEGAL and otherwise is not None:
+                otherwise()
+                return
+            log.warning("transaction_check.put_refused reason=%s", result.reason)
 
         self._books.put(draft, done)
         return future
@@ -241,8 +271,14 @@ class Checking:
 
     # Asking
 
-    def _ask(self, half: HalfMessage, draft: RecordDraft, stored: Appended) -> None:
-        """Send the check to one of the producers of the group that are connected."""
+    def _ask(self, half: HalfMessage, draft: RecordDraft, place: tuple[int, int]) -> None:
+        """Send the check to one of the producers of the group that are connected.
+
+        Args:
+            half: what it is about.
+            draft: the record that stands for it now.
+            place: queue offset and log position of that.
+        """
         peer = self._next_producer(half.producer_group)
         if peer is None:
             log.info(
@@ -252,7 +288,7 @@ class Checking:
             return
         self._books.counts.checks[half.topic] += 1
         try:
-            peer.send(check_request(half, draft, stored, self._config.now.broker_name))
+            peer.send(check_request(half, draft, place, self._config.now.broker_name))
         except KourouError as error:
             log.warning("transaction_check.not_sent group=%s reason=%s", half.producer_group, error)
 
@@ -266,21 +302,22 @@ class Checking:
 
 
 def check_request(
-    half: HalfMessage, draft: RecordDraft, stored: Appended, broker_name: str
+    half: HalfMessage, draft: RecordDraft, place: tuple[int, int], broker_name: str
 ) -> RemotingCommand:
-    """Return CHECK_TRANSACTION_STATE (39) for a half message that was stored again.
+    """Return CHECK_TRANSACTION_STATE (39) for a half record and its place, see `_ask`.
 
     The body is the message with its own topic and queue, and the place of the half record.
     """
+    queue_offset, physical_offset = place
     header = CheckTransactionStateRequestHeader(
-        tran_state_table_offset=stored.queue_offset,
-        commit_log_offset=stored.physical_offset,
+        tran_state_table_offset=queue_offset,
+        commit_log_offset=physical_offset,
         topic=TRANS_HALF_TOPIC,
         msg_id=half.unique_key,
         transaction_id=half.unique_key,
-        offset_msg_id=encode_offset_msg_id(draft.store_host, stored.physical_offset),
+        offset_msg_id=encode_offset_msg_id(draft.store_host, physical_offset),
         broker_name=broker_name,
     )
     shown = replace(draft, topic=half.topic.encode(), queue_id=half.queue_id)
-    body = encode_record(shown, stored.queue_offset, stored.physical_offset, half.store_at_ms)
+    body = encode_record(shown, queue_offset, physical_offset, half.store_at_ms)
     return request(RequestCode.CHECK_TRANSACTION_STATE, header, body, oneway=True)

@@ -31,6 +31,7 @@ from kourou.broker.writing.placement import Placement, delay_level_of, has_timer
 from kourou.errors import MalformedMessageError, MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.property_limits import fitting_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
@@ -182,13 +183,14 @@ def given_up_draft(half: HalfMessage) -> RecordDraft:
     properties = dict(half.properties)
     properties.pop(names.CRC32, None)
     properties[names.TRAN_PREPARED_QUEUE_OFFSET] = str(half.first_offset)
-    return _half_draft(half, _GIVEN_UP, properties)
+    return _half_draft(half, _GIVEN_UP, properties, waits=False)
 
 
-def _half_draft(half: HalfMessage, topic: bytes, properties: Mapping[str, str]) -> RecordDraft:
-    return replace(
-        half.draft, topic=topic, queue_id=HALF_QUEUE, properties=encode_properties(properties)
-    )
+def _half_draft(
+    half: HalfMessage, topic: bytes, properties: Mapping[str, str], *, waits: bool = True
+) -> RecordDraft:
+    text = fitting_properties(properties, waits=waits)
+    return replace(half.draft, topic=topic, queue_id=HALF_QUEUE, properties=text)
 
 
 def _is_number(text: str) -> bool:

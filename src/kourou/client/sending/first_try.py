@@ -27,7 +27,7 @@ from kourou.client.sending.send_stats import SendStats
 from kourou.errors import KourouError, RequestTimeoutError, TransportError
 from kourou.model.message import Message
 from kourou.model.msgid import UniqueIds
-from kourou.model.properties import PROPERTIES_SIZE_MAX
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -35,7 +35,7 @@ from kourou.remoting.connection import Connection
 from kourou.remoting.pending import Waiter
 from kourou.remoting.pool import abort_if_silent
 
-_PROPERTIES_PLAIN_MAX: Final = PROPERTIES_SIZE_MAX // 4
+_PROPERTIES_PLAIN_MAX: Final = SENT_PROPERTIES_SIZE_MAX // 4
 """Characters of properties that are not counted as bytes: none has more than four."""
 
 GoOn = Callable[["FirstTry", BaseException | None], Coroutine[Any, Any, SendReceipt]]

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kourou.client.calls_send import Outgoing
+from kourou.client.calls_send import Outgoing, check_properties
 from kourou.client.sending.transaction import END_CODES, Transaction, TransactionState
 from kourou.errors import InvalidMessageError
 from kourou.model import properties as names
 from kourou.model.message import Message, MessageExt
 from kourou.model.msgid import decode_offset_msg_id
-from kourou.model.properties import PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
@@ -50,15 +49,10 @@ def as_half(outgoing: Outgoing, group: str) -> Outgoing:
     """Return a message as the half message of a transaction of the group.
 
     Raises:
-        InvalidMessageError: its properties take more than 32,767 bytes.
+        InvalidMessageError: its properties take more than 30,000 bytes.
     """
     text = f"{names.TRAN_MSG}\x01true\x02{names.PGROUP}\x01{group}\x02{outgoing.properties}"
-    size = len(text.encode())
-    if size > PROPERTIES_SIZE_MAX:
-        raise InvalidMessageError(
-            f"the properties of a message to {outgoing.topic} take {size} bytes, at most "
-            f"{PROPERTIES_SIZE_MAX}: put large values into the body"
-        )
+    check_properties(outgoing.topic, text)
     return replace(outgoing, properties=text, sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED)
 
 

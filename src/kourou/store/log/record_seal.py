@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kourou.errors import InvalidMessageError, MalformedMessageError
+from kourou.errors import MalformedMessageError
 from kourou.model.properties import (
     CRC32,
     INNER_MULTI_QUEUE_OFFSET,
@@ -62,8 +62,10 @@ def unsealed(draft: RecordDraft) -> RecordDraft:
 
 
 def sealed_size(draft: RecordDraft) -> int:
-    """Return the size of the draft's record with its seal."""
-    return record_size(draft) + len(_separator(draft.properties)) + SEAL_BYTES
+    """Return the size of the draft's record with its seal, if it has room for that."""
+    seal_bytes = len(_separator(draft.properties)) + SEAL_BYTES
+    fits = len(draft.properties) + seal_bytes <= PROPERTIES_SIZE_MAX
+    return record_size(draft) + seal_bytes if fits else record_size(draft)
 
 
 def encode_sealed(
@@ -71,17 +73,18 @@ def encode_sealed(
 ) -> bytes:
     """Return the draft's record with its seal: about 1 us more than `encode_record` takes.
 
+    Properties that leave no room for it are stored without: those of a message that a store
+    without seals has taken.
+
     Raises:
-        InvalidMessageError: as `encode_record`, the seal counted with the properties.
+        InvalidMessageError: as `encode_record`.
     """
     record = encode_record(draft, queue_offset, physical_offset, store_at_ms)
     properties = draft.properties
     separator = _separator(properties)
     size = len(properties) + len(separator) + SEAL_BYTES
     if size > PROPERTIES_SIZE_MAX:
-        raise InvalidMessageError(
-            f"properties of {size} bytes with the store's checksum, at most {PROPERTIES_SIZE_MAX}"
-        )
+        return record
     body_end = len(record) - len(properties) - _SIZE_BYTES
     total_size = body_end + _SIZE_BYTES + size
     sealed = b"".join(
@@ -99,6 +102,11 @@ def encode_sealed(
 def encode_seal(checksum: int) -> bytes:
     """Return the property text of a checksum: 0.15 us, half of what formatting takes."""
     return SEAL % str(SEAL_TEN_DIGITS + checksum)[:0:-1].encode()
+
+
+def without_seal(properties: bytes) -> bytes:
+    """Return the property text of a record as it was before it was sealed."""
+    return properties[:-SEAL_BYTES] if is_sealed(properties) else properties
 
 
 def is_sealed(properties: bytes) -> bool:

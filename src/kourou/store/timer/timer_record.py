@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
-from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.properties import decode_properties
+from kourou.model.property_limits import fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_layout import RecordDraft, RecordHeader, redraft
@@ -134,8 +135,9 @@ def due_timer_draft(
 ) -> tuple[RecordDraft, DeliveryKey]:
     """Return the message as it is stored when its slot comes, and what tells that from others.
 
-    It keeps all that it has, and says when it was put into the wheel and taken out again. One that
-    is rolled goes into the timer topic again, and counts how often.
+    It keeps all that it has, and says when it was put into the wheel and taken out again, where
+    there is room for that. One that is rolled goes into the timer topic again, and counts how
+    often.
     """
     header, properties = timer.header, dict(timer.properties)
     properties.pop(names.CRC32, None)
@@ -146,5 +148,6 @@ def due_timer_draft(
         times = properties.get(names.TIMER_ROLL_TIMES, "0")
         properties[names.TIMER_ROLL_TIMES] = str(int(times) + 1 if _is_time(times) else 1)
         topic, queue_id = TIMER_TOPIC, 0
-    draft = redraft(timer.record, header, topic, queue_id, encode_properties(properties))
+    text = fitting_properties(properties, waits=is_roll)
+    draft = redraft(timer.record, header, topic, queue_id, text)
     return draft, delivery_key(topic, properties)

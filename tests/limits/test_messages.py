@@ -1,0 +1,270 @@
+"""Messages at the limits of what a producer may send, through each step of a message's life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from kourou.broker.timer.timer_config import TimerConfig
+from kourou.client.config import ProducerConfig
+from kourou.client.consuming.acknowledging.redelivery import RetryLater
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.sending.transaction import TransactionState
+from kourou.errors import (
+    InvalidGroupError,
+    InvalidMessageError,
+    InvalidTopicError,
+    MessageIllegalError,
+)
+from kourou.model.message import Message, MessageExt
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
+from kourou.model.topic import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from tests.limits.lives import (
+    BODY_MAX,
+    LIVES,
+    STORE,
+    Sent,
+    consumed,
+    consumer_of,
+    run_life,
+    sending,
+)
+
+_OF_A_TRANSACTION = len("TRAN_MSG\x01true\x02PGROUP\x01producers\x02")
+_OF_A_DELAY = len("TIMER_DELAY_MS\x01432000000\x02")
+
+
+def properties_of(more: int) -> Sent:
+    """Return a message whose property text is so much longer than the limit, as it is sent."""
+    return fill(Sent(), more)
+
+
+def keys_of(more: int) -> Sent:
+    return fill(Sent(keys=("k1", "k2")), more, "keys")
+
+
+def tag_of(more: int) -> Sent:
+    return fill(Sent(), more, "tags")
+
+
+def body_of(more: int) -> Sent:
+    return Sent(body=Random(1).randbytes(BODY_MAX + more))  # it cannot be compressed
+
+
+def names_of(more: int) -> Sent:
+    return Sent(topic="t" * (TOPIC_LENGTH_MAX + more), group="g" * (GROUP_LENGTH_MAX + more))
+
+
+def all_of(more: int) -> Sent:
+    names = names_of(more)
+    return fill(replace(body_of(more), topic=names.topic, group=names.group), more)
+
+
+def fill(
+    sent: Sent, more: int, what: str = "properties", marks: int = _OF_A_TRANSACTION + _OF_A_DELAY
+) -> Sent:
+    """Return the message with its property text filled up to the limit, and so much more.
+
+    `marks`: bytes of it that a transaction or a delay takes.
+    """
+    text = sent.message().property_text("0" * 32)
+    room = SENT_PROPERTIES_SIZE_MAX + more - len(text) - marks
+    if what == "keys":
+        room -= 1  # a blank before it
+        return replace(sent, keys=(*sent.keys, "é" * (room // 2) + "e" * (room % 2)))
+    if what == "tags":
+        return replace(sent, tags=f"{sent.tags}{'é' * (room // 2)}{'e' * (room % 2)}")
+    value = room - len("long\x01\x02")
+    return replace(sent, properties={"long": "é" * (value // 2) + "e" * (value % 2)})
+
+
+CASES = {
+    "properties": properties_of(0),
+    "keys": keys_of(0),
+    "tag": tag_of(0),
+    "all": all_of(0),
+    "almost all": all_of(-1),
+}
+WITHOUT_BATCH = [name for name in LIVES if name != "is sent in a batch"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("life", WITHOUT_BATCH)
+def test_message_at_a_limit_survives_each_life(life: str, case: str) -> None:
+    run_life(LIVES[life], CASES[case])
+
+
+@pytest.mark.parametrize("case", ["properties", "keys", "tag"])
+def test_message_at_a_limit_survives_in_a_batch(case: str) -> None:
+    run_life(LIVES["is sent in a batch"], CASES[case])
+
+
+@pytest.mark.parametrize("life", [name for name in WITHOUT_BATCH if name != "is committed"])
+def test_a_message_outlives_a_lowered_limit_of_bodies(life: str) -> None:
+    run_life(LIVES[life], replace(all_of(0), lowers_limit=True))
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "told"),
+    [
+        (fill(Sent(), 1, marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
+        (fill(Sent(), 1, "keys", marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
+        (fill(Sent(), 1, "tags", marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
+        (body_of(1), InvalidMessageError, f"{BODY_MAX + 1} bytes exceed"),
+        (Sent(topic="t" * 128), InvalidTopicError, "128 characters, allowed are 127"),
+    ],
+    ids=["properties", "keys", "tag", "body", "topic"],
+)
+@pytest.mark.parametrize("kind", ["message", "batch", "transaction"])
+def test_a_message_above_a_limit_is_refused_before_it_is_sent(
+    kind: str, sent: Sent, error: type[Exception], told: str
+) -> None:
+    async def main() -> None:
+        config = ProducerConfig(max_message_size_bytes=BODY_MAX)
+        async with (
+            Cluster(store=STORE) as cluster,
+            cluster.producer(config=config) as producer,
+            cluster.transaction_producer(lambda _: TransactionState.COMMIT, "tp", config) as halves,
+        ):
+            sends: dict[str, Callable[[Message], Awaitable[object]]] = {
+                "message": producer.send,
+                "batch": lambda message: producer.send_batch([message]),
+                "transaction": halves.begin_transaction,
+            }
+            with pytest.raises(error, match=told):
+                await sends[kind](sent.message())
+
+    run_virtual(main())
+
+
+def test_a_half_message_above_the_limit_by_its_marks_is_refused() -> None:
+    async def main() -> None:
+        async with (
+            Cluster(store=STORE) as cluster,
+            cluster.transaction_producer(lambda _: TransactionState.COMMIT) as producer,
+        ):
+            with pytest.raises(InvalidMessageError, match="30001 bytes, at most 30000"):
+                await producer.begin_transaction(fill(Sent(), 1, marks=_OF_A_TRANSACTION).message())
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_broker_refuses_a_body_that_only_its_producer_allows(more: int) -> None:
+    async def main() -> None:
+        async with (
+            Cluster(store=STORE, max_message_size_bytes=BODY_MAX) as cluster,
+            cluster.producer(config=ProducerConfig(compress_body_over_bytes=None)) as producer,
+        ):
+            sending = producer.send(body_of(more).message())
+            if more:
+                with pytest.raises(MessageIllegalError, match=f"body of {BODY_MAX + 1} bytes"):
+                    await sending
+            else:
+                assert (await sending).queue_offset == 0
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_batch_is_as_large_as_a_body_may_be(more: int) -> None:
+    async def main() -> None:
+        size = BODY_MAX + more
+        first = [Message("T", b"b" * 1000) for _ in range(8)]
+        async with (
+            Cluster(store=STORE, max_message_size_bytes=BODY_MAX) as cluster,
+            cluster.producer(config=ProducerConfig(max_message_size_bytes=BODY_MAX)) as producer,
+        ):
+            item_bytes = 22 + 1000 + len(first[0].property_text("0" * 32))
+            rest = size - len(first) * item_bytes - (item_bytes - 1000)
+            sending = producer.send_batch([*first, Message("T", b"b" * rest)])
+            if more > 0:
+                with pytest.raises(InvalidMessageError, match=f"{size} bytes exceed"):
+                    await sending
+            else:
+                assert len(await sending) == 9
+
+    run_virtual(main())
+
+
+def test_a_group_above_the_limit_of_names_is_refused() -> None:
+    with pytest.raises(InvalidGroupError, match="121 characters, allowed are 120"):
+        PushConsumer("g" * 121, "127.0.0.1:9876")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_longest_delay_is_taken_and_a_longer_one_refused(more: int) -> None:
+    async def main() -> None:
+        timer = TimerConfig(timer_max_delay_sec=100)
+        async with Cluster(store=STORE, timer=timer) as cluster, cluster.producer() as producer:
+            sending = producer.send(Message("T", b"x", delay_ms=100_000 + more))
+            if more > 0:
+                with pytest.raises(MessageIllegalError, match="bigger than the max delay 100000ms"):
+                    await sending
+            else:
+                await sending
+
+    run_virtual(main())
+
+
+def test_a_retry_after_more_than_the_longest_delay_waits_at_a_level() -> None:
+    sent, waited_s = Sent(), []
+
+    async def is_retried_after_very_long(cluster: Cluster, sent: Sent) -> MessageExt:
+        began_s = asyncio.get_running_loop().time()
+
+        def listener(message: MessageExt) -> None:
+            waited_s.append(asyncio.get_running_loop().time() - began_s)
+            if message.reconsume_times == 0:
+                raise RetryLater(delay_ms=100_001)
+
+        return await consumed(cluster, sent, sending(cluster, sent), listener)
+
+    run_life(is_retried_after_very_long, sent, timer=TimerConfig(timer_max_delay_sec=100))
+    assert waited_s[1] - waited_s[0] == pytest.approx(120, abs=1)
+
+
+@pytest.mark.parametrize(("level", "waits_s"), [(17, 3), (18, 4), (19, 4), (100, 4)])
+def test_a_level_above_the_highest_waits_as_long_as_the_highest(level: int, waits_s: int) -> None:
+    async def is_delayed(cluster: Cluster, sent: Sent) -> MessageExt:
+        times: list[float] = []
+        now_s = asyncio.get_running_loop().time
+
+        def listener(message: MessageExt) -> None:
+            times.append(now_s())
+            if message.reconsume_times == 0:
+                raise RetryLater(level=level)
+
+        send = sending(cluster, sent, delay_level=level)
+        got = await consumed(cluster, sent, send, listener)
+        assert times[1] - times[0] == pytest.approx(waits_s, abs=1)
+        return got
+
+    run_life(is_delayed, Sent(), message_delay_level="1s " * 16 + "3s 4s")
+
+
+@pytest.mark.parametrize("tries", [0, 1, 2])
+def test_a_message_is_a_dead_letter_after_as_many_retries_as_its_group_allows(tries: int) -> None:
+    async def dies(cluster: Cluster, sent: Sent) -> MessageExt:
+        deliveries = 0
+
+        def listener(_: MessageExt) -> None:
+            nonlocal deliveries
+            deliveries += 1
+            raise RetryLater(delay_ms=1_500)
+
+        async with consumer_of(cluster, sent, listener, max_reconsume_times=tries):
+            await sending(cluster, sent)()
+            await asyncio.sleep(30)
+            async with cluster.admin() as admin:
+                [dead] = await admin.dead_letters(sent.group)
+        assert (deliveries, dead.deliveries) == (tries + 1, tries + 1)
+        return dead.message
+
+    run_life(dies, CASES["all"])

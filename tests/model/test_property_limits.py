@@ -1,0 +1,51 @@
+"""What is reserved in a record for the properties that are added to a message later."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
+from kourou.model.property_limits import (
+    ADDED_VALUE_BYTES_MAX,
+    SEAL_ROOM_BYTES,
+    SENT_PROPERTIES_SIZE_MAX,
+    are_too_long_to_send,
+    fitting_properties,
+)
+from kourou.store.log.record_seal import SEAL_BYTES
+
+
+def test_the_reserve_holds_all_that_is_added_at_its_longest() -> None:
+    added = encode_properties({name: "x" * most for name, most in ADDED_VALUE_BYTES_MAX.items()})
+    assert SENT_PROPERTIES_SIZE_MAX + len(added) + SEAL_ROOM_BYTES <= PROPERTIES_SIZE_MAX
+    assert SEAL_ROOM_BYTES == SEAL_BYTES + 1
+
+
+def test_what_is_added_later_does_not_count_unless_it_is_longer_than_that_ever_is() -> None:
+    longest = {"k": "é" * 14_998, "a": "1", "REAL_TOPIC": "t" * 255, "UNIQ_KEY": "0" * 32}
+    assert len(encode_properties({"k": longest["k"], "a": "1"})) == SENT_PROPERTIES_SIZE_MAX + 3
+    assert are_too_long_to_send(longest)
+    assert not are_too_long_to_send(longest | {"a": "", "k": "é" * 14_997})
+    assert are_too_long_to_send(longest | {"k": "é" * 14_997, "REAL_TOPIC": "t" * 256})
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_describes_deliveries_is_left_out_only_as_far_as_there_is_no_room(
+    *, waits: bool
+) -> None:
+    of_delivery = {"REAL_TOPIC": "T", "REAL_QID": "0", "CLUSTER": "c", "KOUROU_DLQ_REASON": "r"}
+
+    def left(own_bytes: int) -> dict[str, str]:
+        own = {"k": "v" * (own_bytes - 3)}
+        text = fitting_properties(own | of_delivery, waits=waits)
+        found = decode_properties(text)
+        assert found.pop("k") == own["k"]
+        return found
+
+    most = PROPERTIES_SIZE_MAX - SEAL_ROOM_BYTES
+    assert left(most - len(encode_properties(of_delivery))) == of_delivery
+    without_reason = {name: of_delivery[name] for name in ("REAL_TOPIC", "REAL_QID", "CLUSTER")}
+    assert left(most - len(encode_properties(of_delivery)) + 1) == without_reason
+    essential = {"REAL_TOPIC": "T", "REAL_QID": "0"} if waits else {}
+    assert left(most) == essential
+    assert left(PROPERTIES_SIZE_MAX) == essential
