@@ -7,7 +7,7 @@ they raise is said where it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kourou.client.pull_result import PullResult, read_pull_result
 from kourou.errors import (
@@ -41,6 +41,7 @@ from kourou.protocol.bodies import (
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.headers_consume import (
+    TOPIC_BEGIN_FIELD,
     GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
@@ -54,6 +55,7 @@ from kourou.protocol.headers_consume import (
     SearchOffsetResponseHeader,
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
+    topic_begin_of,
 )
 from kourou.protocol.headers_send import REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.check import raise_for_response
@@ -80,6 +82,7 @@ async def pull(
     commit_offset: int | None = None,
     is_registered: bool = False,
     is_lite: bool = False,
+    topic_begin: int | None = None,
 ) -> PullResult:
     """Ask a broker for the messages of a queue from `offset` on.
 
@@ -97,6 +100,8 @@ async def pull(
         commit_offset: committed on the way; None: nothing is.
         is_registered: the broker knows the subscription by a heartbeat; else it is sent along.
         is_lite: a pull on behalf of `poll`, which brokers serve and count apart.
+        topic_begin: the topic that is meant, see `TOPIC_BEGIN_FIELD`; None: the broker is not
+            asked whether it was made again.
 
     Raises:
         RemoteError: refused; "nothing there" is a status of the result, not an error.
@@ -127,9 +132,23 @@ async def pull(
     )
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     command = request(code, header)
+    _mean(command, topic_begin)
     answer = await pool.request(address, command, timeout_s)
     _check_filter(answer, subscription, address)
     return read_pull_result(answer, queue, subscription, offset, pool.namespace)
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group is in a queue.
+
+    Attributes:
+        offset: the next queue offset to consume; None if it never committed there.
+        topic_begin: the topic that this is of, see `TOPIC_BEGIN_FIELD`; None if the broker does
+            not tell, as RocketMQ's.
+    """
+
+    offset: int | None
+    topic_begin: int | None
 
 
 async def query_offset(
@@ -140,8 +159,8 @@ async def query_offset(
     *,
     zero_if_new: bool,
     timeout_s: float,
-) -> int | None:
-    """Return the committed queue offset; None if the broker has none.
+) -> CommittedOffset:
+    """Return the committed queue offset.
 
     With `zero_if_new`, a broker answers 0 in place of none for a queue that begins at 0 and is
     still in memory: a group that starts with the queue then misses nothing of it.
@@ -155,8 +174,10 @@ async def query_offset(
     try:
         raise_for_response(answer)
     except QueryNotFoundError:
-        return None
-    return answer.header(QueryConsumerOffsetResponseHeader).offset
+        offset = None
+    else:
+        offset = answer.header(QueryConsumerOffsetResponseHeader).offset
+    return CommittedOffset(offset, topic_begin_of(answer.ext_fields))
 
 
 async def update_offset(
@@ -167,13 +188,24 @@ async def update_offset(
     offset: int,
     *,
     timeout_s: float,
+    topic_begin: int | None = None,
 ) -> None:
-    """Commit `offset`: everything below it is done."""
+    """Commit `offset`: everything below it is done.
+
+    Raises:
+        TopicNotFoundError: the topic does not exist, or not the one that `topic_begin` means.
+    """
     header = UpdateConsumerOffsetRequestHeader(
         group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name
     )
     command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    _mean(command, topic_begin)
     raise_for_response(await pool.request(address, command, timeout_s))
+
+
+def _mean(command: RemotingCommand, topic_begin: int | None) -> None:
+    if topic_begin is not None:
+        command.ext_fields[TOPIC_BEGIN_FIELD] = str(topic_begin)
 
 
 async def min_offset(

@@ -5,10 +5,26 @@ Source: the header classes of the same names in org.apache.rocketmq.remoting.pro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from kourou.protocol.fields import Int, Long
+from kourou.protocol.fields import Int, Long, parse_long
 from kourou.protocol.headers_send import RpcHeader, TopicHeader
+
+TOPIC_BEGIN_FIELD: Final = "kourouTopicBegin"
+"""Field that is not one of RocketMQ's: the log position below which records are of an earlier topic
+of the same name; 0 if there was none. Our brokers add it to answers to QUERY_CONSUMER_OFFSET. Our
+clients send it back with UPDATE_CONSUMER_OFFSET, and with a pull that follows a pause: an offset of
+a topic that was deleted since means nothing in the one that has the name now."""
+
+
+def topic_begin_of(ext_fields: Mapping[str, str]) -> int | None:
+    """Return the field's number; None where it is not given or no number."""
+    try:
+        return parse_long(ext_fields.get(TOPIC_BEGIN_FIELD, ""))
+    except ValueError:
+        return None
 
 
 @dataclass(slots=True)

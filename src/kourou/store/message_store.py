@@ -172,7 +172,7 @@ class MessageStore(StoreWriter):
         """
         if self.index is None:
             return FoundMessages([], 0, 0)
-        gone_below = self._files.state.deleted_topics.get(query.topic, 0)
+        gone_below = self.topic_begin(query.topic)
         query = query._replace(gone_below=max(query.gone_below, gone_below))
         return find_messages(query, self.index, self._log, self._visible_position, self.read_record)
 
@@ -185,7 +185,7 @@ class MessageStore(StoreWriter):
         if mended and self._guard.read_only_reason is None:
             self._try_write(partial(write_mended, self._disk, self._queues, mended))
 
-    def _floor(self, topic: str) -> int:
+    def topic_begin(self, topic: str) -> int:
         return self._files.state.deleted_topics.get(topic, 0)
 
     def fill_ahead(self) -> None:

@@ -112,11 +112,11 @@ class StoreReader:
             self._log,
             self._queues.get(topic, queue_id),
             self._config,
-            self._floor(topic),
+            self.topic_begin(topic),
             believed_bytes=self._believed_bytes,
         )
 
-    def _floor(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none
+    def topic_begin(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none
         """Return the byte of the log below which records are of an earlier topic of the name."""
         return 0
 

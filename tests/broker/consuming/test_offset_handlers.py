@@ -47,7 +47,7 @@ def query(parts: BrokerParts, queue_id: int = 0, **fields: Any) -> tuple[int, st
 def update(parts: BrokerParts, **fields: Any) -> int:
     """Return the code."""
     peer = FakePeer()
-    header = replace(UpdateConsumerOffsetRequestHeader("g", "T", 0, 7), **fields)
+    header = replace(UpdateConsumerOffsetRequestHeader("g", "T", 0, 0), **fields)
     asked = peer.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
     answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, asked)
     assert answer is not None
@@ -56,10 +56,12 @@ def update(parts: BrokerParts, **fields: Any) -> int:
 
 def test_what_was_committed_is_answered() -> None:
     async def test(parts: BrokerParts) -> None:
-        assert update(parts) == 0
-        assert query(parts) == (0, "7")
+        for _ in range(3):
+            await parts.store_messages([parts.draft()])
         assert update(parts, commit_offset=3) == 0
         assert query(parts) == (0, "3")
+        assert update(parts, commit_offset=1) == 0
+        assert query(parts) == (0, "1")
 
     run(test)
 
@@ -118,6 +120,17 @@ def test_a_commit_that_means_nothing_is_refused(fields: dict[str, Any], code: in
     async def test(parts: BrokerParts) -> None:
         assert update(parts, **fields) == code
         assert parts.offsets.topics_of("g") == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("offset", [1, 2**63 - 1])
+def test_commit_beyond_the_end_is_refused(offset: int) -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert update(parts, commit_offset=offset) == 29
+        await parts.store_messages([parts.draft()])
+        assert update(parts, commit_offset=offset + (offset == 1)) == 29
+        assert update(parts, commit_offset=1) == 0
 
     run(test)
 

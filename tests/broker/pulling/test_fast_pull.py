@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
 import pytest
@@ -45,9 +45,9 @@ USUAL: dict[str, object] = {
 }
 
 
-def frame(fields: dict[str, object], *, body: bytes = b"", **members: object) -> bytes:
+def frame(fields: Mapping[str, object], *, body: bytes = b"", **members: object) -> bytes:
     """Return a pull as clients write it, with what differs."""
-    header: dict[str, object] = {"code": 11, "extFields": USUAL | fields, "flag": 0}
+    header: dict[str, object] = {"code": 11, "extFields": {**USUAL, **fields}, "flag": 0}
     header |= {"language": "JAVA", "opaque": 7, "serializeTypeCurrentRPC": "JSON", "version": 513}
     text = json.dumps(header | members, separators=(",", ":")).encode()
     return struct.pack(">II", 4 + len(text) + len(body), len(text)) + text + body
@@ -196,12 +196,25 @@ def test_a_plain_pull_is_answered_with_what_is_stored() -> None:
         await parts.store_messages([parts.draft(b"three")])
         parts.groups.get_or_create("g")
 
-        answer = serve_fast(parts, frame({"commitOffset": "1"}, body=b"ignored"))
+        fields = {"queueOffset": "1", "commitOffset": "1"}
+        answer = serve_fast(parts, frame(fields, body=b"ignored"))
 
         assert answer is not None
-        assert answer == await serve(parts, frame({"commitOffset": "1"}))
+        assert answer == await serve(parts, frame(fields))
         assert parts.offsets.query("g", "T", 0) == 1
         assert parts.offsets.pulled("g", "T", 0) == 3
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize("fields", [{"commitOffset": "1"}, {"kourouTopicBegin": "0"}])
+def test_offset_that_is_to_be_verified_is_left_to_the_general_path(fields: dict[str, str]) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"one")])
+        parts.groups.get_or_create("g")
+
+        assert serve_fast(parts, frame(fields)) is None
+        assert parts.offsets.query("g", "T", 0) is None
 
     run_with_parts(test)
 

@@ -23,6 +23,8 @@ from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 
+COMMITTING = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
+
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 
@@ -76,7 +78,6 @@ def test_what_is_there_is_handed_out_as_it_is_stored() -> None:
     "name",
     [
         "11_PULL_MESSAGE_pull-found",
-        "11_PULL_MESSAGE_pull-offset-too-big_rc21",
         "11_PULL_MESSAGE_pull-tag-not-matched_rc20",
     ],
 )
@@ -105,7 +106,7 @@ def test_the_answer_has_the_fields_of_javas(golden: Golden, name: str) -> None:
         (0, 0, (19, "NO_MATCHED_LOGIC_QUEUE", "0")),
         (5, 0, (21, "NO_MATCHED_LOGIC_QUEUE", "0")),
         (2, 2, (19, "OFFSET_OVERFLOW_ONE", "2")),
-        (9, 2, (21, "OFFSET_OVERFLOW_BADLY", "2")),
+        (9, 2, (21, "OFFSET_OVERFLOW_BADLY", "0")),
         (-1, 2, (21, "OFFSET_TOO_SMALL", "0")),
     ],
 )
@@ -118,6 +119,40 @@ def test_nothing_found_says_where_to_go_on(
             await parts.store_messages([parts.draft()])
 
         assert outcome(parts.pull(FakePeer(), queue_offset=at)) == expected
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(("committed", "expected"), [(None, "0"), (1, "1"), (3, "3")])
+def test_pull_beyond_the_end_is_led_to_where_the_group_is(
+    committed: int | None, expected: str
+) -> None:
+    """RocketMQ leads it to the end; all else is as it says."""
+
+    async def test(parts: BrokerParts) -> None:
+        for _ in range(3):
+            await parts.store_messages([parts.draft()])
+        if committed is not None:
+            parts.offsets.commit("g", "T", 0, committed)
+
+        answer = parts.pull(FakePeer(), flags=COMMITTING, queue_offset=9, commit_offset=9)
+
+        assert outcome(answer) == (21, "OFFSET_OVERFLOW_BADLY", expected)
+        assert parts.offsets.query("g", "T", 0) == committed, "9 is beyond the end"
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize(("offset", "is_committed"), [(2, True), (3, True), (4, False)])
+def test_pull_commits_no_offset_beyond_the_end(offset: int, *, is_committed: bool) -> None:
+    async def test(parts: BrokerParts) -> None:
+        for _ in range(3):
+            await parts.store_messages([parts.draft()])
+
+        answer = parts.pull(FakePeer(), flags=COMMITTING, commit_offset=offset)
+
+        assert len(bodies(answer)) == 3
+        assert parts.offsets.query("g", "T", 0) == (offset if is_committed else None)
 
     run_with_parts(test)
 

@@ -80,7 +80,7 @@ def test_nothing_that_matches_says_where_to_go_on() -> None:
 
         assert (outcome(answer), answer.remark) == ((20, "2"), "NO_MATCHED_MESSAGE")
         assert outcome(pull(parts, "a > 5", queue_offset=2))[0] == 19
-        assert outcome(pull(parts, "a > 5", queue_offset=7)) == (21, "2")
+        assert outcome(pull(parts, "a > 5", queue_offset=7)) == (21, "0")
 
     run_with_parts(test, config=config())
 

@@ -72,6 +72,7 @@ class ConsumerOffsets:
         self._clock = clock
         self._saver = ConfigSaver(file, self._take, offload, covered_by)
         self._set_backs = LogRate()  # two members that both think a queue theirs do it all day
+        self._beyond = LogRate()
         self._version = DataVersion()
         self._committed: Table = {}
         self._pulled: Table = {}
@@ -101,6 +102,45 @@ class ConsumerOffsets:
                 )  # fmt: skip
         offsets[queue_id] = queue_offset
         self._saver.changed()
+
+    def commit_within(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, end: int
+    ) -> bool:
+        """Commit for a client, unless the offset lies beyond the end of the queue.
+
+        Such an offset is of a topic that was deleted, or of messages that a crash took: the group
+        would skip those that get these places.
+
+        Returns:
+            Whether it was committed.
+        """
+        if queue_offset > end:
+            suppressed = self._beyond.take(self._clock.now_ms() / 1000)
+            if suppressed is not None:
+                log.warning(
+                    "consumer_offset.beyond_end group=%s topic=%s queue_id=%d offset=%d end=%d "
+                    "suppressed=%d",
+                    group, topic, queue_id, queue_offset, end, suppressed,
+                )  # fmt: skip
+            return False
+        self.commit(group, topic, queue_id, queue_offset)
+        return True
+
+    def where_to_go_on(self, group: str, topic: str, queue_id: int, bounds: tuple[int, int]) -> int:
+        """Return where a member goes on whose own offset lies beyond the end of the queue.
+
+        The committed offset was set back with the end of the queue, or deleted with the topic: then
+        the group begins at the start of the one that has the name now.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            queue_id: the queue.
+            bounds: its first offset, and the one behind its last.
+        """
+        low, high = bounds
+        committed = self.query(group, topic, queue_id)
+        return low if committed is None or committed > high else max(low, committed)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where the group goes on in the queue; None when it never committed there."""

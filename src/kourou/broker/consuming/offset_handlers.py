@@ -14,9 +14,11 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_consume import (
+    TOPIC_BEGIN_FIELD,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
+    topic_begin_of,
 )
 from kourou.remoting.connection import Request
 from kourou.store.formats import QueueEntry
@@ -31,6 +33,8 @@ class QueueStarts(Protocol):
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def topic_begin(self, topic: str) -> int: ...
 
     def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None: ...
 
@@ -78,9 +82,12 @@ class OffsetHandlers:
         if committed is None:
             if header.set_zero_if_not_found is False or not self._is_young(topic, queue_id):
                 text = f"group {header.consumer_group} has no offset of queue {queue_id} of {topic}"
-                return response(command, ResponseCode.QUERY_NOT_FOUND, text)
+                return self._with_begin(
+                    response(command, ResponseCode.QUERY_NOT_FOUND, text), topic
+                )
             committed = 0
-        return response(command, header=QueryConsumerOffsetResponseHeader(committed))
+        answer = response(command, header=QueryConsumerOffsetResponseHeader(committed))
+        return self._with_begin(answer, topic)
 
     def on_update_consumer_offset(self, request: Request) -> RemotingCommand:
         """Commit an offset, further on or further back; it is durable after the next save.
@@ -109,9 +116,21 @@ class OffsetHandlers:
         if self._offsets.is_reset(*where):
             # Of a client that does not know yet: it learns by its next pull.
             return response(command, remark="Offset has been previously reset")
+        if is_of_earlier_topic(command, self._store.topic_begin(topic.name)):
+            return response(command, ResponseCode.TOPIC_NOT_EXIST, made_again(topic.name))
         self._groups.get_or_create(header.consumer_group)
-        self._offsets.commit(*where, header.commit_offset)
+        end = self._store.max_offset(topic.name, header.queue_id)
+        if not self._offsets.commit_within(*where, header.commit_offset, end):
+            text = (
+                f"offset {header.commit_offset} of queue {header.queue_id} of topic {topic.name}: "
+                f"the queue ends at {end}"
+            )
+            return response(command, ResponseCode.INVALID_PARAMETER, text)
         return response(command)
+
+    def _with_begin(self, answer: RemotingCommand, topic: str) -> RemotingCommand:
+        answer.ext_fields[TOPIC_BEGIN_FIELD] = str(self._store.topic_begin(topic))
+        return answer
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Return whether the queue's first message is in memory, or has yet to come.
@@ -135,6 +154,22 @@ class OffsetHandlers:
         """Return whether the topic exists and has a queue of this number."""
         topic = self._topics.get(name)
         return topic is not None and 0 <= queue_id < queue_nums(topic)
+
+
+def is_of_earlier_topic(command: RemotingCommand, topic_begin: int) -> bool:
+    """Return whether the client that asks means a topic that was deleted since.
+
+    Args:
+        command: what it asks; clients other than ours do not say what they mean.
+        topic_begin: that of the topic of the name that there is now.
+    """
+    meant = topic_begin_of(command.ext_fields)
+    return meant is not None and meant < topic_begin
+
+
+def made_again(topic: str) -> str:
+    """Return what such a client is told."""
+    return f"topic {topic} was deleted and made again: offsets of before mean nothing in it"
 
 
 def queue_nums(topic: TopicConfig) -> int:

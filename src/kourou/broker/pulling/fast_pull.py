@@ -83,6 +83,7 @@ class _Fields(msgspec.Struct, rename="camel", gc=False):
     expression_type: str | None = None
     max_msg_bytes: str | None = None
     request_source: str | None = None
+    kourou_topic_begin: str | None = None
 
 
 class _Header(msgspec.Struct, gc=False):
@@ -187,8 +188,8 @@ class FastPull:
         fields, opaque = header.extFields, header.opaque
         offset, commit_offset = _number(fields.queue_offset), _number(fields.commit_offset)
         asked = self._asked(fields)
-        if asked is None or offset < 0 or commit_offset < 0:
-            return False
+        if asked is None or not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
+            return False  # what is answered here ends at `offset` or later: so far may be committed
         passed = self._passes(asked)
         if passed is None:
             return False

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.offset_handlers import is_of_earlier_topic, made_again
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.checked_reads import REMEDY, CheckedReads
 from kourou.broker.pulling.filtered_reads import ArrivedProperties, FilteredReads
@@ -135,13 +136,17 @@ class PullHandler:
         if isinstance(pull, RemotingCommand):
             is_told = is_first and pull.code in _OUTDATED and self._is_told_later(request, header)
             return None if is_told else pull
+        if is_of_earlier_topic(request.command, self._store.topic_begin(header.topic)):
+            text = made_again(header.topic)
+            return response(request.command, ResponseCode.TOPIC_NOT_EXIST, text)
         key = (header.consumer_group, header.topic, header.queue_id)
         reset_to = self._offsets.take_reset(*key)
         if reset_to is not None:
             # What the pull commits is of before the reset, and does not count.
             return self._answer_reset(pull, reset_to)
         if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
-            self._offsets.commit(*key, header.commit_offset)
+            end = self._store.max_offset(header.topic, header.queue_id)
+            self._offsets.commit_within(*key, header.commit_offset, end)
         asked = self._asked(pull)
         if pull.filter is None:
             found = self._reads.at_once(header.topic, header.queue_id, asked)
@@ -150,15 +155,24 @@ class PullHandler:
         if found is None:
             self._later.answer(pull.request, partial(self._read_later, pull, asked))
             return None
-        self._offsets.note_pulled(*key, found.plan.next_offset)
-        if found.plan.status is GetStatus.FOUND:
+        plan = self._corrected(header, found.plan)
+        self._offsets.note_pulled(*key, plan.next_offset)
+        if plan.status is GetStatus.FOUND:
             self._count(header, found)
-            return _answer(pull, found.plan, ResponseCode.SUCCESS, found.body)
+            return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
-        code = _code(found.plan.status, header.queue_offset)
+        code = _code(plan.status, header.queue_offset)
         if code is ResponseCode.PULL_NOT_FOUND and is_first and self._hold(pull):
             return None
-        return _answer(pull, found.plan, code)
+        return _answer(pull, plan, code)
+
+    def _corrected(self, header: PullMessageRequestHeader, plan: GetPlan) -> GetPlan:
+        """Lead a client whose offset lies beyond the end to where its group goes on."""
+        if plan.status is not GetStatus.OFFSET_OVERFLOW_BADLY:
+            return plan
+        key = (header.consumer_group, header.topic, header.queue_id)
+        bounds = (plan.min_offset, plan.max_offset)
+        return plan._replace(next_offset=self._offsets.where_to_go_on(*key, bounds))
 
     async def _read_later(self, pull: Pull, asked: Asked) -> RemotingCommand:
         """Answer with what must be read from the disk, or looked into."""
@@ -172,7 +186,7 @@ class PullHandler:
         except DamagedRecordError as error:
             command = pull.request.command
             return response(command, ResponseCode.SYSTEM_ERROR, f"{error}; {REMEDY}")
-        plan = found.plan
+        plan = self._corrected(header, found.plan)
         self._offsets.note_pulled(
             header.consumer_group, header.topic, header.queue_id, plan.next_offset
         )

@@ -338,7 +338,7 @@ class DeadLetterAdmin(MessageAdmin):
             zero_if_new=False,
             timeout_s=server.timeout_s,
         )
-        return committed or 0
+        return committed.offset or 0
 
 
 def _stored(result: PullResult, namespace: str) -> list[MessageExt]:

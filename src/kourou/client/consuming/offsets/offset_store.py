@@ -47,6 +47,9 @@ class Offsets(Protocol):
             TransportError, RemoteError: a broker did not say, which is not the same as None.
         """
 
+    def topic_begin(self, queue: MessageQueue) -> int | None:
+        """Return which topic the offsets are of, see `TOPIC_BEGIN_FIELD`; None if not known."""
+
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""
 
@@ -74,6 +77,11 @@ class OffsetsInMemory:
 
     def close(self) -> None:
         """Let others use what is kept; nothing is to be done here."""
+
+    def topic_begin(self, queue: MessageQueue) -> int | None:
+        """Return which topic the offsets are of; None: no broker was asked."""
+        del queue
+        return None
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""
@@ -109,9 +117,15 @@ class RemoteOffsets(OffsetsInMemory):
         self._timeout_ms = timeout_ms
         # Brokers that the last commit did not reach, and queues whose last commit was refused.
         self._failing: set[str | MessageQueue] = set()
+        self._topic_begins: dict[MessageQueue, int] = {}
+
+    def topic_begin(self, queue: MessageQueue) -> int | None:
+        """Return which topic was meant when the broker told where the group is."""
+        return self._topic_begins.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         super().forget(queue)
+        self._topic_begins.pop(queue, None)
         self._failing.discard(queue)
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
@@ -123,7 +137,7 @@ class RemoteOffsets(OffsetsInMemory):
             TransportError, RemoteError: the broker did not say, which is not the same as None.
         """
 
-        async def call(address: str, deadline: Deadline) -> int | None:
+        async def call(address: str, deadline: Deadline) -> calls_consume.CommittedOffset:
             return await calls_consume.query_offset(
                 self._instance.pool,
                 address,
@@ -133,7 +147,10 @@ class RemoteOffsets(OffsetsInMemory):
                 timeout_s=deadline.remaining_s(),
             )
 
-        return await self._instance.call_broker(queue, self._timeout_ms, call)
+        committed = await self._instance.call_broker(queue, self._timeout_ms, call)
+        if committed.topic_begin is not None:
+            self._topic_begins[queue] = committed.topic_begin
+        return committed.offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the brokers the offsets of these queues.
@@ -159,6 +176,7 @@ class RemoteOffsets(OffsetsInMemory):
                 queue,
                 offset,
                 timeout_s=self._timeout_ms / 1000,
+                topic_begin=self._topic_begins.get(queue),
             )
         except KourouError as error:
             if error.refresh_route:

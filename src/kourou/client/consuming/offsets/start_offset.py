@@ -66,3 +66,31 @@ async def find_start_offset(
     if offset and await offsets.fetch(queue, zero_if_new=True) == 0:
         offset = 0
     return offset, False
+
+
+async def find_offset_in_bounds(
+    offsets: Offsets, queue: MessageQueue, bounds: tuple[int, int]
+) -> tuple[int, bool]:
+    """Return where to go on in a queue that ended before this member's offset.
+
+    Its end was lost, its topic deleted and made again, or an administrator set the group back. A
+    broker that lost the end set back the committed offset, too, and one that deleted the topic has
+    none: the group then begins at the start, as it must not skip what took the places of old
+    messages. An offset in a file of our own says nothing of either.
+
+    Args:
+        offsets: where the group is.
+        queue: the queue.
+        bounds: its first offset, and the one behind its last, as of the answer that said so.
+
+    Returns:
+        The queue offset to pull next, and whether it is what the group committed.
+
+    Raises:
+        TransportError, RemoteError: as `find_start_offset`.
+    """
+    low, high = bounds
+    committed = await offsets.fetch(queue)
+    if committed is None or committed > high or not offsets.is_remote:
+        return low, False
+    return max(low, committed), True

@@ -145,6 +145,10 @@ class PolledQueues:
             return f"it is not read any more, by {reason}: restart the consumer"
         return polled.reader.problem
 
+    def topic_begin(self, queue: MessageQueue) -> int | None:
+        """Return which topic the queue's offsets are of, see `Offsets.topic_begin`."""
+        return self._offsets.topic_begin(queue)
+
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Return each queue as administrators see it."""
         return {

@@ -138,6 +138,8 @@ class Polling(QueueAccess, Consumer):
         Raises:
             UsageError: the offset is negative or without a queue; the queue is not polled.
             GroupNotFoundError: the broker does not know the group, and does not create it.
+            TopicNotFoundError: a topic was deleted, or deleted and made again: what was given was
+                of the one before. The next poll goes on in the new one.
             TransportError, RemoteError: as `pull`. Of several queues some may be committed.
         """
         self._instance.check_open()
@@ -154,7 +156,7 @@ class Polling(QueueAccess, Consumer):
         async def commit(queue: MessageQueue) -> None:
             offset = offsets[queue]
             if offset is not None:
-                await self.commit_offset(queue, offset)
+                await self._commit_offset(queue, offset, self._polled.topic_begin(queue))
 
         await commit_each([queue for queue, at in offsets.items() if at is not None], commit)
 

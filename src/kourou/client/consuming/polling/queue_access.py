@@ -187,7 +187,7 @@ class QueueAccess(CallingClient):
         Raises:
             TransportError, RemoteError: as `pull`.
         """
-        return await self._instance.call_broker(
+        committed = await self._instance.call_broker(
             queue,
             self._config.request_timeout_ms,
             lambda address, deadline: calls_consume.query_offset(
@@ -199,6 +199,7 @@ class QueueAccess(CallingClient):
                 timeout_s=deadline.remaining_s(),
             ),
         )
+        return committed.offset
 
     async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
         """Commit: the group has consumed everything below the queue offset `offset`.
@@ -208,10 +209,16 @@ class QueueAccess(CallingClient):
 
         Raises:
             UsageError: the offset is negative, or the consumer closed.
+            InvalidParameterError: the offset lies beyond the end of the queue.
             GroupNotFoundError: the broker does not know the group, and does not create it.
             TransportError, RemoteError: as `pull`.
         """
         _check_offset(offset)
+        await self._commit_offset(queue, offset)
+
+    async def _commit_offset(
+        self, queue: MessageQueue, offset: int, topic_begin: int | None = None
+    ) -> None:
         await self._instance.call_broker(
             queue,
             self._config.request_timeout_ms,
@@ -222,6 +229,7 @@ class QueueAccess(CallingClient):
                 queue,
                 offset,
                 timeout_s=deadline.remaining_s(),
+                topic_begin=topic_begin,
             ),
         )
 

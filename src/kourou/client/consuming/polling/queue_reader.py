@@ -13,7 +13,7 @@ from typing import Final
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
-from kourou.client.consuming.offsets.start_offset import find_start_offset
+from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, find_start_offset
 from kourou.client.consuming.polling.polled_queue import PolledQueue
 from kourou.client.consuming.pulling.pulled_messages import PulledSome, chosen, restore_topic
 from kourou.client.instance import ClientInstance
@@ -90,6 +90,7 @@ class QueueReader:
         self._on_pulled = on_pulled
         self.is_failing = False
         self._was_deleted = False  # by what its broker said last
+        self._has_rested = False  # not pulled for a while: the topic may have been made again
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
@@ -101,6 +102,7 @@ class QueueReader:
         """Pull until cancelled, which leaves no message half taken."""
         while True:
             if self._polled.is_paused and self._polled.next_offset is not None:
+                self._has_rested = True
                 self._resumed.clear()
                 await self._resumed.wait()
                 continue
@@ -140,10 +142,12 @@ class QueueReader:
         if asked is None:
             return await self._find_start()
         if self._holds_too_much():
+            self._has_rested = True
             return self._config.flow_control_delay_ms
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
         result = await self._pull(asked)
+        self._has_rested = False
         if self.is_failing:
             log.info("pull.recovered queue=%s offset=%d", self._queue, asked)
             self.is_failing = False
@@ -151,7 +155,7 @@ class QueueReader:
         polled.max_offset = result.max_offset
         if self._was_deleted:
             # Made anew since: a topic of the same name, in which our offset means nothing.
-            await self._begin_again(asked)
+            await self._begin_again(asked, result)
             return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._correct(result, asked)
@@ -174,9 +178,7 @@ class QueueReader:
         """Go on where the broker says, as it does not hold the offset `asked`.
 
         Where what comes next is gone, what is held is still good. Where the queue ends before our
-        offset, its end was lost or the topic made anew, or an administrator set the group back:
-        then the broker's committed offset knows better than the queue's end; without one, the group
-        begins anew.
+        offset, `find_offset_in_bounds` says where to go on.
         """
         offset = answer.next_offset
         log.warning("pull.offset_moved queue=%s from=%d to=%d", self._queue, asked, offset)
@@ -184,15 +186,14 @@ class QueueReader:
             self._polled.put((), offset)
             return
         if asked > answer.max_offset:
-            start, _ = await find_start_offset(
-                self._instance, self._offsets, self._queue, self._config
-            )
-            offset = min(offset, start)
+            bounds = (answer.min_offset, answer.max_offset)
+            offset, _ = await find_offset_in_bounds(self._offsets, self._queue, bounds)
         self._polled.move(offset)
 
-    async def _begin_again(self, asked: int) -> None:
+    async def _begin_again(self, asked: int, answer: PullResult) -> None:
         """Go on where the group begins in the topic that has the name now."""
-        start, _ = await find_start_offset(self._instance, self._offsets, self._queue, self._config)
+        bounds = (answer.min_offset, answer.max_offset)
+        start, _ = await find_offset_in_bounds(self._offsets, self._queue, bounds)
         log.warning("queue.made_anew queue=%s offset=%d start=%d", self._queue, asked, start)
         self._was_deleted = False
         self._polled.move(start)
@@ -216,6 +217,7 @@ class QueueReader:
         )
         # After a failure an answer at once: does the broker still have what we had?
         wait_ms = None if self.is_failing else config.wait_ms
+        is_verified = self._has_rested and not self._was_deleted
         return await calls_consume.pull(
             self._instance.pool,
             address,
@@ -228,6 +230,7 @@ class QueueReader:
             timeout_s=((wait_ms or 0) + _HELD_BY_BROKER_EXTRA_MS) / 1000,
             suspend_ms=wait_ms,
             is_lite=True,
+            topic_begin=self._offsets.topic_begin(queue) if is_verified else None,
         )
 
     def _recover(self, error: KourouError) -> int:

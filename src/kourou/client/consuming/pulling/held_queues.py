@@ -14,7 +14,7 @@ from kourou.client.consuming.membership.queue_locks import QueueLocks
 from kourou.client.consuming.membership.rebalance import QueueChanges
 from kourou.client.consuming.membership.resting import Rests
 from kourou.client.consuming.offsets.offset_store import Offsets
-from kourou.client.consuming.offsets.start_offset import find_start_offset
+from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, find_start_offset
 from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
@@ -89,7 +89,8 @@ class HeldQueues:
         self._held: dict[MessageQueue, _Held] = {}
         self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
         self._rests = Rests(config.handover_ms / 1000)
-        self._cut: dict[MessageQueue, int] = {}  # ends of queues that ended before our offset
+        # Of queues that ended before our offset: their bounds then.
+        self._cut: dict[MessageQueue, tuple[int, int]] = {}
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self.on_lost: Callable[[], None] | None = None
 
@@ -279,12 +280,14 @@ class HeldQueues:
 
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have gone on since
-        offset, is_committed = await find_start_offset(
-            self._instance, self._offsets, queue, self._config
-        )
-        end = self._cut.pop(queue, None)
-        if end is not None and offset > end:
-            offset, is_committed = end, False
+        bounds = self._cut.get(queue)
+        if bounds is None:
+            offset, is_committed = await find_start_offset(
+                self._instance, self._offsets, queue, self._config
+            )
+        else:
+            offset, is_committed = await find_offset_in_bounds(self._offsets, queue, bounds)
+            self._cut.pop(queue, None)
         if not is_committed:
             # At once: a member that dies before its first message must not start behind the
             # messages that came meanwhile.
@@ -364,15 +367,14 @@ class HeldQueues:
     def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
         """Have the queue started again, as its broker does not hold the offset `asked`.
 
-        What is in flight must not move the offset any more: it belongs to the old bounds. Where the
-        queue ends before our offset, its end was lost or the topic made anew, and others may have
-        filled those places since: the broker's committed offset knows better than its end.
+        What is in flight must not move the offset any more: it belongs to the old bounds. Where to
+        go on if the queue ends before our offset, `find_offset_in_bounds` says.
         """
         queue = process_queue.queue
         process_queue.drop()
         if asked > answer.max_offset:
             self._offsets.forget(queue)
-            self._cut[queue] = answer.next_offset
+            self._cut[queue] = (answer.min_offset, answer.max_offset)
         else:
             self._offsets.overwrite(queue, answer.next_offset)
         held = self._held.get(queue)

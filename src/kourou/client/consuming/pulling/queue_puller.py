@@ -104,6 +104,7 @@ class QueuePuller:
         self._broker_id = MASTER_ID
         self.is_failing = False
         self._was_deleted = False  # by what its broker said last
+        self._has_rested = False  # not pulled for a while: the topic may have been made again
         self.problem: str | None = None
         self.max_offset: int | None = None
         self.last_pull_at_ms = 0
@@ -136,14 +137,17 @@ class QueuePuller:
     async def _step(self) -> int:
         """Pull once, or not while too much is held; return the delay before the next, in ms."""
         if self._flow.is_paused(self._queue):
+            self._has_rested = True
             await self._flow.resumed(self._queue)
             return 0
         if self._flow.is_full(self._process_queue):
+            self._has_rested = True
             return self._config.flow_control_delay_ms
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
         result = await self._pull()
         self.max_offset = result.max_offset
+        self._has_rested = False
         if self._process_queue.is_dropped or self._is_by_an_old_subscription():
             return 0
         if self.is_failing:
@@ -211,6 +215,8 @@ class QueuePuller:
             and self._is_own(queue)
         )
         commit = self._offsets.get(queue) if is_committing else None
+        # Each pull would cost brokers a little; one that is under way is answered by the deletion.
+        is_verified = self._has_rested and not self._was_deleted
         return await calls_consume.pull(
             self._instance.pool,
             address,
@@ -225,6 +231,7 @@ class QueuePuller:
             suspend_ms=None if self.is_failing else config.pull_suspend_timeout_ms,
             commit_offset=commit or None,
             is_registered=True,
+            topic_begin=self._offsets.topic_begin(queue) if is_verified else None,
         )
 
     async def _recover(self, error: KourouError) -> int:

@@ -1,0 +1,158 @@
+"""Topics that are deleted and made again under consumers that do not pull meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.errors import TopicNotFoundError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+OLD = [b"old-%d" % number for number in range(20)]
+QUEUE = MessageQueue(TOPIC, "broker-0", 0)
+COUNTS = [1, 19, 20, 21, 60]
+"""Messages of the new topic: fewer than the old one had, as many, and more."""
+
+
+def new(count: int) -> list[bytes]:
+    return [b"new-%d" % number for number in range(count)]
+
+
+async def make_again(w: Recording, count: int, after_s: float) -> None:
+    """Delete the topic, and fill another of the same name."""
+    async with w.cluster.admin() as admin:
+        await admin.delete_topic(TOPIC)
+        await asyncio.sleep(after_s)
+        await admin.create_topic(TOPIC, queues=1)
+        await w.send(*new(count))
+
+
+async def until_all(w: Recording, count: int) -> None:
+    """Wait until all of the new topic has come, and is committed."""
+    await w.until_got(*new(count), timeout_s=90)
+    await asyncio.sleep(6)
+    assert Counter(w.got)[b"new-0"] == 1, "each once"
+    assert await w.committed() == count
+
+
+@asynccontextmanager
+async def consumed(w: Recording, consumer: PushConsumer) -> AsyncIterator[PushConsumer]:
+    """Have the old messages consumed and committed."""
+    await w.send(*OLD)
+    async with consumer:
+        await w.until_got(*OLD)
+        await asyncio.sleep(6)
+        yield consumer
+
+
+@pytest.mark.parametrize("after_s", [0.0, 70.0])
+@pytest.mark.parametrize("count", COUNTS)
+def test_paused_consumer_gets_all_of_a_topic_that_was_made_again(
+    count: int, after_s: float
+) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, consumed(w, w.consumer()) as consumer:
+            consumer.pause()
+            await asyncio.sleep(40)  # its last pull was answered meanwhile
+            await make_again(w, count, after_s)
+            await asyncio.sleep(20)  # what it has is persisted, and means nothing any more
+            consumer.resume()
+            await until_all(w, count)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_paused_consumer_that_dies_leaves_all_of_the_new_topic_to_another(count: int) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            async with consumed(w, w.consumer()) as consumer:
+                consumer.pause()
+                await asyncio.sleep(40)
+                await make_again(w, count, 0)
+                await asyncio.sleep(20)
+            async with w.consumer(consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+                await until_all(w, count)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("count", COUNTS)
+def test_flow_controlled_consumer_gets_all_of_a_topic_that_was_made_again(
+    count: int, *, is_ordered: bool
+) -> None:
+    async def main() -> None:
+        is_free = asyncio.Event()
+
+        async def wait(message: MessageExt) -> None:
+            if message.body == OLD[-1]:
+                await is_free.wait()
+            if is_ordered:
+                w.got.append(message.body)
+
+        async with recording(queues=1) as w:
+            consumer = w.consumer(wait, pull_threshold_count=1, pull_batch_size=2)
+            if is_ordered:
+                consumer = w.cluster.push_consumer("consumers", consumer._config)
+                consumer.subscribe(TOPIC)
+                consumer.listen_orderly(wait)
+            await w.send(*OLD, *OLD)
+            async with consumer:
+                await asyncio.sleep(10)
+                await make_again(w, count, 0)
+                await asyncio.sleep(20)
+                is_free.set()
+                await until_all(w, count)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+@pytest.mark.parametrize("count", COUNTS)
+def test_poller_gets_all_of_a_topic_that_was_made_again(count: int, *, is_paused: bool) -> None:
+    async def main() -> None:
+        config = PullConsumerConfig(
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET, pull_threshold_count=1
+        )
+        async with (
+            recording(queues=1) as w,
+            w.cluster.pull_consumer("consumers", config) as reader,
+        ):
+            await reader.assign([QUEUE])
+            await w.send(*OLD)
+            got: list[bytes] = []
+
+            async def until_got(is_enough: Callable[[], bool]) -> None:
+                async with asyncio.timeout(60):
+                    while not is_enough():
+                        got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
+
+            await until_got(lambda: len(got) == len(OLD))
+            await reader.commit()
+            if is_paused:
+                reader.pause([QUEUE])
+            else:
+                await w.send(*OLD)  # it pulls some of these, and then no more
+            await asyncio.sleep(60)
+            await make_again(w, count, 0)
+            with pytest.raises(TopicNotFoundError, match="deleted and made again"):
+                await reader.commit()
+            await asyncio.sleep(20)
+            reader.resume([QUEUE])
+            await until_got(lambda: not set(new(count)) - set(got))
+            await reader.poll(timeout_ms=0)
+            await reader.commit()
+            assert await w.committed() == count
+
+    run_virtual(main())
