@@ -193,11 +193,15 @@ class FastPull:
         passed = self._passes(asked)
         if passed is None:
             return False
-        answer = self._answer(asked, passed, offset, opaque, None)
-        if answer is not None:
+        if asked.suspend_ms and self._store.max_offset(asked.topic, asked.queue_id) == offset:
+            # Most pulls of consumers that have caught up: there is nothing to look for.
+            if not self._hold(_Held(self, connection, asked, offset, opaque, bytes(frame))):
+                return False
+        else:
+            answer = self._answer(asked, passed, offset, opaque, None)
+            if answer is None:
+                return False
             connection.send_frames(answer)
-        elif not self._hold(_Held(self, connection, asked, offset, opaque, bytes(frame))):
-            return False
         if asked.is_committing:
             self._offsets.commit(asked.group, asked.topic, asked.queue_id, commit_offset)
         return True
@@ -262,14 +266,10 @@ class FastPull:
         return found
 
     def _hold(self, pull: _Held) -> bool:
-        """Hold the pull if it is for the next message of its queue; return whether it is held."""
+        """Hold the pull, which is for the next message of its queue; return whether it is held."""
         asked, offset = pull.asked, pull.offset
         where = (asked.topic, asked.queue_id, offset)
-        if (
-            not asked.suspend_ms
-            or self._store.max_offset(asked.topic, asked.queue_id) != offset
-            or not self._held.hold(pull, where, _EVERYTHING, asked.suspend_ms, len(pull.frame))
-        ):
+        if not self._held.hold(pull, where, _EVERYTHING, asked.suspend_ms, len(pull.frame)):
             return False
         pull.connection.unanswered.add_all(pull.size, 1)
         self._offsets.note_pulled(asked.group, asked.topic, asked.queue_id, offset)

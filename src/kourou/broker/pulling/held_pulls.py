@@ -13,7 +13,7 @@ Source: PullRequestHoldService.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -71,6 +71,7 @@ class HeldPulls:
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0  # when the timer ends
         self._due: deque[Held[HeldPull]] = deque()  # woken, and not served yet
+        self._due_of: Counter[Connection] = Counter()  # how many of them a connection has
         self._next: asyncio.Handle | None = None  # serves more of them
         self._unread: dict[Connection, list[Held[HeldPull]]] = {}  # woken, by who must read first
 
@@ -160,6 +161,7 @@ class HeldPulls:
         if self._next is not None:
             self._next.cancel()
         self._due.clear()
+        self._due_of.clear()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -181,7 +183,9 @@ class HeldPulls:
 
     def _serve_again(self, woken: Iterable[Held[HeldPull]]) -> None:
         """Answer pulls that were held, in this turn and the next ones."""
-        self._due.extend(woken)
+        for held in woken:
+            self._due.append(held)
+            self._due_of[held.pull.connection] += 1
         if self._next is None:
             self._serve_due()
 
@@ -196,6 +200,11 @@ class HeldPulls:
                 return
             held = due.popleft()
             connection = held.pull.connection
+            is_last = self._due_of[connection] == 1
+            if is_last:
+                del self._due_of[connection]
+            else:
+                self._due_of[connection] -= 1
             if connection.is_paused:
                 self._unread.setdefault(connection, []).append(held)
                 connection.on_resumed = self._on_resumed
@@ -205,7 +214,10 @@ class HeldPulls:
                     left_bytes -= _LATER_ANSWER_BYTES
                 else:
                     left_bytes -= len(answer)
-                    connection.send_frames(answer)
+                    if is_last:
+                        connection.send_now(answer)
+                    else:  # they leave in one write
+                        connection.send_frames(answer)
 
     def _on_resumed(self, connection: Connection) -> None:
         """Serve the pulls that were woken while the peer did not read, as far as it reads."""
