@@ -10,17 +10,14 @@ import os
 import sqlite3
 
 from kourou import (
-    ConsumeFromWhere,
     Idempotent,
     MessageExt,
     PushConsumer,
-    PushConsumerConfig,
     SeenInSqlite,
     by_key,
     run,
 )
 
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 DATABASE = os.environ.get("CHARGES_DB", "charges.db")
 
 
@@ -31,8 +28,7 @@ def charge(message: MessageExt, db: sqlite3.Connection) -> None:
     print("charge", message.keys[0], flush=True)
 
 
-config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-consumer = PushConsumer("charging", NAMESRV, config=config)
-consumer.subscribe("OrderPlaced")
+consumer = PushConsumer("charging", start="earliest")
+consumer.subscribe("orders")
 consumer.listen(Idempotent(charge, seen=SeenInSqlite(DATABASE), identity=by_key))
 run(consumer)

@@ -7,22 +7,17 @@ is here.
 
 from __future__ import annotations
 
-import os
-
-from kourou import ConsumeFromWhere, Message, PullConsumerConfig
+from kourou import Message
 from kourou.blocking import Producer, PullConsumer
-
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 
 ORDERS = (("o-1", "90", "eu"), ("o-2", "250", "eu"), ("o-3", "700", "us"), ("o-4", "400", "jp"))
 
-with Producer("shop", NAMESRV) as producer:
+with Producer("shop") as producer:
     for order, eur, region in ORDERS:
         properties = {"eur": eur, "region": region}
         producer.send(Message("Orders", order.encode(), properties=properties))
 
-config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-with PullConsumer("large-orders", NAMESRV, config=config) as consumer:
+with PullConsumer("large-orders", start="earliest") as consumer:
     consumer.subscribe("Orders", sql="eur >= 200 AND region IN ('eu', 'us')")
     taken: set[str] = set()
     while len(taken) < 2:

@@ -8,21 +8,15 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 
 from __future__ import annotations
 
-import os
-
 from kourou import (
     AdminClient,
-    ConsumeFromWhere,
     Message,
     MessageExt,
     Producer,
     PushConsumer,
-    PushConsumerConfig,
     RetryLater,
     run,
 )
-
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 
 
 async def book(message: MessageExt) -> None:
@@ -36,9 +30,9 @@ async def book(message: MessageExt) -> None:
 
 async def pay() -> None:
     """Make the topic, as the number of its queues must not change meanwhile; send the payments."""
-    async with AdminClient(NAMESRV) as admin:
+    async with AdminClient() as admin:
         await admin.create_topic("Payments", queues=4)
-    async with Producer("tellers", NAMESRV) as producer:
+    async with Producer("tellers") as producer:
         for number in range(1, 4):
             for account in ("alice", "bob"):
                 payment = Message("Payments", b"%d0 eur" % number, keys=[account])
@@ -48,8 +42,7 @@ async def pay() -> None:
 async def main() -> None:
     """Pay, and book until a signal; then the listener ends, and what it did is committed."""
     await pay()
-    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    consumer = PushConsumer("ledger", NAMESRV, config=config)
+    consumer = PushConsumer("ledger", start="earliest")
     consumer.subscribe("Payments")
     consumer.listen_orderly(book)
     async with consumer:

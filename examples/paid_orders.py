@@ -17,7 +17,6 @@ import sqlite3
 from kourou import Message, MessageExt, Transaction, TransactionState
 from kourou.blocking import TransactionProducer
 
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 DATABASE = os.environ.get("PAYMENTS_DB", "payments.db")
 
 
@@ -47,7 +46,7 @@ def was_paid(message: MessageExt) -> TransactionState:
     return TransactionState.COMMIT if found else TransactionState.ROLLBACK
 
 
-with TransactionProducer("payments", NAMESRV, check=was_paid) as producer:
+with TransactionProducer("payments", check=was_paid) as producer:
     for order, eur in (("o-17", 120), ("o-18", 0)):
         message = Message("OrderPaid", b"%d" % eur, keys=[order])
         receipt = producer.send_in_transaction(message, pay)

@@ -5,20 +5,16 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 
 from __future__ import annotations
 
-import os
+from kourou import MessageExt, Producer, PushConsumer, run
 
-from kourou import ConsumeFromWhere, MessageExt, Producer, PushConsumer, PushConsumerConfig, run
-
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 PRICES = {"o-17": "120 EUR"}
 
 
 async def main() -> None:
     """Reply until a signal; the producer sends what the consumer's listener answers."""
-    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    consumer = PushConsumer("price-answers", NAMESRV, config=config)
+    consumer = PushConsumer("price-answers", start="earliest")
     consumer.subscribe("PriceAsked")
-    async with Producer("price-answers", NAMESRV) as producer:
+    async with Producer("price-answers") as producer:
 
         @consumer.listen
         async def answer(question: MessageExt) -> None:

@@ -5,13 +5,9 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 
 from __future__ import annotations
 
-import os
-
 from kourou import Message
 from kourou.blocking import Producer
 
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
-
-with Producer("price-questions", NAMESRV) as producer:
+with Producer("price-questions") as producer:
     reply = producer.request(Message("PriceAsked", b"o-17"), timeout_ms=60_000)
     print(reply.body.decode())

@@ -5,15 +5,10 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 
 from __future__ import annotations
 
-import os
+from kourou import MessageExt, PushConsumer, run
 
-from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfig, run
-
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
-
-config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-consumer = PushConsumer("billing", NAMESRV, config=config)
-consumer.subscribe("OrderPlaced", tags="eu || us")
+consumer = PushConsumer("billing", start="earliest")
+consumer.subscribe("orders", tags="eu || us")
 
 
 @consumer.listen

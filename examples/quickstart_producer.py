@@ -6,17 +6,14 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 from __future__ import annotations
 
 import asyncio
-import os
 
 from kourou import Message, Producer
-
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 
 
 async def main() -> None:
     """Send one message; `send` returns when it is on the disk of the broker."""
-    async with Producer("orders", NAMESRV) as producer:
-        order = Message("OrderPlaced", b'{"id": 17, "eur": 120}', tags="eu", keys=["o-17"])
+    async with Producer() as producer:
+        order = Message("orders", b'{"id": 17, "eur": 120}', tags="eu", keys=["o-17"])
         receipt = await producer.send(order)
         print(receipt.msg_id, receipt.queue, receipt.queue_offset, receipt.durability)
 

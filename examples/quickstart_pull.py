@@ -6,17 +6,14 @@ Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless
 from __future__ import annotations
 
 import asyncio
-import os
 
 from kourou import PullConsumer
-
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
 
 
 async def main() -> None:
     """Read each queue from its oldest message to where it ends now."""
-    async with PullConsumer("audit", NAMESRV) as consumer:
-        for queue in await consumer.fetch_subscribe_message_queues("OrderPlaced"):
+    async with PullConsumer("audit") as consumer:
+        for queue in await consumer.fetch_subscribe_message_queues("orders"):
             offset = await consumer.min_offset(queue)
             end = await consumer.max_offset(queue)
             while offset < end:

@@ -7,15 +7,12 @@ NAMESRV_ADDR says where it is, unless it is here.
 
 from __future__ import annotations
 
-import os
 import time
 
-from kourou import ConsumeFromWhere, Message, PullConsumerConfig
+from kourou import Message
 from kourou.blocking import Producer, PullConsumer
 
-NAMESRV = os.environ.get("NAMESRV_ADDR", "localhost:9876")
-
-with Producer("calendar", NAMESRV) as producer:
+with Producer("calendar") as producer:
     now_ms = int(time.time() * 1000)
     for who, in_ms in (("dentist", 4_000), ("opera", 5_000)):
         reminder = Message("Reminders", who.encode(), keys=[who], deliver_at_ms=now_ms + in_ms)
@@ -24,8 +21,7 @@ with Producer("calendar", NAMESRV) as producer:
             producer.recall("Reminders", receipt.recall_handle)
             print("called off", who, flush=True)
 
-config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-with PullConsumer("bell", NAMESRV, config=config) as consumer:
+with PullConsumer("bell", start="earliest") as consumer:
     consumer.subscribe("Reminders")
     while not (reminders := consumer.poll(timeout_ms=1_000)):
         pass

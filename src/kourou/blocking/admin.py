@@ -13,7 +13,7 @@ class AdminClient(Blocking[AsyncAdminClient]):
 
     def __init__(
         self,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
         config: AdminConfig | None = None,
         runtime: Runtime | None = None,

@@ -12,6 +12,7 @@ from kourou.blocking.background import Blocking, background, calls, waits
 from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.producer import Producer as AsyncProducer
+from kourou.model.topic import DEFAULT_PRODUCER_GROUP
 from kourou.remoting.runtime import Runtime
 
 P = ParamSpec("P")
@@ -73,8 +74,8 @@ class Producer(Blocking[AsyncProducer]):
 
     def __init__(
         self,
-        group: str,
-        namesrv_addr: str,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        namesrv_addr: str | None = None,
         *,
         config: ProducerConfig | None = None,
         runtime: Runtime | None = None,

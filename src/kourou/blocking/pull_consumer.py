@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kourou.blocking.background import calls, waits
 from kourou.blocking.consumer import Consumer
-from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.consumer_config import PullConsumerConfig, Start
 from kourou.client.consuming.pull_consumer import PullConsumer as AsyncPullConsumer
 from kourou.remoting.runtime import Runtime
 
@@ -15,13 +15,16 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
     def __init__(
         self,
         group: str,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
+        start: Start | None = None,
         config: PullConsumerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(
-            lambda: AsyncPullConsumer(group, namesrv_addr, config=config, runtime=runtime)
+            lambda: AsyncPullConsumer(
+                group, namesrv_addr, start=start, config=config, runtime=runtime
+            )
         )
 
     # What is polled

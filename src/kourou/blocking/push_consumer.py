@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kourou.blocking.background import background, calls, waits
 from kourou.blocking.consumer import Consumer
-from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.consumer_config import PushConsumerConfig, Start
 from kourou.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
 from kourou.client.running import end_signals
 from kourou.remoting.runtime import Runtime
@@ -20,13 +20,16 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
     def __init__(
         self,
         group: str,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
+        start: Start | None = None,
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(
-            lambda: AsyncPushConsumer(group, namesrv_addr, config=config, runtime=runtime)
+            lambda: AsyncPushConsumer(
+                group, namesrv_addr, start=start, config=config, runtime=runtime
+            )
         )
 
     @property

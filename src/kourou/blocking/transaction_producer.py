@@ -29,7 +29,7 @@ class TransactionProducer(Producer):
     def __init__(
         self,
         group: str,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
         check: TransactionCheck,
         topics: Sequence[str] = (),

@@ -18,7 +18,6 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.broker_places import BrokerPlace, ask_brokers, find_brokers
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -28,6 +27,7 @@ from kourou.cli.options import (
 from kourou.client.administration.admin import AdminClient
 from kourou.documented import choices, field_meanings
 from kourou.errors import KourouError, UsageError
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import ConsumeOffset, ConsumeStatsList
 from kourou.settings import options, setting_text, values_of

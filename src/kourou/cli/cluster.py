@@ -12,9 +12,10 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import one_line
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError
+from kourou.model.host import NAMESRV_DEFAULT
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -17,7 +17,7 @@ from kourou.cli.group_offsets import members_of
 from kourou.cli.message import find_messages
 from kourou.cli.message_lines import instant_text, place_text
 from kourou.cli.message_show import details_json, show_details
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout, Yes
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout, Yes
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
 from kourou.client.administration.admin import AdminClient, DeadMessage, Redrive
@@ -25,6 +25,7 @@ from kourou.client.administration.admin_dead_letters import DEAD_LETTERS_DEFAULT
 from kourou.client.send_receipt import SendReceipt
 from kourou.clock import SystemClock
 from kourou.errors import UsageError
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.message import MessageExt
 from kourou.model.topic import check_group, dlq_topic
 

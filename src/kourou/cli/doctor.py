@@ -20,8 +20,9 @@ from kourou.cli.doctor_machine import (
 )
 from kourou.cli.exits import FAILED
 from kourou.cli.finding import Finding, State
-from kourou.cli.options import CONSOLE_PORT, NAMESRV_DEFAULT, AsJson, Namesrv, Timeout
+from kourou.cli.options import CONSOLE_PORT, AsJson, Namesrv, Timeout
 from kourou.clock import SystemClock
+from kourou.model.host import NAMESRV_DEFAULT
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

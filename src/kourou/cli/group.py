@@ -9,7 +9,6 @@ import typer
 from kourou.cli import group_changes, group_members, group_mode, group_offsets, output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -17,6 +16,7 @@ from kourou.cli.options import (
 )
 from kourou.client.administration.admin import AdminClient, GroupDescription
 from kourou.model.group import SubscriptionGroup
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import TOOLS_GROUP, check_group, is_system_group
 
 app = typer.Typer(

@@ -13,7 +13,6 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.confirm import confirm
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -25,6 +24,7 @@ from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_groups import GroupChanges
 from kourou.errors import GroupNotFoundError, UsageError
 from kourou.model.group import SubscriptionGroup
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group
 
 _SETTINGS: Final[dict[str, tuple[type, str]]] = {

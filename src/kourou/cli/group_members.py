@@ -12,9 +12,10 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import FAILED, one_line, say
 from kourou.cli.group_changes import GroupName
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group
 from kourou.protocol.bodies import ConsumerConnection, ConsumerRunningInfo
 from kourou.protocol.version_names import version_name

@@ -10,7 +10,8 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.group_changes import GroupName
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group
 
 SET_MODE_HELP: Final = """\

@@ -12,7 +12,6 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.confirm import confirm
 from kourou.cli.group_changes import GroupName
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -24,6 +23,7 @@ from kourou.cli.start_time import Start, parse_start
 from kourou.client.administration.admin import AdminClient, OffsetReset
 from kourou.clock import SystemClock
 from kourou.errors import GroupNotFoundError, UsageError
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import check_group, check_topic
 

@@ -12,11 +12,12 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import admin_config
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
 from kourou.errors import KourouError
+from kourou.model.host import NAMESRV_DEFAULT
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -17,7 +17,6 @@ from kourou.cli.message_recall import RECALL_HELP, recall
 from kourou.cli.message_show import JsonOrText, details_json, show_details, shower
 from kourou.cli.message_trace import TRACE_HELP, trace
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -39,6 +38,7 @@ from kourou.errors import (
     TransportError,
     UsageError,
 )
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.message import MessageExt
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue

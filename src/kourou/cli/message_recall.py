@@ -9,7 +9,6 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import GRACE_S
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -19,6 +18,7 @@ from kourou.cli.options import (
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import TOOLS_GROUP
 
 RECALL_HELP: Final = """\

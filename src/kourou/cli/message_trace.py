@@ -9,11 +9,12 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
 from kourou.client.administration.admin_traces import TraceStep
 from kourou.errors import TopicNotFoundError
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import TRACE_TOPIC, check_topic
 from kourou.protocol.trace_text import (
     ConsumingTrace,

@@ -9,7 +9,6 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -18,6 +17,7 @@ from kourou.cli.options import (
 )
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import NoRouteError
+from kourou.model.host import NAMESRV_DEFAULT
 
 app = typer.Typer(
     rich_markup_mode=None,

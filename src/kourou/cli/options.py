@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from kourou.errors import KourouError, UsageError
+from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
 
-NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 CONSOLE_PORT: Final = 5557
 """Of /metrics, /healthz and /readyz, as RocketMQ's exporter."""
 TIMEOUT_DEFAULT_S: Final = 5.0
@@ -23,7 +23,7 @@ Namesrv = Annotated[
         "--namesrv",
         "-n",
         metavar="HOST:PORT",
-        envvar=["KOUROU_NAMESRV", "NAMESRV_ADDR"],
+        envvar=list(NAMESRV_VARIABLES),
         help="The name servers to ask, separated by ';'.",
     ),
 ]

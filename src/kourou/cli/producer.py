@@ -9,8 +9,9 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.broker_places import ask_brokers
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group, check_topic
 from kourou.protocol.bodies import ProducerInfo
 from kourou.protocol.version_names import version_name

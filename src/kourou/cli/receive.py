@@ -10,11 +10,12 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.message_show import JsonOrText, shower
-from kourou.cli.options import NAMESRV_DEFAULT, Namesrv, TopicName
+from kourou.cli.options import Namesrv, TopicName
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
 from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.clock import SystemClock
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_client_group, check_topic
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

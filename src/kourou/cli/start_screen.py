@@ -10,8 +10,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from kourou.cli.options import NAMESRV_DEFAULT
 from kourou.cli.ready import Ready
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.store.paths import TLS
 
 SERVED: Final = (

@@ -9,8 +9,9 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.options import NAMESRV_DEFAULT, TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient, TopicRates
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_topic, is_system_group, is_system_topic
 from kourou.protocol.bodies import ClusterInfo
 

@@ -12,7 +12,6 @@ from kourou.cli import output, topic_text
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.confirm import confirm
 from kourou.cli.options import (
-    NAMESRV_DEFAULT,
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
@@ -25,6 +24,7 @@ from kourou.cli.progress import Progress
 from kourou.cli.topic_text import Kind, Listed, kind_of, listed
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import TopicNotFoundError, UsageError
+from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.route import TopicRoute
 from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig, check_topic
 from kourou.protocol.bodies import TopicStatsTable

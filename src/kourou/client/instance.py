@@ -20,7 +20,12 @@ from kourou.client.companions import Companions
 from kourou.client.config import ClientConfig
 from kourou.client.name_servers import NameServers
 from kourou.client.namespacing import within
-from kourou.client.namesrv_addr import NamesrvLookup, find_url, parse_namesrv_addr
+from kourou.client.namesrv_addr import (
+    NamesrvLookup,
+    find_url,
+    namesrv_addr_of_environment,
+    parse_namesrv_addr,
+)
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
 from kourou.client.routes import Routes
@@ -58,7 +63,8 @@ class ClientInstance:
     """Connections, routes and heartbeats of one client.
 
     Args:
-        namesrv_addr: `host:port`, or several joined by `;`, or a web address that tells them.
+        namesrv_addr: `host:port`, or several joined by `;`, or a web address that tells them; None
+            as `namesrv_addr_of_environment` says.
         config: its intervals and limits.
         runtime: the outside world; None for the real one.
         kind: what the client is, for error texts, such as "producer".
@@ -78,7 +84,7 @@ class ClientInstance:
 
     def __init__(
         self,
-        namesrv_addr: str,
+        namesrv_addr: str | None,
         config: ClientConfig,
         runtime: Runtime | None,
         *,
@@ -91,6 +97,8 @@ class ClientInstance:
         on_registered: Callable[[str], None] | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
+        if namesrv_addr is None:
+            namesrv_addr = namesrv_addr_of_environment()
         self._namesrv_url = find_url(namesrv_addr)
         # What tells one set of name servers from another; a web address stands for what it tells.
         self.namesrv_addresses = (

@@ -9,11 +9,13 @@ Source: DefaultTopAddressing.java.
 from __future__ import annotations
 
 import http.client
+import os
 import urllib.request
 from typing import Final
 from urllib.parse import urlsplit
 
 from kourou.errors import ConfigError, ConnectFailedError
+from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
 from kourou.remoting.network import format_address, parse_address
 from kourou.remoting.runtime import Offload
 
@@ -23,6 +25,14 @@ _URL_SCHEMES: Final = ("http://", "https://")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 """Some thousand addresses; what is longer is no list of name servers."""
+
+
+def namesrv_addr_of_environment() -> str:
+    """Return what the environment names, as the command line reads it; this machine otherwise."""
+    for variable in NAMESRV_VARIABLES:
+        if text := os.environ.get(variable, "").strip():
+            return text
+    return NAMESRV_DEFAULT
 
 
 def find_url(text: str) -> str | None:

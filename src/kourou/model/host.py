@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import ipaddress
 from functools import lru_cache
+from typing import Final
 
 from kourou.errors import InvalidMessageError
 
 Host = tuple[str, int]
 """Address text (IPv4 or IPv6, no brackets) and port."""
+
+NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
+"""The name server of clients and commands that name none."""
+
+NAMESRV_VARIABLES: Final = ("KOUROU_NAMESRV", "NAMESRV_ADDR")
+"""Environment variables that name another; the first that is set counts. The last is RocketMQ's."""
 
 # Both directions are asked once a message for a handful of peers: the caches are bounded so that
 # a scan of addresses costs their rebuilding and nothing else.

@@ -90,6 +90,10 @@ _SENDABLE_SYSTEM_PREFIX: Final = f"{SYSTEM_PREFIX}TRACE_DATA_"
 DEFAULT_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 """Placeholders of the Java client; a client that really uses one is misconfigured."""
 
+DEFAULT_PRODUCER_GROUP: Final = "kourou-producers"
+"""The group of a producer that names none. RocketMQ's DEFAULT_PRODUCER is refused, by its clients
+too."""
+
 TOPIC_LENGTH_MAX: Final = 127
 RETRY_OR_DLQ_TOPIC_LENGTH_MAX: Final = 255
 GROUP_LENGTH_MAX: Final = 120

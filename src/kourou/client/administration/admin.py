@@ -46,7 +46,8 @@ class AdminClient(
     Cancelling leaves some servers asked and others not.
 
     Args:
-        namesrv_addr: `host:port`, or several joined by `;`.
+        namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
+            KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
 

@@ -58,7 +58,7 @@ class AdminCalls(CallingClient):
 
     def __init__(
         self,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
         config: AdminConfig | None = None,
         runtime: Runtime | None = None,

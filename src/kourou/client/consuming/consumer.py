@@ -72,6 +72,7 @@ class Consumer(ABC):
         states = dict(sorted(self._queue_states().items()))
         problems = self._instance.problems()
         problems += [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
+        problems += self._own_problems()
         problems += self._rebalance.problems()
         problems += self._listener_problems()
         problems += [f"{queue}: {one.problem}" for queue, one in states.items() if one.problem]
@@ -90,6 +91,10 @@ class Consumer(ABC):
 
     def _listener_problems(self) -> list[str]:
         """Return what keeps messages from being given to listeners; none without listeners."""
+        return []
+
+    def _own_problems(self) -> list[str]:
+        """Return what is wrong with the way in which the program uses the consumer."""
         return []
 
     @abstractmethod

@@ -6,9 +6,10 @@ A field's metadata names RocketMQ's own setting where it has one. Durations end 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeVar
 
 from kourou.client.config import MIB, ClientConfig, check_range
 from kourou.client.consuming.strategies import find_strategy
@@ -31,6 +32,12 @@ SERVER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 """Those by which brokers share queues out."""
 
 _MODELS: Final = (MessageModel.CLUSTERING, MessageModel.BROADCASTING)
+
+
+Start = Literal["earliest", "latest"] | datetime
+"""Where a group starts in a queue for which it has no committed offset."""
+
+ConfigT = TypeVar("ConfigT", bound="ConsumerConfig")
 
 
 @documented
@@ -279,6 +286,31 @@ class PushConsumerConfig(ConsumerConfig):
                 f"pull_suspend_timeout_ms, {self.pull_suspend_timeout_ms}"
             )
 
+
+def starting(config: ConfigT, start: Start | None) -> ConfigT:
+    """Return the config of a group that starts where `start` says; None: as the config says.
+
+    Raises:
+        ConfigError: `start` is something else.
+    """
+    if start is None:
+        return config
+    if isinstance(start, datetime):
+        return replace(
+            config,
+            consume_from_where=ConsumeFromWhere.TIMESTAMP,
+            consume_timestamp_ms=int(start.timestamp() * 1000),
+        )
+    point = _STARTS.get(str(start))
+    if point is None:
+        raise ConfigError(f"start is {start!r}: expected 'earliest', 'latest' or a datetime")
+    return replace(config, consume_from_where=point)
+
+
+_STARTS: Final = {
+    "earliest": ConsumeFromWhere.FIRST_OFFSET,
+    "latest": ConsumeFromWhere.LAST_OFFSET,
+}
 
 _COMMON_RANGES: Final = (
     ("rebalance_interval_ms", 1, 3_600_000),

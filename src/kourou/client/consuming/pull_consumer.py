@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kourou.client.config import given_config
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
-from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.consumer_config import PullConsumerConfig, Start, starting
 from kourou.client.consuming.membership.consumer_groups import consumer_groups
 from kourou.client.consuming.membership.filter_check import by_properties, find_and_check
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
@@ -65,7 +65,10 @@ class PullConsumer(Polling):
 
     Args:
         group: whose offsets are meant, and whom brokers count reads for.
-        namesrv_addr: `host:port`, or several joined by `;`.
+        namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
+            KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
+        start: where a new group starts in a queue: "earliest", "latest" or a datetime; without a
+            time zone, in local time. None: where `config` says, which is the latest by default.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
 
@@ -76,13 +79,14 @@ class PullConsumer(Polling):
     def __init__(
         self,
         group: str,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
+        start: Start | None = None,
         config: PullConsumerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
-        config = given_config(config, PullConsumerConfig)
+        config = starting(given_config(config, PullConsumerConfig), start)
         requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,7 +18,7 @@ from kourou.client.consuming.acknowledging.giving_back import GivingBack
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
-from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.consumer_config import PushConsumerConfig, Start, starting
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
 from kourou.client.consuming.listening.consume_orderly import NoLocks, OrderlyConsumption
@@ -51,8 +52,18 @@ from kourou.remoting.runtime import Offload, Runtime
 
 __all__ = ["Listener", "PushConsumer"]
 
+log = logging.getLogger(__name__)
+
 BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
 """Java's, of a consumer that broadcasts and has no name of its own."""
+
+UNUSED_WARN_S: Final = 10.0
+"""After the start of a consumer without a listener, until it warns that nothing loops over it."""
+
+NOBODY_CONSUMES: Final = (
+    "no listener, and no loop over the consumer: messages of its queues wait, and no other member "
+    "of the group gets them"
+)
 
 
 class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
@@ -73,7 +84,9 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         consumer.listen(charge)
         kourou.run(consumer)  # within a coroutine: async with consumer: await run_forever()
 
-    Or by iteration. Asking for the next message acknowledges the one before. Leaving the loop, by
+    Or by iteration. Start the consumer when the loop is about to begin: it gets its share of the
+    queues at the start, and their messages wait for the loop; after 10 s without one the log and
+    `health` say so. Asking for the next message acknowledges the one before. Leaving the loop, by
     break or exception, leaves its message unacknowledged: the next loop over this consumer gets it
     again, else another member. Several tasks may iterate at once:
 
@@ -89,7 +102,10 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
 
     Args:
         group: what the members share; also names the topics of retries and dead letters.
-        namesrv_addr: `host:port`, or several joined by `;`.
+        namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
+            KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
+        start: where a new group starts in a queue: "earliest", "latest" or a datetime; without a
+            time zone, in local time. None: where `config` says, which is the latest by default.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
         run_blocking: runs listeners that are plain functions; None for threads.
@@ -102,15 +118,16 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     def __init__(
         self,
         group: str,
-        namesrv_addr: str,
+        namesrv_addr: str | None = None,
         *,
+        start: Start | None = None,
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
         run_blocking: Offload | None = None,
         disk: Disk | None = None,
     ) -> None:
         check_client_group(group)
-        config = given_config(config, PushConsumerConfig)
+        config = starting(given_config(config, PushConsumerConfig), start)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
             # Its offsets are kept under the client id, which must be the same after a restart.
@@ -305,8 +322,14 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
+            UsageError: it has no listener, so that nothing would be consumed.
         """
         self._instance.check_open()
+        if self._call is None:
+            raise UsageError(
+                f"the consumer of group {self.group} has no listener: give it one before the "
+                "start, as by `consumer.listen(function)`, or loop over it by `async for` instead"
+            )
         loop, is_over = asyncio.get_running_loop(), self._is_over
         with end_signals.calling(lambda: loop.call_soon_threadsafe(is_over.set)):
             await is_over.wait()
@@ -333,6 +356,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             return
         tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
         if self._call is None:
+            tasks.start(self._warn_unless_used, "look for a loop over the consumer")
             return
         self._consumption = ConcurrentConsumption(
             self._call,
@@ -382,6 +406,15 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     def _check_new(self, action: str) -> None:
         if not self._instance.is_new:
             raise UsageError(f"{action} before the start, not after")
+
+    async def _warn_unless_used(self) -> None:
+        await asyncio.sleep(UNUSED_WARN_S)
+        if not self._iteration.is_used:
+            log.warning("consumer.unused group=%s problem=%s", self.group, NOBODY_CONSUMES)
+
+    def _own_problems(self) -> list[str]:
+        is_used = self._call is not None or self._iteration.is_used
+        return [] if is_used or not self._instance.is_open else [NOBODY_CONSUMES]
 
     def _has_listener(self) -> bool:
         return self._call is not None

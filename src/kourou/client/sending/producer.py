@@ -41,7 +41,7 @@ from kourou.model.message import Message
 from kourou.model.msgid import UniqueIds
 from kourou.model.queue import MessageQueue
 from kourou.model.route import publish_queues
-from kourou.model.topic import check_client_group
+from kourou.model.topic import DEFAULT_PRODUCER_GROUP, check_client_group
 from kourou.protocol.compression import compress
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.runtime import Runtime
@@ -69,9 +69,10 @@ class Producer(Requesting, Recalling, Lifetime):
     event loop. A process forked from this one needs a producer of its own.
 
     Args:
-        group: names what sends, in brokers' lists of their clients.
+        group: names what sends, in brokers' lists of their clients; of no other use.
         namesrv_addr: `host:port`, or several joined by `;`; or a web address, `http://host/path`,
-            that answers with such a text, and is asked again each two minutes.
+            that answers with such a text, and is asked again each two minutes. None: what the
+            environment's KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
         config: limits and timeouts.
         hooks: told of each try of each send, or asked whether it may leave; see
             `kourou.client.sending.send_hooks`.
@@ -84,8 +85,8 @@ class Producer(Requesting, Recalling, Lifetime):
 
     def __init__(
         self,
-        group: str,
-        namesrv_addr: str,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        namesrv_addr: str | None = None,
         *,
         config: ProducerConfig | None = None,
         hooks: Sequence[SendHook | SendCheck] = (),

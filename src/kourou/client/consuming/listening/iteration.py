@@ -46,6 +46,9 @@ class Iteration:
         giving_back: told what is not.
         clock: says since when a body has a message.
         watch: told of each body.
+
+    Attributes:
+        is_used: whether a loop ever began.
     """
 
     def __init__(
@@ -64,9 +67,11 @@ class Iteration:
         self._bodies: dict[Delivery, _Body] = {}
         self._given_back: set[Delivery] = set()  # of those, what their loops say no more about
         self._changed = asyncio.Event()
+        self.is_used = False
 
     def messages(self) -> MessageLoop:
         """Return a new loop."""
+        self.is_used = True
         return MessageLoop(self)
 
     async def step(self, held: _Held, loop: asyncio.AbstractEventLoop) -> MessageExt:

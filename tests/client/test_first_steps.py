@@ -1,0 +1,136 @@
+"""The first lines that a newcomer writes: what may be left out, and what is refused with a hint."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import kourou
+from kourou import blocking
+from kourou.client.consuming.push_consumer import NOBODY_CONSUMES, UNUSED_WARN_S
+from kourou.errors import ConfigError, UsageError
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, recording
+
+
+def never(_: object) -> kourou.TransactionState:
+    raise AssertionError
+
+
+MAKERS = {
+    "Producer": lambda module: module.Producer(),
+    "TransactionProducer": lambda module: module.TransactionProducer("g", check=never),
+    "PushConsumer": lambda module: module.PushConsumer("g"),
+    "PullConsumer": lambda module: module.PullConsumer("g"),
+    "AdminClient": lambda module: module.AdminClient(),
+}
+
+
+def addresses_of(client: Any) -> tuple[str, ...]:
+    client = client._client if hasattr(client, "_client") else client
+    found: tuple[str, ...] = client._instance.namesrv_addresses
+    return found
+
+
+@pytest.mark.parametrize("module", [kourou, blocking], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_client_without_an_address_asks_where_the_environment_says(
+    name: str, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("KOUROU_NAMESRV", "NAMESRV_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    assert addresses_of(MAKERS[name](module)) == ("127.0.0.1:9876",)
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:1;10.0.0.2")
+    assert addresses_of(MAKERS[name](module)) == ("10.0.0.1:1", "10.0.0.2:9876")
+    monkeypatch.setenv("KOUROU_NAMESRV", "10.0.0.3:2")  # before the other, as on the command line
+    assert addresses_of(MAKERS[name](module)) == ("10.0.0.3:2",)
+
+
+def test_a_bad_address_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOUROU_NAMESRV", "10.0.0.1:x")
+    with pytest.raises(ConfigError, match=r"10\.0\.0\.1:x"):
+        kourou.Producer()
+
+
+def test_a_producer_without_a_group_sends() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            producer = kourou.Producer(
+                namesrv_addr=w.cluster.namesrv_addr, runtime=w.cluster.runtime
+            )
+            async with producer, w.consumer():
+                await producer.send(Message(TOPIC, b"x"))
+                await w.until_got(b"x")
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("module", [kourou, blocking], ids=["asyncio", "blocking"])
+@pytest.mark.parametrize("kind", ["PushConsumer", "PullConsumer"])
+def test_where_a_new_group_starts_is_said_beside_the_config(kind: str, module: Any) -> None:
+    def config(**arguments: Any) -> Any:
+        client = getattr(module, kind)("g", **arguments)
+        return getattr(client, "_client", client)._config
+
+    given = getattr(kourou, f"{kind}Config")(pull_threshold_count=7)
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    assert config().consume_from_where is ConsumeFromWhere.LAST_OFFSET
+    assert config(start="latest").consume_from_where is ConsumeFromWhere.LAST_OFFSET
+    assert config(start="earliest").consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    assert config(start="earliest", config=given).pull_threshold_count == 7
+    assert config(start=at).consume_from_where is ConsumeFromWhere.TIMESTAMP
+    assert config(start=at).consume_timestamp_ms == 1_767_312_000_000
+    for wrong in ("first", 0, b"earliest"):
+        with pytest.raises(ConfigError, match="'earliest', 'latest' or a datetime"):
+            config(start=wrong)
+
+
+def test_run_forever_without_a_listener_is_refused() -> None:
+    async def main() -> None:
+        async with recording() as w:
+            consumer = w.cluster.push_consumer("readers")
+            consumer.subscribe(TOPIC)
+            async with consumer:
+                with pytest.raises(UsageError, match=r"group readers has no listener.*`async for`"):
+                    await consumer.run_forever()
+
+    run_virtual(main())
+
+
+def test_a_consumer_that_nothing_uses_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with recording() as w:
+            consumer = w.cluster.push_consumer("readers")
+            consumer.subscribe(TOPIC)
+            async with consumer:
+                assert NOBODY_CONSUMES in consumer.health().problems
+                await asyncio.sleep(UNUSED_WARN_S - 1)
+                assert "consumer.unused" not in caplog.text
+                await asyncio.sleep(2)
+                assert "consumer.unused group=readers" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(main())
+
+
+@pytest.mark.parametrize("how", ["loop", "listener"])
+def test_a_consumer_in_use_says_nothing(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with recording() as w:
+            consumer = w.consumer() if how == "listener" else w.cluster.push_consumer("readers")
+            consumer.subscribe(TOPIC)
+            async with consumer:
+                if how == "loop":
+                    _loop = aiter(consumer)
+                await asyncio.sleep(UNUSED_WARN_S + 1)
+                assert consumer.health().problems == ()
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(main())
+    assert "consumer.unused" not in caplog.text
