@@ -1,8 +1,7 @@
 """Remind of two appointments some seconds ahead, and call one of them off.
 
-The broker keeps a message with a time until then. To take one back it must allow that, which
-RocketMQ's default does not: `KOUROU_BROKER_RECALL_MESSAGE_ENABLE=true kourou serve`.
-NAMESRV_ADDR says where it is, unless it is here.
+The broker keeps a message with a time until then, and lets it be taken back; RocketMQ's does with
+`recallMessageEnable=true`. NAMESRV_ADDR says where it is, unless it is here.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.slow
 
 
 SWITCHED_ON = {
-    "KOUROU_BROKER_RECALL_MESSAGE_ENABLE": "true",
     "KOUROU_BROKER_ENABLE_PROPERTY_FILTER": "true",
 }
 

@@ -153,6 +153,12 @@ class ProtocolError(KourouError):
     """The peer sent bytes that break the protocol; the connection must be closed."""
 
 
+_HTTP_SIZE: Final = 0x48545450
+"""What the first bytes of `HTTP/1.1 400` would mean as the size of a frame."""
+_TLS_SIZE: Final = 0x1503
+"""What those of an alert of TLS would mean, without its lower two bytes."""
+
+
 class FrameTooLargeError(ProtocolError):
     """A frame announced more bytes than we accept.
 
@@ -162,7 +168,12 @@ class FrameTooLargeError(ProtocolError):
     """
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"frame of {size} bytes exceeds the limit of {limit} bytes")
+        text = f"frame of {size} bytes exceeds the limit of {limit} bytes"
+        if size == _HTTP_SIZE:
+            text = "the peer speaks HTTP: it is a web server, or the port of /metrics"
+        elif size >> 16 == _TLS_SIZE:
+            text = "the peer speaks TLS: this side must, too"
+        super().__init__(text)
         self.size = size
         self.limit = limit
 

@@ -153,7 +153,6 @@ def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> Non
         "maxHashSlotNum",
         "maxIndexNum",
         "namesrvAddr",
-        "recallMessageEnable",
         "storePathCommitLog",
         "storePathRootDir",
         "timerMaxDelaySec",

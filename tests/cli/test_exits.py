@@ -94,15 +94,6 @@ def test_one_line_keeps_what_prints() -> None:
     assert one_line("Köln 日本 — ok") == "Köln 日本 — ok"
 
 
-def test_only_a_kind_of_request_that_is_unknown_tells_of_a_wrong_server(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    report(errors.RequestNotSupportedError(3, "request type 105 not supported"))
-    assert "does --namesrv name a name server?" in capsys.readouterr().err
-    report(errors.RequestNotSupportedError(1, "no SQL92: switch on enablePropertyFilter"))
-    assert "--namesrv" not in capsys.readouterr().err
-
-
 def test_a_group_without_members_may_be_a_misspelt_one(capsys: pytest.CaptureFixture[str]) -> None:
     report(errors.ConsumerNotOnlineError(206, "group biling has no live member"))
     assert "kourou group list" in capsys.readouterr().err

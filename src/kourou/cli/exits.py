@@ -20,7 +20,6 @@ from kourou.errors import (
     ListenFailedError,
     NoRouteError,
     RemoteError,
-    RequestNotSupportedError,
     RequestTimeoutError,
     StoreError,
     StoreUnusableError,
@@ -111,8 +110,6 @@ def report(error: BaseException) -> None:
 
 
 def _remedy(error: BaseException | None) -> str | None:
-    if isinstance(error, RequestNotSupportedError) and "request type" in error.remark:
-        return "does --namesrv name a name server? A broker answers like this"
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):
             return remedy

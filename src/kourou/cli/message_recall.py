@@ -24,8 +24,8 @@ from kourou.model.topic import TOOLS_GROUP
 RECALL_HELP: Final = """\
 Take back a message of TOPIC that waits for its time: it is not delivered.
 
-HANDLE is what `kourou send --delay` or `--at` printed, or a producer's receipt has. The broker must
-allow it, which by default it does not: `kourou broker set BROKER recallMessageEnable=true`.
+HANDLE is what `kourou send --delay` or `--at` printed, or a producer's receipt has. A Java broker
+must allow it, which by default it does not: recallMessageEnable=true.
 
 \b
 Example:

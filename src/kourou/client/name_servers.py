@@ -6,8 +6,9 @@ import asyncio
 import logging
 import random
 
-from kourou.client.namesrv_addr import NamesrvLookup
-from kourou.errors import ConnectFailedError, TransportError
+from kourou.client.namesrv_addr import NAMESRV_PORT, NamesrvLookup
+from kourou.errors import ConnectFailedError, RequestNotSupportedError, TransportError
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
@@ -88,6 +89,7 @@ class NameServers:
 
         Raises:
             ConnectFailedError: none answered within `timeout_s`; the text names them all.
+            RequestNotSupportedError: what answered is a broker, or an older name server.
             RemoteError: one answered with another code.
         """
         try:
@@ -96,6 +98,13 @@ class NameServers:
             self.failure = str(error)
             raise
         self.failure = None
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestNotSupportedError(
+                answer.code,
+                f"{self.addresses[self._current]} is no name server, or an older one: "
+                f"{(answer.remark or '').strip()}. A broker answers like this; give the address of "
+                f"a name server, by default port {NAMESRV_PORT}",
+            )
         raise_for_response(answer)
         return answer
 

@@ -215,6 +215,9 @@ class _Server(ThreadingHTTPServer):
         log.debug("console.request_failed peer=%s reason=%s", client_address, sys.exception())
 
 
+_NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Serves one request; the connection ends with it."""
 
@@ -229,6 +232,19 @@ class _Handler(BaseHTTPRequestHandler):
         self._deadline = threading.Timer(2 * _REQUEST_TIMEOUT_S, self._cut)
         self._deadline.daemon = True
         self._deadline.start()
+
+    def handle_one_request(self) -> None:
+        """Serve a request; refuse at once what is no HTTP, as of a client of the broker."""
+        try:
+            begin = self.rfile.peek(1)[:1]  # type: ignore[attr-defined]  # it is a BufferedReader
+        except TimeoutError:
+            begin = b""
+        if begin.isalpha():
+            super().handle_one_request()
+            return
+        self.close_connection = True
+        if begin:
+            self.wfile.write(_NOT_HTTP)
 
     def finish(self) -> None:
         self._deadline.cancel()

@@ -23,7 +23,8 @@ from kourou.store.tools.info import store_info
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
-ALLOWED = TimerConfig(recall_message_enable=True)
+ALLOWED = TimerConfig()
+REFUSED = TimerConfig(recall_message_enable=False)
 
 
 async def _bodies(cluster: Cluster, wait_s: float) -> list[bytes]:
@@ -127,9 +128,13 @@ def test_a_message_taken_back_twice_hides_no_other_from_what_a_store_tells() -> 
     run_virtual(main())
 
 
+def test_what_a_send_offers_is_allowed_by_default() -> None:
+    assert TimerConfig().recall_message_enable
+
+
 def test_without_leave_nothing_is_taken_back() -> None:
     async def main() -> None:
-        async with Cluster() as cluster, cluster.producer() as producer:
+        async with Cluster(timer=REFUSED) as cluster, cluster.producer() as producer:
             sent = await producer.send(Message("T", b"x", delay_ms=5_000))
             with pytest.raises(
                 RemoteError, match=r"kourou broker set .* recallMessageEnable=true"

@@ -47,8 +47,8 @@ class TimerConfig:
     always above twice as many."""
     timer_in_flight_max: int = 2_048
     """Messages that are being delivered at once. RocketMQ has no such key."""
-    recall_message_enable: bool = field(default=False, metadata={"live": True})
-    """Whether producers may take such messages back (request 370)."""
+    recall_message_enable: bool = field(default=True, metadata={"live": True})
+    """Whether producers may take such messages back (request 370). Java's default is false."""
     allow_recall_when_broker_not_writeable: bool = field(default=True, metadata={"live": True})
     """Whether they may also while `brokerPermission` forbids sends."""
     append_topic_for_timer_delete_key: bool = field(default=False, metadata={"live": True})

@@ -26,9 +26,9 @@ class Recalling:
     async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
         """Take back a message that was sent with a time and is not delivered yet.
 
-        The broker must allow that (`recallMessageEnable`, by default it does not). One of Kourou
-        does not deliver the message once it has answered this. Java's answers the same for a
-        message that was delivered already, or was taken back before.
+        The broker must allow that (`recallMessageEnable`; Kourou's does by default, Java's does
+        not). Kourou's does not deliver the message once it has answered this. Java's answers the
+        same for a message that was delivered already, or was taken back before.
 
         Args:
             topic: of the message.

@@ -274,6 +274,7 @@ def test_run_forever_ends_when_somebody_closes() -> None:
         async with Cluster() as cluster:
             consumer = cluster.push_consumer()
             consumer.subscribe(TOPIC)
+            consumer.listen(print)
             async with consumer:
                 running = asyncio.create_task(consumer.run_forever())
                 await asyncio.sleep(1)
