@@ -1,7 +1,17 @@
-# Everything a newcomer or a machine runs. Each target sets up what it needs; nothing is installed outside .venv and var/.
+# Everything a newcomer or a machine runs. Each target sets up what it needs; nothing is installed outside .venv, .venv-* and var/.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.ready
+# A PYTHON that is named gets an environment of its own where .venv was made by another version.
+VENV := .venv
+ifneq ($(origin PYTHON),file)
+ASKED := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+MADE_BY := $(shell sed -n 's/^version = \([0-9]*\.[0-9]*\).*/\1/p' .venv/pyvenv.cfg 2>/dev/null)
+ifneq ($(filter-out $(ASKED),$(MADE_BY)),)
+VENV := .venv-$(ASKED)
+endif
+endif
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TESTS ?=
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
@@ -15,7 +25,7 @@ setup: $(READY) ## a virtual environment with the locked dependencies, Java for 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Kourou needs Python 3.11 or later; $$($(PYTHON) --version) found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "Python's venv module is missing (on Debian: apt install python3-venv)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing (on Debian: apt install python3-venv)"; exit 1; }
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
@@ -26,8 +36,8 @@ demo: $(READY) ## the main job on a year of flights: broker, live consumers, kil
 demo-fast: $(READY) ## the same with 20,000 flights
 	$(BIN)/python examples/flights/demo.py --fast
 
-test: $(READY) ## every test that needs nothing but this tree, in a process a core
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile
+test: $(READY) ## every test that needs nothing but this tree, in a process a core (PYTHON=python3.13, TESTS="tests/client")
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile $(TESTS)
 
 check: $(READY) ## lint, types, layers, spelling, documents
 	$(BIN)/ruff format --check .
@@ -64,4 +74,4 @@ lock: pyproject.toml ## write requirements.lock anew (needs uv)
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
 clean: ## remove what the targets above made
-	rm -rf .venv var dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* var dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

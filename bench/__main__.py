@@ -29,6 +29,7 @@ from bench import (
     fan_out,
     idle_memory,
     load_generator,
+    machine,
     peers,
     send,
     start_up,
@@ -144,6 +145,7 @@ def main() -> None:
         console.print(findings.table())
         findings.save(args.out)
         took_s = time.monotonic() - began
+        console.print(machine.line(machine.describe()), markup=False)
         console.print(f"took {took_s:.0f} s; every figure: {args.out}", markup=False)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -19,12 +22,33 @@ def describe() -> dict[str, object]:
         "memory": _field("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "build": python_build(str(sysconfig.get_config_var("CONFIG_ARGS") or ""), sys.base_prefix),
         "commit": _git("rev-parse", "--short", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--", "src")),
         "versions": {name: _version(name) for name in ("msgspec", "uvloop", "isal")},
         "java": _said("java", "-version"),
         "go": _said("go", "version"),
     }
+
+
+def python_build(config_args: str, prefix: str) -> str:
+    """Return how the interpreter was built: with PGO and LTO it is 4-14 % faster than without.
+
+    Args:
+        config_args: sysconfig's CONFIG_ARGS, the options of CPython's `configure`.
+        prefix: where it is installed.
+    """
+    if prefix == "/usr":  # its CONFIG_ARGS are those of another build, of the shared library
+        return "the system's (Debian builds with PGO and LTO)"
+    has_pgo = "--enable-optimizations" in config_args
+    has_lto = "--with-lto" in config_args and "--with-lto=no" not in config_args
+    return ", ".join(("PGO" if has_pgo else "no PGO", "LTO" if has_lto else "no LTO"))
+
+
+def line(found: Mapping[str, object]) -> str:
+    """Return what `describe` found, as far as figures depend on it, in one line."""
+    python = f"Python {found['python']} ({found['build']})"
+    return f"{found['cpu']}, {found['cores']} cores, kernel {found['kernel']}, {python}"
 
 
 def _field(file: str, name: str) -> str:

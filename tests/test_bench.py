@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
+from bench import machine
 from bench.load_generator import is_alone
 from bench.question import Figure
 from bench.recovery import StoreToBuild, build
@@ -54,6 +56,22 @@ def test_a_run_counts_only_where_nothing_else_used_the_machine(
 ) -> None:
     report = {"secs": 2.0, "other_cpu_s": other_s, "steal_s": steal_s}
     assert is_alone(report) is expected
+
+
+@pytest.mark.parametrize(
+    ("config_args", "prefix", "expected"),
+    [
+        ("'--enable-shared'", "/root/.pyenv/versions/3.13.0", "no PGO, no LTO"),
+        ("'--enable-optimizations' '--with-lto'", "/usr/local", "PGO, LTO"),
+        ("'--enable-optimizations' '--with-lto=full'", "/opt/python", "PGO, LTO"),
+        ("'--enable-optimizations' '--with-lto=no'", "/opt/python", "PGO, no LTO"),
+        ("'--enable-shared'", "/usr", "the system's (Debian builds with PGO and LTO)"),
+    ],
+)
+def test_figures_name_the_build_of_python(config_args: str, prefix: str, expected: str) -> None:
+    assert machine.python_build(config_args, prefix) == expected
+    found = machine.describe() | {"build": expected}
+    assert f"Python {platform.python_version()} ({expected})" in machine.line(found)
 
 
 def test_time_belongs_to_the_innermost_of_our_layers() -> None:
