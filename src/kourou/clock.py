@@ -74,6 +74,11 @@ class SettledClock:
         self._jump_ms = wall_ms - steady  # what the wall clock has said since `_jumped_at_ms`
         self._jumped_at_ms = steady
 
+    @property
+    def follows_wall(self) -> bool:
+        """Whether the last reading was the wall clock's: there is no jump that must last yet."""
+        return self._ahead_ms == self._jump_ms
+
     def now_ms(self) -> int:
         """Return epoch milliseconds."""
         steady = self._steady_ms()

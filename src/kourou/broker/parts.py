@@ -30,11 +30,13 @@ from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
+from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
+from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.index_following import IndexFollowing
 from kourou.broker.writing.queue_deletion import QueueDeletion
-from kourou.broker.writing.retention import Retention, make_age_clock
+from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.pool import ConnectionPool
@@ -107,7 +109,7 @@ class Parts:
         if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self.commit.on_write = store.fill_ahead
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
-        self.age_clock: Final = make_age_clock(self.live, store, runtime.clock)
+        self.age_clock: Final = self._make_age_clock()
         self.retention: Final = self._make_retention()
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
@@ -134,6 +136,11 @@ class Parts:
             clients_max=self.config.clients_max,
             expiry_ms=self.config.channel_expired_timeout_ms,
         )
+
+    def _make_age_clock(self) -> AgeClock:
+        file = ConfigFile(self.disk, CLOCK_FILE, parse_age_clock, restores=True)
+        runtime = self.runtime
+        return AgeClock(self.live, self.store, runtime.clock, file, runtime.offload)
 
     def _make_retention(self) -> Retention:
         return Retention(

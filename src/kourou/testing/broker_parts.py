@@ -33,11 +33,13 @@ from kourou.broker.timer.make import make_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
+from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
+from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import place
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.broker.writing.queue_deletion import QueueDeletion
-from kourou.broker.writing.retention import Retention, make_age_clock
+from kourou.broker.writing.retention import Retention
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
 from kourou.model import properties as names
@@ -161,7 +163,13 @@ class BrokerParts:
         self.flusher = SimFlusher(loop, seed)
         self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
         self.queue_deletion = QueueDeletion(self.commit, runtime.offload)
-        self.age_clock = make_age_clock(self.live, self.store, self.clock)
+        self.age_clock = AgeClock(
+            self.live,
+            self.store,
+            self.clock,
+            ConfigFile(disk, CLOCK_FILE, parse_age_clock),
+            runtime.offload,
+        )
         self.retention = Retention(
             self.live,
             self.store,

@@ -130,17 +130,21 @@ def test_a_clock_that_was_set_back_neither_skips_nor_prolongs_the_wait() -> None
 
         await store(b"first", hour_ms)
         await asyncio.sleep(3)
-        await store(b"with it", hour_ms)
+        await store(b"second", hour_ms)
         await asyncio.sleep(1.9)
         assert bodies(parts) == []
         await asyncio.sleep(0.2)
-        assert bodies(parts) == [b"first", b"with it"]
+        assert bodies(parts) == [b"first"]
+        await asyncio.sleep(2.8)
+        assert bodies(parts) == [b"first"]
+        await asyncio.sleep(0.2)
+        assert bodies(parts) == [b"first", b"second"]
 
         await store(b"later", 0)  # its store time is the log's, which never goes back
         await asyncio.sleep(4.9)
-        assert bodies(parts) == [b"first", b"with it"]
+        assert bodies(parts) == [b"first", b"second"]
         await asyncio.sleep(0.2)
-        assert bodies(parts) == [b"first", b"with it", b"later"]
+        assert bodies(parts) == [b"first", b"second", b"later"]
 
         await asyncio.sleep(hour_ms / 1000)  # the clock has caught up
         await store(b"as always", 0)

@@ -464,3 +464,27 @@ def test_a_broker_that_starts_with_its_clock_ahead_removes_nothing_for_an_hour()
 
     disk = run_with_parts(before, config=config())
     run_with_parts(test, disk, config=config(), later_ms=73 * HOUR_MS)
+
+
+def test_a_jump_is_remembered_over_starts() -> None:
+    async def before(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await store(parts, 9)
+        step(parts, 73 * HOUR_MS)
+        await parts.retention.run()
+        await store(parts, 3)
+        await settle(parts)
+
+    async def test(parts: BrokerParts) -> None:
+        parts.disk.now_ms = parts.clock.now_ms
+        await runs(parts, 0.9)
+        assert segments(parts) == 4
+        await runs(parts, 0.2)
+        assert segments(parts) == 2
+
+    async def after(parts: BrokerParts) -> None:
+        assert parts.age_clock.now_ms() > EPOCH_MS + 73 * HOUR_MS
+
+    disk = run_with_parts(before, config=config())
+    run_with_parts(test, disk, config=config(), later_ms=73 * HOUR_MS + 10_000)
+    run_with_parts(after, disk, config=config(), later_ms=75 * HOUR_MS)

@@ -9,8 +9,8 @@ that was not delivered. In the file it may lag behind, never run ahead of what i
 crash, what was delivered beyond it is found in the log before anything is delivered.
 
     found at the head of a level                what happens
-    due later than its level allows: the clock  it waits as long as its level says, from now on
-    was set back since it was stored
+    due later than its level allows: the clock  it waits as long as its level says, from when it
+    was set back since it was stored            came, or from the start on
     it does not say where it goes, its topic    logged and passed over
     does not exist any more or is one that
     the broker alone writes, or its segment
@@ -181,6 +181,8 @@ class DelayDelivery:
             if arrival.queue_id >= len(self._levels):
                 continue
             level = self._levels[arrival.queue_id]
+            end = self._store.max_offset(SCHEDULE_TOPIC, arrival.queue_id)
+            level.note_arrival(end, steady_ms())
             if level.is_empty:
                 level.is_empty = False
                 level.look_at_ms = 0

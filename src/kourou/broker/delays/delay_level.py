@@ -5,11 +5,24 @@ Source: ScheduleMessageService.DeliverDelayedMessageTimerTask, apache/rocketmq 5
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from kourou.store.formats import QueueEntry
 from kourou.store.log.record_check import Wanted
+
+ARRIVALS_MAX: Final = 200
+_PARTS: Final = 100
+_PART_MIN_MS: Final = 100
+
+
+class Arrived(NamedTuple):
+    """What came to a level: its messages below `end` were there at `at_ms`, in the loop's time."""
+
+    at_ms: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -21,9 +34,7 @@ class DelayLevel:
         look_at_ms: when to look at it, in the loop's time.
         is_empty: the last look found no message at all.
         is_busy: messages of it are being read or delivered.
-        ahead_until_ms: when those are due whose own time is too far ahead, in the loop's time;
-            None when none was found.
-        ahead_end: the queue offset below which such messages have waited long enough.
+        arrived: when messages came, to a hundredth of the delay, the oldest first.
         read_ahead: entries that were compared with their records, from `read_from` on.
     """
 
@@ -33,8 +44,7 @@ class DelayLevel:
     look_at_ms: int = 0
     is_empty: bool = True
     is_busy: bool = False
-    ahead_until_ms: int | None = None
-    ahead_end: int = 0
+    arrived: deque[Arrived] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX))
     read_ahead: Sequence[QueueEntry] = field(default=())
     read_from: int = 0
 
@@ -56,8 +66,20 @@ class DelayLevel:
         self.read_from = self.queue_offset
         self.read_ahead = [QueueEntry._make(one[1:]) for one in wanted[:count]]
 
+    def note_arrival(self, end: int, steady: int) -> None:
+        """Note that the level's queue ends there now."""
+        part_ms = max(_PART_MIN_MS, self.delay_ms // _PARTS)
+        while self.arrived and self.arrived[0].end <= self.queue_offset:
+            self.arrived.popleft()
+        if self.arrived and self.arrived[-1].at_ms // part_ms == steady // part_ms:
+            self.arrived.pop()
+        self.arrived.append(Arrived(steady, end))
+
     def wait_ms(self, queue_offset: int, told_ms: int, end: int, steady: int) -> int:
         """Return how long a message has to wait yet.
+
+        One whose own time is further ahead than its level allows waits as long as its level says
+        from when it came, or from now on if it came before the start.
 
         Args:
             queue_offset: of the message.
@@ -66,15 +88,8 @@ class DelayLevel:
             steady: the loop's time.
         """
         if told_ms <= self.delay_ms:
-            self.ahead_until_ms = None
             return told_ms
-        if queue_offset < self.ahead_end:
-            return 0
-        if self.ahead_until_ms is None:
-            self.ahead_until_ms = steady + self.delay_ms
-        if steady < self.ahead_until_ms:
-            return self.ahead_until_ms - steady
-        # All that came while the first of them waited go with it: else each would wait in turn.
-        self.ahead_until_ms = None
-        self.ahead_end = end
-        return 0
+        if not self.arrived or self.arrived[-1].end <= queue_offset:
+            self.note_arrival(end, steady)
+        at_ms = next(one.at_ms for one in self.arrived if queue_offset < one.end)
+        return max(0, at_ms + self.delay_ms - steady)

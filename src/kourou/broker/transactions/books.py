@@ -15,7 +15,7 @@ from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import Done, PutResult
-from kourou.clock import Clock, SettledClock
+from kourou.clock import Clock
 from kourou.protocol.message_layout import RecordDraft
 
 
@@ -44,7 +44,7 @@ class Books:
     commit: GroupCommit
     stats: BrokerStats
     clock: Clock
-    age_clock: SettledClock
+    age_clock: Clock
     caught_up: asyncio.Event
 
     def put(self, draft: RecordDraft, done: Done, owner: Hashable | None = None) -> None:

@@ -42,7 +42,7 @@ from kourou.broker.transactions.op_log import OpLog
 from kourou.broker.transactions.resuming import Resuming
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
-from kourou.clock import SettledClock
+from kourou.clock import Clock
 from kourou.model.host import Host
 from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.protocol.codes import RequestCode
@@ -80,7 +80,7 @@ class Transactions:
         stats: BrokerStats,
         later: LaterReplies,
         runtime: Runtime,
-        age_clock: SettledClock,
+        age_clock: Clock,
         file: SavedFile,
         host: Host,
     ) -> None:

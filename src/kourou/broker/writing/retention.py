@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.statistics.runtime_info import disk_ratio
-from kourou.clock import Clock, SettledClock
+from kourou.broker.writing.age_clock import AgeClock
+from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import StoreReadOnlyError
 from kourou.remoting.runtime import Offload
@@ -41,16 +42,6 @@ PART_PAUSE_MS: Final = 5
 T = TypeVar("T")
 
 
-def make_age_clock(live: LiveConfig, store: MessageStore, clock: Clock) -> SettledClock:
-    """Return the clock by which messages of `store` are old, from now on."""
-    return SettledClock(
-        clock,
-        steady_ms,
-        lambda: live.now.store.retention.clock_settle_minutes * 60_000,
-        store.last_store_at_ms,
-    )
-
-
 class Retention:
     """Removes what expired from one store."""
 
@@ -63,7 +54,7 @@ class Retention:
         deletions: asyncio.Lock,
         offload: Offload,
         clock: Clock,
-        age_clock: SettledClock,
+        age_clock: AgeClock,
     ) -> None:
         """Look after `store`.
 
@@ -101,7 +92,7 @@ class Retention:
             OSError: a file could not be removed; the next run tries again.
         """
         now_ms = self._clock.now_ms()
-        self._age_clock.now_ms()  # a jump lasts from the first reading that sees it
+        await self._age_clock.watch()  # a jump lasts from the first reading that sees it
         is_requested = self._requested_runs > 0
         if steady_ms() < self._first_at_ms and not is_requested:
             return
