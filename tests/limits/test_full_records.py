@@ -100,8 +100,7 @@ def check_full(
 
 
 _RETRY_BYTES = len(
-    "RETRY_TOPIC\x01T\x02DELAY\x013\x02WAIT\x01false\x02"
-    "REAL_TOPIC\x01%RETRY%consumers\x02REAL_QID\x010\x02"
+    "RETRY_TOPIC\x01T\x02DELAY\x013\x02REAL_TOPIC\x01%RETRY%consumers\x02REAL_QID\x010\x02"
 )
 """What a record must hold that waits for its retry."""
 

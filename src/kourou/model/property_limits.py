@@ -90,6 +90,7 @@ _SPARED: Final = (
     names.TRANSACTION_ID,
     names.DLQ_ORIGIN_TOPIC,
     names.DLQ_ORIGIN_MESSAGE_ID,
+    names.WAIT,
 )
 """What any record can do without, in the order in which it is left out."""
 
@@ -99,7 +100,6 @@ _SPARED_BY_DELIVERED: Final = (
     names.REAL_QID,
     names.REAL_TOPIC,
     names.DELAY,
-    names.WAIT,
     *names.TIMERS,
 )
 """The same of a record that waits for nothing any more."""

@@ -16,7 +16,8 @@ from typing import Final
 from kourou.broker.message_type import PRIORITY, message_type
 from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
-from kourou.model.properties import decode_properties, encode_properties
+from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
+from kourou.model.property_limits import fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import RecordDraft, RecordHeader
@@ -107,12 +108,17 @@ def set_aside(
     properties[names.DELAY] = str(level)
     properties[names.REAL_TOPIC] = due.topic.decode()
     properties[names.REAL_QID] = str(due.queue_id)
+    text = fitting_properties(properties, waits=True)
+    if len(text) > PROPERTIES_SIZE_MAX:
+        drop_timers(properties)
+        properties.pop(names.TIMER_OUT_MS, None)
+        text = fitting_properties(properties, waits=True)
     return replace(
         due,
         topic=SCHEDULE_TOPIC.encode(),
         queue_id=level - 1,
         prepared_transaction_offset=origin or waited.physical_offset + 1,
-        properties=encode_properties(properties),
+        properties=text,
     )
 
 
