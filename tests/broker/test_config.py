@@ -8,12 +8,14 @@ import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.topics import system_topics
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, RemoteSystemError
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of, wire_keys
 from kourou.store.config import StoreConfig
+from kourou.store.retention import RetentionConfig
 
 PARTS = (StoreConfig, ConnectionLimits, TransportConfig)
 """The configs inside that of the broker."""
@@ -128,3 +130,27 @@ def test_the_name_of_a_broker_may_begin_with_its_machine_room() -> None:
 def test_a_value_out_of_range_is_refused_by_name(options: dict[str, object], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         BrokerConfig(**options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def kept(hours: int) -> StoreConfig:
+    """Return the config of a store that keeps messages for so long."""
+    return StoreConfig(retention=RetentionConfig(file_reserved_hours=hours))
+
+
+@pytest.mark.parametrize("hours", [1, 2, 71])
+def test_delay_levels_that_outlive_their_messages_are_refused(hours: int) -> None:
+    for level in (f"{hours}h", f"{hours * 60 + 1}m", f"{hours * 3600 + 1}s"):
+        told = rf"level 2 waits .* after {hours} h .* for {hours + 1} h"
+        with pytest.raises(ConfigError, match=told):
+            BrokerConfig(message_delay_level=f"1s {level}", store=kept(hours))
+    BrokerConfig(message_delay_level=f"{hours * 3600 - 1}s", store=kept(hours))
+
+
+def test_the_life_of_messages_is_not_cut_below_the_longest_delay_level() -> None:
+    live = LiveConfig(BrokerConfig(), 1)
+    live.update({"fileReservedTime": "3"}, 2)
+    for hours in (2, 0):
+        told = f"level 18 waits 7200 s, and messages expire after {hours}"
+        with pytest.raises(RemoteSystemError, match=told):
+            live.update({"fileReservedTime": str(hours)}, 3)
+    assert live.now.store.retention.file_reserved_hours == 3

@@ -239,7 +239,7 @@ def test_a_member_without_heartbeats_is_forgotten_after_two_minutes_though_it_as
 
 def test_files_of_expired_messages_are_removed_while_it_runs() -> None:
     hours = ";".join(f"{hour:02}" for hour in range(24))
-    retention = RetentionConfig(file_reserved_hours=0, delete_when=hours)
+    retention = RetentionConfig(file_reserved_hours=1, delete_when=hours)
     store = StoreConfig(
         commitlog_segment_bytes=64 * 1024,
         consumequeue_file_bytes=20 * 100,
@@ -252,11 +252,11 @@ def test_files_of_expired_messages_are_removed_while_it_runs() -> None:
             assert (await ask(cluster, message(bytes(10_000), topic="T"))).code == 0
         first = f"commitlog/{0:020d}"
         assert cluster.disk().exists(first)
-        await asyncio.sleep(90)
+        await asyncio.sleep(3_600 + 90)
         assert not cluster.disk().exists(first)
         assert 0 < cluster.broker().store.min_offset("T", 0) < 20
 
-    run(test, store=store)
+    run(test, store=store, message_delay_level="30m")
 
 
 def test_a_held_pull_is_answered_when_a_message_comes() -> None:

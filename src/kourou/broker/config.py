@@ -107,8 +107,9 @@ class BrokerConfig:
     store_reply_message_enable: bool = field(default=True, metadata={"live": True})
     """Whether replies to requests of producers are stored too, and not only handed on."""
     message_delay_level: str = DELAY_LEVELS_TEXT
-    """The delay of each level from 1, as `1s 5s 10s`: numbers with s, m, h or d. Changing it on a
-    store that holds delayed messages changes when they are delivered."""
+    """The delay of each level from 1, as `1s 5s 10s`: numbers with s, m, h or d. Each must be
+    shorter than `fileReservedTime`. Changing it on a store that holds delayed messages changes when
+    they are delivered."""
 
     max_message_size_bytes: int = field(
         default=4 * _MIB, metadata={"key": "maxMessageSize", "live": True}
@@ -244,6 +245,7 @@ class BrokerConfig:
         for name in _POSITIVE:
             _check_at_least(self, name, 1)
         _check_sizes(self)
+        _check_delays(self)
 
     @cached_property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -266,6 +268,7 @@ class BrokerConfig:
         return bool(self.broker_permission & PERM_READ)
 
 
+_HOUR_MS: Final = 3600 * _SECOND_MS
 _PERCENT_MAX: Final = 99
 _POSITIVE: Final = (
     "register_timeout_ms",
@@ -338,6 +341,22 @@ def _check_sizes(config: BrokerConfig) -> None:
         raise ConfigError(
             f"pending_bytes_max is {config.pending_bytes_max}; it must be at least "
             f"pending_connection_bytes_max, {config.pending_connection_bytes_max}"
+        )
+
+
+def _check_delays(config: BrokerConfig) -> None:
+    """Refuse delay levels whose messages could expire before they are due.
+
+    Scheduled messages are stored again on the way, so that their delay may be longer.
+    """
+    kept_hours = config.store.retention.file_reserved_hours
+    longest_ms = max(config.delay_levels_ms)
+    if longest_ms >= kept_hours * _HOUR_MS:
+        level = config.delay_levels_ms.index(longest_ms) + 1
+        raise ConfigError(
+            f"messageDelayLevel: level {level} waits {longest_ms // _SECOND_MS} s, and messages "
+            f"expire after {kept_hours} h (fileReservedTime), which would take delayed ones before "
+            f"they are due: shorten the level, or keep messages for {longest_ms // _HOUR_MS + 1} h"
         )
 
 

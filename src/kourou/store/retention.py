@@ -62,7 +62,8 @@ class RetentionConfig:
 
     file_reserved_hours: int = field(default=72, metadata={"key": "fileReservedTime", "live": True})
     """Hours after the last write to a commit log file that it may be removed, with all messages in
-    it, delayed ones that still wait included. 0 keeps only the last file."""
+    it, delayed ones that still wait included. A broker keeps them for longer than its longest delay
+    level (`messageDelayLevel`, 2 h); for a store alone, 0 keeps only the last file."""
     delete_when: str = field(default="04", metadata={"live": True})
     """The local hours of the day, as `04;16`, in which expired files are removed."""
     disk_max_used_percent: int = field(

@@ -46,7 +46,7 @@ def config(**retention: Any) -> BrokerConfig:
         index_entries=5,
         retention=RetentionConfig(**options),
     )
-    return small_config(store=store, max_message_size_bytes=4_000)
+    return small_config(store=store, max_message_size_bytes=4_000, message_delay_level="1h")
 
 
 def run_with_old_messages(test: Callable[[BrokerParts], Awaitable[None]], **retention: Any) -> None:

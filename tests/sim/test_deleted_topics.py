@@ -1,0 +1,112 @@
+"""What becomes of messages that wait when their topic is deleted, and when it is made again.
+
+They go to the topic of their name, if there is one when they are due or committed. Those that are
+due without one are gone: they do not show up in a topic that is made later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kourou.client.consuming.acknowledging.redelivery import RetryLater
+from kourou.client.sending.transaction import TransactionState
+from kourou.model.message import Message, MessageExt
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+WAIT_S = 600
+
+
+async def send(w: Recording, message: Message) -> None:
+    async with w.cluster.producer() as producer:
+        await producer.send(message)
+
+
+async def delayed(w: Recording) -> None:
+    await send(w, Message(TOPIC, b"x", delay_level=14))
+
+
+async def scheduled(w: Recording) -> None:
+    await send(w, Message(TOPIC, b"x", delay_ms=WAIT_S * 1000))
+
+
+WAITS: dict[str, Callable[[Recording], Awaitable[None]]] = {
+    "delayed": delayed,
+    "scheduled": scheduled,
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("is_killed", [False, True], ids=["running", "killed"])
+def test_what_is_due_without_its_topic_does_not_show_up_later(
+    wait: str, *, is_killed: bool
+) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.admin() as admin:
+            await WAITS[wait](w)
+            await admin.delete_topic(TOPIC)
+            await asyncio.sleep(60)
+            if is_killed:
+                await w.cluster.kill_broker()
+                await w.cluster.restart_broker()
+            await asyncio.sleep(WAIT_S)
+            await admin.create_topic(TOPIC, queues=1)
+            async with w.consumer():
+                await asyncio.sleep(WAIT_S)
+            assert w.got == []
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_what_is_due_once_its_topic_was_made_again_is_delivered_there(wait: str) -> None:
+    async def main() -> None:
+        async with recording(queues=4) as w, w.cluster.admin() as admin:
+            await WAITS[wait](w)
+            await admin.delete_topic(TOPIC)
+            await asyncio.sleep(60)
+            await admin.create_topic(TOPIC, queues=1)
+            async with w.consumer():
+                await w.until_got(b"x", timeout_s=2 * WAIT_S)
+                await asyncio.sleep(WAIT_S)
+            assert w.got == [b"x"]
+
+    run_virtual(main())
+
+
+def test_a_transaction_of_a_deleted_topic_can_be_committed_once_that_is_made_again() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.admin() as admin:
+
+            def check(_: MessageExt) -> TransactionState:
+                return TransactionState.COMMIT
+
+            async with w.cluster.transaction_producer(check) as producer:
+                transaction = await producer.begin_transaction(Message(TOPIC, b"x"))
+                await admin.delete_topic(TOPIC)
+                await producer.end_transaction(transaction, TransactionState.COMMIT)
+                await asyncio.sleep(120)
+                await admin.create_topic(TOPIC, queues=1)
+                async with w.consumer():
+                    await w.until_got(b"x", timeout_s=WAIT_S)
+
+    run_virtual(main())
+
+
+def test_what_is_retried_is_delivered_although_its_topic_was_deleted() -> None:
+    async def main() -> None:
+        def later(message: MessageExt) -> None:
+            if message.reconsume_times == 0:
+                raise RetryLater(delay_ms=60_000)
+
+        async with recording(queues=1) as w, w.cluster.admin() as admin:
+            await w.send(b"x")
+            async with w.consumer(later):
+                await w.until_got(b"x")
+                await admin.delete_topic(TOPIC)
+                await w.until_got(b"x", b"x", timeout_s=WAIT_S)
+
+    run_virtual(main())
