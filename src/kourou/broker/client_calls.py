@@ -22,6 +22,7 @@ from typing import Final
 from kourou.broker.clients import Clients, ConsumerGroup, Member, Peer
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
+from kourou.broker.reserved import check_delivered, topic_of
 from kourou.errors import (
     ConsumeTimeoutError,
     InvalidMessageError,
@@ -146,6 +147,7 @@ class ClientCalls:
                 raise RemoteSystemError(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
                 )
+            check_delivered(topic_of(record), offset)
             fields = command.ext_fields | {"brokerName": self._broker_name}
             topic = self._topics.get(header.topic or "")
             if topic is not None:

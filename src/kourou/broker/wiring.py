@@ -62,7 +62,7 @@ def make_handlers(parts: Parts) -> Handlers:
             parts.subscriptions,
             parts.later,
         ),
-        locks=LockHandlers(parts.queue_locks),
+        locks=LockHandlers(parts.queue_locks, tables.topics),
         assignments=_assignments(parts),
         offsets=OffsetHandlers(
             groups=tables.groups,
@@ -145,7 +145,7 @@ def _sends(parts: Parts) -> SendHandlers:
     return SendHandlers(
         config=parts.live,
         topics=topics,
-        checks=SendChecks(parts.live, topics, groups, parts.queue_locks),
+        checks=SendChecks(parts.live, topics, groups, parts.clients, parts.queue_locks),
         commit=parts.commit,
         later=parts.later,
         stats=parts.stats,
@@ -176,7 +176,7 @@ def _replies(parts: Parts) -> ReplyHandler:
     return ReplyHandler(
         config=parts.live,
         topics=topics,
-        checks=SendChecks(parts.live, topics, groups),
+        checks=SendChecks(parts.live, topics, groups, parts.clients),
         clients=parts.clients,
         call_client=call_connection,
         commit=parts.commit,

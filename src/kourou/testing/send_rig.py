@@ -53,7 +53,7 @@ class SendRig:
         self.handlers = SendHandlers(
             config=parts.live,
             topics=parts.topics,
-            checks=SendChecks(parts.live, parts.topics, parts.groups, self.locks),
+            checks=SendChecks(parts.live, parts.topics, parts.groups, parts.clients, self.locks),
             commit=parts.commit,
             later=parts.later,
             stats=parts.stats,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,14 +13,22 @@ from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.queue_locks import EXPIRY_MS, QueueLocks
 from kourou.errors import InvalidParameterError
 from kourou.model.group import SubscriptionGroup
+from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import LockBatch, decode_locked_queues, encode_lock_batch
+from kourou.model.topic import TIMER_TOPIC, TopicConfig
+from kourou.protocol.bodies import (
+    LockBatch,
+    decode_lock_batch,
+    decode_locked_queues,
+    encode_lock_batch,
+)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.steady_time import steady_ms
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
@@ -43,9 +52,9 @@ def granted(answer: RemotingCommand | None) -> set[MessageQueue]:
 
 
 def test_locks_are_answered_as_by_java(golden: Golden) -> None:
-    async def main() -> None:
+    async def test(parts: BrokerParts) -> None:
         locks = QueueLocks()
-        handlers = LockHandlers(locks)
+        handlers = LockHandlers(locks, parts.topics)
         for name in (
             "41_LOCK_BATCH_MQ_raw-lock-mq",
             "41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other",
@@ -54,6 +63,8 @@ def test_locks_are_answered_as_by_java(golden: Golden) -> None:
             "41_LOCK_BATCH_MQ_push-orderly_3",
         ):
             asked, expected = golden(name)
+            for queue in decode_lock_batch(asked.body).queues:
+                parts.topics.ensure(TopicConfig(queue.topic, 16, 16))
             assert granted(ask(handlers, asked)) == granted(expected), name
         assert len(locks) == 5
         for name in ("42_UNLOCK_BATCH_MQ_raw-unlock-mq", "42_UNLOCK_BATCH_MQ_push-orderly"):
@@ -65,22 +76,37 @@ def test_locks_are_answered_as_by_java(golden: Golden) -> None:
         asked, _ = golden("41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other")
         assert len(granted(ask(handlers, asked))) == 1  # what was unlocked is free
 
-    run_virtual(main())
+    run_with_parts(test)
 
 
 def test_a_name_that_no_client_has_is_refused() -> None:
-    async def main() -> None:
-        handlers = LockHandlers(QueueLocks())
+    async def test(parts: BrokerParts) -> None:
+        handlers = LockHandlers(QueueLocks(), parts.topics)
         body = encode_lock_batch(LockBatch("g", "c" * (NAME_LENGTH_MAX + 1), (QUEUE,)))
         with pytest.raises(InvalidParameterError, match="1025 characters"):
             handlers.on_lock_batch_mq(FakePeer().request(RequestCode.LOCK_BATCH_MQ, body=body))
 
-    run_virtual(main())
+    run_with_parts(test)
+
+
+def test_queues_that_do_not_exist_are_not_granted() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 2))
+        locks = QueueLocks()
+        handlers = LockHandlers(locks, parts.topics)
+        queues = [MessageQueue("T", "broker-0", n) for n in (0, 3, 4, -1)]
+        body = encode_lock_batch(LockBatch("g", "c", (*queues, replace(QUEUE, topic="Nowhere"))))
+        answer = ask(handlers, request(RequestCode.LOCK_BATCH_MQ, body=body))
+        assert granted(answer) == set(queues[:2])
+        assert len(locks) == 2
+
+    run_with_parts(test)
 
 
 def test_a_broker_forgets_locks_that_nobody_asked_for_again() -> None:
     async def main() -> None:
-        async with Cluster() as cluster:
+        async with Cluster() as cluster, cluster.producer() as producer:
+            await producer.send(Message("T", b"makes the topic"))
             pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
             address = format_address(cluster.broker_address())
 
@@ -111,5 +137,36 @@ def test_what_an_ordered_group_sends_to_its_retry_topic_is_a_dead_letter_at_once
         await asyncio.sleep(EXPIRY_MS / 1000 + 1)
         assert (await rig.ask(retry)).code == 0
         assert len(rig.stored("%RETRY%g")) == 1
+
+    run_sends(test)
+
+
+def test_a_lock_of_a_client_that_is_no_member_makes_no_dead_letters() -> None:
+    async def test(rig: SendRig) -> None:
+        retry = message(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16)
+        rig.parts.connect("member", "g")
+        rig.locks.lock("g", "stranger", [QUEUE], steady_ms())
+        assert (await rig.ask(retry)).code == 0
+        assert len(rig.stored("%RETRY%g")) == 1
+        rig.locks.lock("g", "member", [replace(QUEUE, queue_id=1)], steady_ms())
+        assert (await rig.ask(retry)).code == 0
+        assert len(rig.stored("%DLQ%g")) == 1
+
+    run_sends(test)
+
+
+def test_a_message_that_is_to_come_again_at_a_time_is_no_dead_letter_while_queues_are_locked() -> (
+    None
+):
+    async def test(rig: SendRig) -> None:
+        rig.parts.connect("member", "g")
+        rig.locks.lock("g", "member", [QUEUE], steady_ms())
+        later = message(
+            b"x", "TIMER_DELAY_MS\x015000\x02", topic="%RETRY%g", reconsume_times=1,
+            max_reconsume_times=16,
+        )  # fmt: skip
+        assert (await rig.ask(later)).code == 0
+        assert len(rig.stored(TIMER_TOPIC)) == 1
+        assert rig.stored("%DLQ%g") == []
 
     run_sends(test)

@@ -45,7 +45,7 @@ class ReplyRig:
         self.handler = ReplyHandler(
             config=parts.live,
             topics=parts.topics,
-            checks=SendChecks(parts.live, parts.topics, parts.groups),
+            checks=SendChecks(parts.live, parts.topics, parts.groups, parts.clients),
             clients=parts.clients,
             call_client=self._call,
             commit=parts.commit,
@@ -246,6 +246,12 @@ def test_what_is_refused_is_neither_handed_on_nor_stored(golden: Golden) -> None
             ({"b": "Nowhere", "c": "Nowhere"}, b"x", 17),
             ({"e": "9"}, b"x", 29),
             ({"i": f"REPLY_TO_CLIENT\1{'c' * 32_760}\2"}, b"x", 13),
+            ({"i": "TRAN_MSG\1true\2"}, b"x", 13),
+            ({"i": "DELAY\0013\2"}, b"x", 13),
+            ({"i": "TIMER_DELAY_SEC\0019\2"}, b"x", 13),
+            ({"i": "TIMER_DELIVER_MS\1" + str(2**42) + "\2"}, b"x", 13),
+            ({"b": "rmq_sys_wheel_timer"}, b"x", 16),
+            ({"b": "%RETRY%nobody"}, b"x", 26),
             ({}, b"", 1),
             ({}, b"x" * (4 * 1024 * 1024 + 1), 13),
         ):
@@ -258,7 +264,7 @@ def test_what_is_refused_is_neither_handed_on_nor_stored(golden: Golden) -> None
         assert not rig.pushed
         assert rig.stored() == []
 
-    run_replies(test)
+    run_replies(test, auto_create_subscription_group=False)
 
 
 def test_a_producer_is_found_by_its_id_as_long_as_one_of_its_groups_is_there() -> None:

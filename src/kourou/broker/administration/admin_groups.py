@@ -15,6 +15,7 @@ from typing import Final
 from kourou.broker.administration.admin_saving import when_saved
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
+from kourou.broker.reserved import check_not_reserved
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import change_group_attributes
 from kourou.errors import (
@@ -90,8 +91,13 @@ class GroupAdminHandlers:
         self._later.answer(request, partial(self._saved, request))
 
     def on_delete_subscription_group(self, request: Request) -> None:
-        """Forget the group, with its offsets if that is asked (207). An unknown one is no error."""
+        """Forget the group, with its offsets if that is asked (207). An unknown one is no error.
+
+        Raises:
+            NoPermissionError: it is the broker's own.
+        """
         header = request.command.header(DeleteSubscriptionGroupRequestHeader)
+        check_not_reserved(header.group_name)
         self._groups.delete(header.group_name)
         self._stats.on_group_deleted(header.group_name)
         if header.clean_offset:

@@ -22,6 +22,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
+from kourou.broker.reserved import check_not_reserved, why_reserved
 from kourou.errors import (
     ConsumerNotOnlineError,
     GroupNotFoundError,
@@ -114,8 +115,10 @@ class OffsetAdminHandlers:
             TopicNotFoundError, GroupNotFoundError: as they say.
             InvalidParameterError: the topic has no such queue.
             RemoteSystemError: the queue does not have the offset.
+            NoPermissionError: the group or the topic is the broker's own.
         """
         header = request.command.header(ResetOffsetRequestHeader)
+        check_not_reserved(header.group, header.topic)
         topic = self._topics.get(header.topic)
         if topic is None:
             raise TopicNotFoundError(
@@ -141,9 +144,11 @@ class OffsetAdminHandlers:
 
         Raises:
             GroupNotFoundError: the destination does not exist and may not be made.
+            NoPermissionError: the destination is the broker's own.
         """
         header = request.command.header(CloneGroupOffsetRequestHeader)
         source, destination = header.src_group, header.dest_group
+        check_not_reserved(destination)
         if self._groups.get_or_create(destination) is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {destination} does not exist"
@@ -151,7 +156,7 @@ class OffsetAdminHandlers:
         live = None if header.offline else self._clients.consumer_group(source)
         topic = (header.topic or "").strip()
         for name in [topic] if topic else self._offsets.topics_of(source):
-            if self._topics.get(name) is None:
+            if self._topics.get(name) is None or why_reserved(destination, name) is not None:
                 continue
             if live is not None and live.subscriptions and name not in live.subscriptions:
                 continue

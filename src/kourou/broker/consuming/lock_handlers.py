@@ -13,7 +13,9 @@ from typing import Final
 
 from kourou.broker.clients import NAME_LENGTH_MAX
 from kourou.broker.consuming.queue_locks import QueueLocks
+from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.errors import InvalidParameterError
+from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import (
     LockBatch,
     LockedQueues,
@@ -34,17 +36,22 @@ _TOLD_MAX: Final = 8
 class LockHandlers:
     """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
-    def __init__(self, locks: QueueLocks) -> None:
+    def __init__(self, locks: QueueLocks, topics: TopicTable) -> None:
+        """Lock in `locks` those queues that `topics` have."""
         self._locks = locks
+        self._topics = topics
 
     def on_lock_batch_mq(self, request: Request) -> RemotingCommand:
         """Lock what no other client of the group holds, and answer what is the client's now.
+
+        Queues that do not exist here are not granted; Java's broker grants them.
 
         Raises:
             InvalidParameterError: a name is longer than any client's.
         """
         asked = _asked(request)
-        granted = self._locks.lock(asked.consumer_group, asked.client_id, asked.queues, steady_ms())
+        queues = [queue for queue in asked.queues if self._exists(queue)]
+        granted = self._locks.lock(asked.consumer_group, asked.client_id, queues, steady_ms())
         refused = set(asked.queues).difference(granted)
         if refused:
             log.debug(
@@ -72,6 +79,12 @@ class LockHandlers:
             len(freed),
         )
         return response(request.command)
+
+    def _exists(self, queue: MessageQueue) -> bool:
+        topic = self._topics.get(queue.topic)
+        if topic is None:
+            return False
+        return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
     def expire(self) -> None:
         """Forget locks that nobody asked for again; to be called every 10 s."""

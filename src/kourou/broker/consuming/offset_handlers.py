@@ -10,6 +10,7 @@ from typing import Protocol
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
+from kourou.broker.reserved import check_not_reserved
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -93,12 +94,16 @@ class OffsetHandlers:
         """Commit an offset, further on or further back; it is durable after the next save.
 
         While a reset waits for the group's next pull, the commit is answered and does not count.
+
+        Raises:
+            NoPermissionError: the group or the topic is the broker's own.
         """
         command = request.command
         if "commitOffset" not in command.ext_fields or "queueId" not in command.ext_fields:
             text = "queueId and commitOffset must both be given"
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         header = command.header(UpdateConsumerOffsetRequestHeader)
+        check_not_reserved(header.consumer_group, header.topic)
         if self._groups.find(header.consumer_group) is None:
             text = f"consumer group {header.consumer_group} does not exist"
             return response(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)

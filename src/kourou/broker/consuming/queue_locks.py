@@ -11,7 +11,7 @@ Source: RebalanceLockManager.java, apache/rocketmq 5.5.0. What expired is forgot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from kourou.model.queue import MessageQueue
@@ -105,12 +105,18 @@ class QueueLocks:
         """Return the group's locks, expired ones included: queue, holder, when it last asked."""
         return [(queue, *held) for queue, held in self._groups.get(group, {}).items()]
 
-    def is_any_held(self, group: str, now_ms: int) -> bool:
-        """Return whether a client holds a queue of any topic: the group consumes in order."""
-        locks = self._groups.get(group)
-        if not locks:
-            return False
-        return any(not self._is_expired(held, now_ms) for held in locks.values())
+    def is_any_held(self, group: str, now_ms: int, members: Container[str] | None = None) -> bool:
+        """Return whether a client holds a queue of any topic: the group consumes in order.
+
+        Args:
+            group: whose locks count.
+            now_ms: the time.
+            members: the clients whose locks count; None: those of any client.
+        """
+        return any(
+            not self._is_expired(held, now_ms) and (members is None or held.client_id in members)
+            for held in self._groups.get(group, {}).values()
+        )
 
     def expire(self, now_ms: int) -> int:
         """Forget the locks that nobody asked for again; return how many they were."""

@@ -2,11 +2,13 @@
 
 The checks come in Java's order, each with Java's code:
 
+    16  the group is the broker's own; Java takes it
     26  the group does not exist and may not be made
     16  the broker is not writable
     0   the group has no retry queues: nothing is stored
     16  its retry topic is not writable
     1   there is no message at the given place of the log
+    16  the message waits for a time or for its commit; Java gives it to the group
 
 The message is stored anew for the group's retry topic, with one more in reconsume_times, and waits
 at a delay level: the one asked for, or what the group's policy says (`retry_policy.py`), mostly
@@ -31,6 +33,7 @@ from kourou.broker.consuming.retry_policy import retry_level
 from kourou.broker.consuming.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.reserved import check_delivered, check_not_reserved
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import place
@@ -119,6 +122,7 @@ class SendBackHandler:
         """Check what needs no disk; the rest answers later."""
         command = request.command
         header = command.header(ConsumerSendMsgBackRequestHeader)
+        check_not_reserved(header.group)
         group = self._groups.find(header.group)
         if group is None:
             raise GroupNotFoundError(
@@ -146,6 +150,7 @@ class SendBackHandler:
     ) -> RemotingCommand:
         command = request.command
         message, stored_text = await self._message_at(header.offset)
+        check_delivered(message.topic, header.offset)
         self._groups.get_or_create(group.group_name)  # only now is it certain to be used
         topic = ensure_retry_topic(self._topics, group, unit_mode=header.unit_mode)
         level = header.delay_level

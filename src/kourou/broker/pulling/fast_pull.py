@@ -33,6 +33,7 @@ from kourou.broker.pulling.expressions import is_tag_expression
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import Passed, PlainPull, PullChecks
+from kourou.broker.reserved import why_reserved
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import ProtocolError
 from kourou.model.subscription import SUB_ALL, SubscriptionData
@@ -296,9 +297,11 @@ class FastPull:
         return None
 
     def _know(self, key: _Key) -> PlainPull | None:
-        """Return what the texts mean; None if one of them is no number."""
+        """Return what the texts mean; None if one is no number, or names what is reserved."""
         group, topic, queue_id, max_messages, sys_flag, suspend_ms, sub_version = key[:7]
         subscription, expression_type, *optional = key[7:]
+        if why_reserved(group, topic) is not None:
+            return None
         try:
             held_ms = parse_long(suspend_ms)
             for text in optional:  # of no use here, but they must be numbers

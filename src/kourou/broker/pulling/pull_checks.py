@@ -3,6 +3,7 @@
 The checks come in Java's order, each with Java's code:
 
     16  the broker is not readable (forbiddenType 1)
+    16  the group or the topic is the broker's own (3); not in Java, see `reserved.py`
     26  the group does not exist and may not be made
     16  the group may not consume (2)
     17  the topic does not exist
@@ -37,6 +38,7 @@ from kourou.broker.pulling.expressions import (
     is_tag_expression,
     not_served,
 )
+from kourou.broker.reserved import why_reserved
 from kourou.errors import FilterSyntaxError
 from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
@@ -115,15 +117,9 @@ class PullChecks:
     def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:
         """Return the pull, or why it is refused."""
         command = request.command
-        if not self._config.now.is_readable:
-            return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
-        group = self._groups.find(header.consumer_group)
-        if group is None:
-            text = f"consumer group {header.consumer_group} does not exist"
-            return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-        if not group.consume_enable:
-            text = f"consumer group {group.group_name} may not consume"
-            return _refuse(command, ResponseCode.NO_PERMISSION, text, 2)
+        group = self._group(command, header)
+        if isinstance(group, RemotingCommand):
+            return group
         topic = self._topics.get(header.topic)
         if topic is None:
             text = f"topic {header.topic} does not exist"
@@ -153,7 +149,8 @@ class PullChecks:
     def passes(self, asked: PlainPull) -> Passed | None:
         """Return the topic and group of a pull that `check` lets pass and that wants all messages.
 
-        None where `check` must say what is the case. About 1 us.
+        None where `check` must say what is the case. About 1 us. For groups and topics that are not
+        reserved: whoever asks has seen to that.
         """
         group = self._groups.get(asked.group)
         topic = self._topics.get(asked.topic)
@@ -182,6 +179,24 @@ class PullChecks:
         ):
             return None
         return Passed(topic, group)
+
+    def _group(
+        self, command: RemotingCommand, header: PullMessageRequestHeader
+    ) -> SubscriptionGroup | RemotingCommand:
+        """Return the group that pulls, which may have to be made, or why the pull is refused."""
+        if not self._config.now.is_readable:
+            return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+        reserved = why_reserved(header.consumer_group, header.topic)
+        if reserved is not None:
+            return _refuse(command, ResponseCode.NO_PERMISSION, reserved, 3)
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            text = f"consumer group {header.consumer_group} does not exist"
+            return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        if not group.consume_enable:
+            text = f"consumer group {group.group_name} may not consume"
+            return _refuse(command, ResponseCode.NO_PERMISSION, text, 2)
+        return group
 
     def _filter(
         self,

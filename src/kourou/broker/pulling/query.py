@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.broker.reserved import check_delivered, topic_of
 from kourou.errors import RemoteSystemError
+from kourou.model.topic import ROCKSDB_TRANS_HALF_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_consume import (
@@ -35,6 +37,7 @@ from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
 _UPPER: Final = "UPPER"
+_HALF_TOPICS: Final = (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC)
 
 
 class QueryHandlers:
@@ -93,8 +96,12 @@ class QueryHandlers:
         self._later.answer(request, serve)
 
     def on_view_message_by_id(self, request: Request) -> None:
-        """Serve 33. The record is answered as it is stored, once consumers may see it."""
-        offset = request.command.header(ViewMessageRequestHeader).offset
+        """Serve 33. The record is answered as it is stored, once consumers may see it.
+
+        A half message is shown only to who names its topic, as tools do: it may never be committed.
+        """
+        header = request.command.header(ViewMessageRequestHeader)
+        offset = header.offset
 
         async def serve() -> RemotingCommand:
             record = await self._offload(self._store.read_record, offset)
@@ -102,6 +109,9 @@ class QueryHandlers:
                 raise RemoteSystemError(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
                 )
+            topic = topic_of(record)
+            if topic in _HALF_TOPICS and header.topic != topic:
+                check_delivered(topic, offset)
             return response(request.command, body=record)
 
         self._later.answer(request, serve)

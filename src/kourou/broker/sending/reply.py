@@ -31,6 +31,7 @@ from kourou.broker.sending.send_answers import SendAnswers, region_properties
 from kourou.broker.sending.send_checks import (
     SendChecks,
     check_has_body,
+    check_reply,
     check_size,
     send_header,
     stored_properties,
@@ -51,7 +52,7 @@ from kourou.model.host import Host
 from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
-from kourou.model.topic import TopicConfig
+from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.command import request as command_of
@@ -145,6 +146,9 @@ class ReplyHandler:
         check_size(command.body, self._config.now)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         properties |= self._region
+        check_reply(topic, header, properties)
+        if is_retry_topic(topic.name):
+            self._checks.group_of_retry(topic.name)
         stored_properties(properties)  # or refuse them
         return topic, properties
 

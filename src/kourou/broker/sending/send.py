@@ -208,7 +208,7 @@ class SendHandlers:
             return _Send(header, topic, queue_id, properties, items)
         if is_retry_topic(topic.name):
             group = self._checks.group_of_retry(topic.name)
-            is_dead = self._checks.is_dead(header, group, command.version)
+            is_dead = self._checks.is_dead(header, properties, group, command.version)
             if is_dead and not is_redriven(header, properties):
                 topic = find_dlq_topic(self._topics, group)
                 properties[names.DELAY] = _DEAD_LETTER_DELAY

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.queue_locks import QueueLocks
 from kourou.broker.groups import Groups
@@ -158,11 +159,17 @@ class SendChecks:
     """Decides on the headers of sends; `make` makes what those that pass may make."""
 
     def __init__(
-        self, config: LiveConfig, topics: Topics, groups: Groups, locks: QueueLocks | None = None
+        self,
+        config: LiveConfig,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        locks: QueueLocks | None = None,
     ) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
+        self._clients = clients
         self._locks = QueueLocks() if locks is None else locks
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
@@ -224,14 +231,30 @@ class SendChecks:
             )
         return group
 
-    def is_dead(self, header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:
+    def is_dead(
+        self,
+        header: SendHeader,
+        properties: dict[str, str],
+        group: SubscriptionGroup,
+        client_version: int,
+    ) -> bool:
         """Return whether a message sent to the group's retry topic is a dead letter.
 
         It is when it was given back too often, and also while the group consumes a queue in order:
-        such a consumer tries by itself, and sends what it gives up.
+        such a consumer tries by itself, and sends what it gives up. A message that is to come again
+        at a time is not given up. Locks of clients that are no members of the group do not count,
+        unless no member is known: after a start, consumers may ask for their locks first.
+
+        Raises:
+            MessageIllegalError: the property DELAY is no number.
         """
-        is_spent = is_dead(header, group, client_version)
-        return is_spent or self._locks.is_any_held(group.group_name, steady_ms())
+        if is_dead(header, group, client_version):
+            return True
+        if has_timer(properties):
+            return False
+        live = self._clients.consumer_group(group.group_name)
+        members = None if live is None else live.client_ids()
+        return self._locks.is_any_held(group.group_name, steady_ms(), members)
 
     def make(self, topic: TopicConfig) -> None:
         """Make the topic, and the group whose retry topic it is, where there are none.
@@ -279,6 +302,17 @@ def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, s
     for name in _LIGHT:
         if name in properties:
             raise _illegal(f"property {name}: light queues are not served yet")
+
+
+def check_reply(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
+    """Refuse a reply that is delayed or part of a transaction: it is stored as a plain message.
+
+    Raises:
+        MessageIllegalError: it is, or `check_served` refuses it.
+    """
+    check_served(topic, header, properties)
+    if is_half(header, properties) or delay_level_of(properties) > 0 or has_timer(properties):
+        raise _illegal("a reply is not delayed and not part of a transaction: send it as a message")
 
 
 def is_half(header: SendHeader, properties: Mapping[str, str]) -> bool:

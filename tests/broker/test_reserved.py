@@ -1,0 +1,224 @@
+"""Clients neither move the broker's own progress nor get what waits for a time or its commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.pulling.query import QueryHandlers
+from kourou.broker.transactions.transactions import GROUP
+from kourou.model import topic as topics
+from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
+from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, WAITING_TOPICS
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import encode_frame
+from kourou.protocol.headers_admin import DeleteSubscriptionGroupRequestHeader
+from kourou.protocol.headers_admin_clients import ConsumeMessageDirectlyResultRequestHeader
+from kourou.protocol.headers_admin_offsets import (
+    CloneGroupOffsetRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from kourou.protocol.headers_consume import (
+    PullMessageRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.lone_connection import LoneConnection
+from kourou.testing.peers import FakePeer
+from tests.broker.pulling.test_fast_pull import fast_path
+from tests.broker.timer.timer_rig import timer_draft
+from tests.broker.transactions.transaction_rig import COMMIT, Half, TransactionRig, run
+
+REFUSED = ResponseCode.NO_PERMISSION
+OWN = [(GROUP, TRANS_HALF_TOPIC), (GROUP, "T"), ("CID_RMQ_SYS_new", "T"), ("g", TRANS_HALF_TOPIC)]
+
+
+def commit(parts: BrokerParts, group: str, topic: str) -> tuple[Callable[..., Any], object]:
+    return (
+        parts.offset_handlers.on_update_consumer_offset,
+        UpdateConsumerOffsetRequestHeader(group, topic, 0, 1),
+    )
+
+
+def reset(parts: BrokerParts, group: str, topic: str) -> tuple[Callable[..., Any], object]:
+    header = ResetOffsetRequestHeader(
+        topic, group, queue_id=0, offset=1, timestamp=0, is_force=True
+    )
+    return parts.admin.offsets.on_invoke_broker_to_reset_offset, header
+
+
+def pull(parts: BrokerParts, group: str, topic: str) -> tuple[Callable[..., Any], object]:
+    flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
+    header = PullMessageRequestHeader(
+        group, topic, 0, 0, 32, flags, 1, 0, sub_version=0, subscription="*", expression_type="TAG"
+    )
+    return parts.pulls.on_pull_message, header
+
+
+async def answer(parts: BrokerParts, asked: tuple[Callable[..., Any], object]) -> RemotingCommand:
+    """Return the answer to a request, also to one whose handler raises."""
+    handler, header = asked
+    peer = FakePeer()
+    peer.ask(handler, peer.request(0, header))
+    await parts.later.close()
+    return peer.sent[0]
+
+
+@pytest.mark.parametrize("how", [commit, reset, pull])
+@pytest.mark.parametrize(("group", "topic"), OWN)
+def test_the_progress_of_the_broker_is_not_moved(how: Any, group: str, topic: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft(b"1"), parts.draft(b"2")])
+        for name in (GROUP, "g"):
+            parts.groups.get_or_create(name)
+        parts.offsets.commit(GROUP, TRANS_HALF_TOPIC, 0, 0)
+        refused = await answer(parts, how(parts, group, topic))
+        assert refused.code == REFUSED
+        assert (group if group != "g" else topic) in (refused.remark or "")
+        assert parts.offsets.query(GROUP, TRANS_HALF_TOPIC, 0) == 0
+        assert parts.offsets.query(group, "T", 0) is None
+
+    run_with_parts(test)
+
+
+def test_neither_clone_nor_deletion_of_a_group_touches_it() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.groups.get_or_create("g")
+        parts.offsets.commit("g", TRANS_HALF_TOPIC, 0, 7)
+        parts.offsets.commit(GROUP, TRANS_HALF_TOPIC, 0, 3)
+        offsets, groups = parts.admin.offsets, parts.admin.groups
+        clone = CloneGroupOffsetRequestHeader("g", GROUP, TRANS_HALF_TOPIC, offline=True)
+        refused = await answer(parts, (offsets.on_clone_group_offset, clone))
+        assert refused.code == REFUSED
+        delete = DeleteSubscriptionGroupRequestHeader(GROUP, clean_offset=True)
+        refused = await answer(parts, (groups.on_delete_subscription_group, delete))
+        assert refused.code == REFUSED
+        assert parts.offsets.query(GROUP, TRANS_HALF_TOPIC, 0) == 3
+
+    run_with_parts(test)
+
+
+def test_open_transactions_survive_a_client_that_tries_to_settle_them() -> None:
+    async def test(rig: TransactionRig) -> None:
+        half = await rig.half()
+        for topic in WAITING_TOPICS:
+            rig.parts.topics.ensure(topics.TopicConfig(topic, 1, 1))
+            assert (await answer(rig.parts, commit(rig.parts, GROUP, topic))).code == REFUSED
+        producer = rig.connect()
+        await rig.round(after_s=30)
+        assert len(producer.sent) == 1
+        assert (await rig.end(half, COMMIT)).code == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("topic", sorted(WAITING_TOPICS))
+def test_what_waits_is_read_by_tools_and_by_no_other_group(topic: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        assert (await answer(parts, pull(parts, "g", topic))).code == REFUSED
+        tools = await answer(parts, pull(parts, topics.TOOLS_GROUP, topic))
+        assert tools.code == ResponseCode.PULL_NOT_FOUND
+
+    run_with_parts(test)
+
+
+def test_a_pull_that_is_refused_is_refused_each_time_it_comes_by_the_fast_path() -> None:
+    async def test(parts: BrokerParts) -> None:
+        lone = LoneConnection(
+            {RequestCode.PULL_MESSAGE: parts.pulls.on_pull_message}, fast_path(parts)
+        )
+        for group, topic in OWN:
+            _, header = pull(parts, group, topic)
+            for _ in range(3):
+                peer = FakePeer()
+                frame = encode_frame(peer.request(RequestCode.PULL_MESSAGE, header).command)
+                lone.receive_bytes(frame)
+            await asyncio.sleep(0.1)
+            assert [one.code for one in lone.sent()] == [REFUSED] * 3
+            lone.transport.writes.clear()
+
+    run_with_parts(test)
+
+
+async def waiting(parts: BrokerParts) -> list[int]:
+    """Store a delayed and a scheduled message, and return where they are in the log."""
+    later = timer_draft(parts, b"timer", parts.clock.now_ms() + 60_000)
+    drafts = [parts.draft(b"delayed", delay_level=5), later]
+    stored = [(await parts.store_messages([one])).appended[0] for one in drafts]
+    assert [one.topic for one in stored] == [SCHEDULE_TOPIC, TIMER_TOPIC]
+    return [one.physical_offset for one in stored]
+
+
+def view_by_id(parts: BrokerParts) -> Callable[..., Any]:
+    queries = QueryHandlers(parts.store, parts.runtime.offload, parts.later)
+    return queries.on_view_message_by_id
+
+
+def give_back(parts: BrokerParts, offset: int, group: str = "g") -> tuple[Any, object]:
+    header = ConsumerSendMsgBackRequestHeader(offset=offset, group=group, delay_level=0)
+    return parts.send_backs.on_consumer_send_msg_back, header
+
+
+def consume_directly(parts: BrokerParts, msg_id: str) -> tuple[Any, object]:
+    header = ConsumeMessageDirectlyResultRequestHeader("g", "c@1", msg_id, "T")
+    return parts.admin.calls.on_consume_message_directly, header
+
+
+def test_no_group_is_given_a_half_message() -> None:
+    async def test(rig: TransactionRig) -> None:
+        parts = rig.parts
+        half: Half = await rig.half(b"secret")
+        member = parts.connect("c@1", "g")
+        for asked in (
+            give_back(parts, half.physical_offset),
+            consume_directly(parts, half.msg_id),
+        ):
+            refused = await answer(parts, asked)
+            assert refused.code == REFUSED
+            assert "is not delivered yet: it waits in topic" in (refused.remark or "")
+        told = [command.code for command in member.sent]
+        assert RequestCode.CONSUME_MESSAGE_DIRECTLY not in told
+        assert "%RETRY%g" not in parts.store.queues()
+        assert SCHEDULE_TOPIC not in parts.store.queues()
+
+    run(test)
+
+
+def test_no_group_is_given_a_message_before_its_time() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.groups.get_or_create("g")
+        for offset in await waiting(parts):
+            assert (await answer(parts, give_back(parts, offset))).code == REFUSED
+        [plain] = (await parts.store_messages([parts.draft(b"plain")])).appended
+        for group, code in (("g", 0), (GROUP, REFUSED), ("CID_RMQ_SYS_new", REFUSED)):
+            asked = give_back(parts, plain.physical_offset, group)
+            assert (await answer(parts, asked)).code == code
+
+    run_with_parts(test)
+
+
+def test_a_half_message_is_shown_to_who_names_its_topic_only() -> None:
+    async def test(rig: TransactionRig) -> None:
+        half = await rig.half(b"secret")
+        parts = rig.parts
+        view = view_by_id(parts)
+        for topic, code in ((None, REFUSED), ("T", REFUSED), (TRANS_HALF_TOPIC, 0)):
+            header = ViewMessageRequestHeader(half.physical_offset, topic)
+            assert (await answer(parts, (view, header))).code == code
+
+    run(test)
+
+
+def test_a_message_that_waits_for_a_time_is_shown_to_its_producer() -> None:
+    async def test(parts: BrokerParts) -> None:
+        for offset in await waiting(parts):
+            view = view_by_id(parts)
+            assert (await answer(parts, (view, ViewMessageRequestHeader(offset)))).code == 0
+
+    run_with_parts(test)
