@@ -1,11 +1,12 @@
 """How many transactions a second does a broker take, half message and commit, and for how much CPU?
 
     python -m bench.transactions [--peers kourou,java] [--rounds 3] [--seconds 3] [--warm 10]
+        [--flush async|sync] [--answered]
 
 The client sends half messages of 1 KB on some connections, with some in flight on each, and commits
-each when it is stored, one-way as Java's client does. A transaction counts when its half message
-was acknowledged. CPU is that of the server. Each is loaded for `--warm` seconds before, which
-a Java broker needs until its code is compiled.
+each when it is stored, one-way as Java's client does; with `--answered` it asks for an answer, as
+ours does. A transaction counts when its half message was acknowledged. CPU is that of the server.
+Each is loaded for `--warm` seconds before, which a Java broker needs until its code is compiled.
 """
 
 from __future__ import annotations
@@ -53,23 +54,25 @@ def _half(opaque: int, unique: str, queue_id: int) -> bytes:
     )  # fmt: skip
 
 
-def _commit(opaque: int, answer: dict[str, str], unique: str) -> bytes:
+def _commit(opaque: int, answer: dict[str, str], unique: str, *, is_answered: bool) -> bytes:
     fields = {
         "producerGroup": "bench", "tranStateTableOffset": answer["queueOffset"],
         "commitLogOffset": str(int(answer["msgId"][16:], 16)), "commitOrRollback": "8",
         "fromTransactionCheck": "false", "msgId": unique, "topic": TOPIC, "transactionId": unique,
     }  # fmt: skip
     return _frame(
-        {"code": 37, "extFields": fields, "flag": 2, "language": "JAVA", "opaque": opaque,
-         "serializeTypeCurrentRPC": "JSON", "version": 513}
+        {"code": 37, "extFields": fields, "flag": 0 if is_answered else 2, "language": "JAVA",
+         "opaque": opaque, "serializeTypeCurrentRPC": "JSON", "version": 513}
     )  # fmt: skip
 
 
 class _Client:
     """One connection, with `WINDOW` half messages in flight."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, is_answered: bool) -> None:
         self.count = 0
+        self._is_answered = is_answered
+        self._ending: set[int] = set()
         self._number = number
         self._opaque = 0
         self._unique: dict[int, str] = {}
@@ -79,14 +82,22 @@ class _Client:
         reader, writer = await asyncio.open_connection(host, port)
         for _ in range(WINDOW):
             writer.write(self._next())
-        while self._unique:
+        while self._unique or self._ending:
             size = int.from_bytes(await reader.readexactly(4), "big")
             frame = await reader.readexactly(size)
             header = json.loads(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+            if header["opaque"] in self._ending:
+                self._ending.discard(header["opaque"])
+                assert header["code"] == 0, header
+                continue
             unique = self._unique.pop(header["opaque"])
             if header["code"] == 0:
                 self.count += 1
-                writer.write(_commit(self._opaque + 1_000_000_000, header["extFields"], unique))
+                end = header["opaque"] + 1_000_000_000
+                if self._is_answered:
+                    self._ending.add(end)
+                fields = header["extFields"]
+                writer.write(_commit(end, fields, unique, is_answered=self._is_answered))
             if time.monotonic() < until:
                 writer.write(self._next())
         await writer.drain()
@@ -108,19 +119,19 @@ def _cpu_s(server: Server) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-async def _load(address: str, seconds: float) -> tuple[int, float]:
+async def _load(address: str, seconds: float, *, is_answered: bool) -> tuple[int, float]:
     host, _, port = address.rpartition(":")
-    clients = [_Client(number) for number in range(CONNECTIONS)]
+    clients = [_Client(number, is_answered=is_answered) for number in range(CONNECTIONS)]
     began = time.monotonic()
     until = began + seconds
     await asyncio.gather(*(client.run(host, int(port), until) for client in clients))
     return sum(client.count for client in clients), seconds
 
 
-def _measure(server: Server, seconds: float) -> tuple[float, float]:
+def _measure(server: Server, seconds: float, *, is_answered: bool) -> tuple[float, float]:
     """Return transactions a second, and microseconds of CPU for each."""
     before = _cpu_s(server)
-    count, took = asyncio.run(_load(server.broker_addr, seconds))
+    count, took = asyncio.run(_load(server.broker_addr, seconds, is_answered=is_answered))
     return count / took, (_cpu_s(server) - before) * 1e6 / max(1, count)
 
 
@@ -147,6 +158,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--warm", type=float, default=10)
     parser.add_argument("--flush", default="async", choices=("async", "sync"))
+    parser.add_argument("--answered", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
         servers = {
@@ -154,13 +166,13 @@ def main() -> None:
         }
         try:
             for server in servers.values():
-                _measure(server, asked.warm)
+                _measure(server, asked.warm, is_answered=asked.answered)
                 server.pause()
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
             for _ in range(asked.rounds):
                 for name, server in servers.items():
                     server.resume()
-                    found[name].append(_measure(server, asked.seconds))
+                    found[name].append(_measure(server, asked.seconds, is_answered=asked.answered))
                     server.pause()
             _print(found, asked.flush)
         finally:

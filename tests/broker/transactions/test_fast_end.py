@@ -10,7 +10,7 @@ import pytest
 
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import request
+from kourou.protocol.command import FLAG_RESPONSE, request
 from kourou.protocol.frame import encode_frame
 from kourou.protocol.headers_transaction import EndTransactionRequestHeader
 from kourou.testing.lone_connection import LoneConnection
@@ -25,7 +25,9 @@ from tests.broker.transactions.transaction_rig import (
 )
 
 
-def frame(half: Half, verdict: int = COMMIT, *, oneway: bool = True, **fields: Any) -> bytes:
+def frame(
+    half: Half, verdict: int = COMMIT, *, oneway: bool = True, opaque: int = 7, **fields: Any
+) -> bytes:
     said: dict[str, Any] = {
         "producer_group": half.group,
         "tran_state_table_offset": half.queue_offset,
@@ -35,7 +37,7 @@ def frame(half: Half, verdict: int = COMMIT, *, oneway: bool = True, **fields: A
     }
     header = EndTransactionRequestHeader(**said | fields)
     command = request(RequestCode.END_TRANSACTION, header, oneway=oneway)
-    command.opaque = 7
+    command.opaque = opaque
     return encode_frame(command)
 
 
@@ -43,8 +45,18 @@ ODD: Final = (
     (b'Offset":"', b'Offset":" '), (b'Offset":"', b'Offset":"+'), (b'Offset":"', b'Offset":"0'),
     (b'Offset":"', b'Offset":"1_'), (b'Offset":"', b'Offset":"-'), (b'"code":37,', b'"code": 37,'),
     (b'Offset":"', b'Offset":"\xd9\xa3'), (b'"false"', b'"FALSE"'), (b'"8"', b'"08"'),
-    (b'"flag":2', b'"flag":0'), (b'Group":"', b'Group":"\\u0070'), (b'{"code', b'{"code'),
+    (b'"flag":2', b'"flag":0'), (b'"flag":0', b'"flag":4'), (b'"opaque":', b'"opaque":-'),
+    (b'"opaque":', b'"0paque":'),
+    (b'Group":"', b'Group":"\\u0070'), (b'{"code', b'{"code'),
 )  # fmt: skip
+
+
+UNANSWERED_MAX: Final = 1_000
+
+
+def answers_of(lone: LoneConnection) -> list[tuple[int, int, str | None, int]]:
+    """Return the answers, by opaque: the paths may give them in another order."""
+    return sorted(((one.opaque, one.code, one.remark, one.flag) for one in lone.sent()), key=str)
 
 
 def oddly_written(end: bytes, dice: Random) -> bytes:
@@ -59,11 +71,12 @@ def reads(halves: list[Half], dice: Random) -> list[bytes]:
         frame(
             half,
             dice.choice((COMMIT, COMMIT, COMMIT, ROLLBACK, UNKNOWN)),
-            oneway=dice.random() < 0.8,
+            oneway=dice.random() < 0.5,
+            opaque=number,
             producer_group=dice.choice(("p", "p", "p", "p", "other")),
             from_transaction_check=dice.random() < 0.2,
         )
-        for half in dice.choices(halves, k=120)
+        for number, half in enumerate(dice.choices(halves, k=120))
     ]
     frames = [oddly_written(one, dice) if dice.random() < 0.2 else one for one in frames]
     found = []
@@ -92,7 +105,11 @@ def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
                 )
                 for n in range(60)
             ]  # fmt: skip
-            lone = LoneConnection(rig.handlers, rig.sends.fast_path if is_fast else None)
+            lone = LoneConnection(
+                rig.handlers,
+                rig.sends.fast_path if is_fast else None,
+                unanswered_requests_max=UNANSWERED_MAX,
+            )
             for data in reads(halves, dice):
                 lone.receive_bytes(data)
                 await asyncio.sleep(dice.choice((0, 0, 0.02)))
@@ -104,9 +121,12 @@ def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
             )  # fmt: skip
             ended = sorted(offset for op in rig.ops() for offset in op)
             stats = rig.parts.stats.store
+            unanswered = lone.connection.unanswered
+            assert unanswered.has_room(0, UNANSWERED_MAX), "all are answered"
+            assert not unanswered.has_room(0, UNANSWERED_MAX + 1), "and none counted twice"
             left.append(
                 (messages, ended, stats.put_messages - len(rig.ops()),
-                 rig.transactions.counts.open_by_topic(), rig.progress()[0])
+                 rig.transactions.counts.open_by_topic(), rig.progress()[0], answers_of(lone))
             )  # fmt: skip
 
         run(test)
@@ -206,3 +226,125 @@ def test_a_commit_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has
 
 
 QUEUES: Final = [(0, b"first"), (1, b"B"), (3, b"third"), (3, b"A")]
+
+
+def answered(halves: list[Half]) -> bytes:
+    """Return one read of commits that want answers, numbered from 1."""
+    return b"".join(
+        frame(half, oneway=False, opaque=number) for number, half in enumerate(halves, 1)
+    )
+
+
+def numbered(code: ResponseCode, remark: str | None = None) -> list[tuple[int, int, Any, int]]:
+    return [(number, code, remark, FLAG_RESPONSE) for number in range(1, 6)]
+
+
+def test_answered_commits_are_answered_in_one_write_when_they_are_stored() -> None:
+    async def test(rig: TransactionRig) -> None:
+        lone, halves = await plain_halves(rig)
+        rig.parts.flusher.stall()
+        lone.receive_bytes(answered(halves))
+        await asyncio.sleep(0.1)
+        assert not lone.sent(), "the sync has not ended"
+        rig.parts.flusher.release()
+        await asyncio.sleep(0.1)
+        assert answers_of(lone) == numbered(ResponseCode.SUCCESS)
+        assert len(lone.transport.writes) == 1
+        assert len(rig.bodies()) == 6
+
+    run(test)
+
+
+def test_answered_commits_whose_sync_is_late_are_told_so_and_answered_once() -> None:
+    async def test(rig: TransactionRig) -> None:
+        lone, halves = await plain_halves(rig)
+        rig.parts.flusher.stall()
+        lone.receive_bytes(answered(halves))
+        await asyncio.sleep(10)
+        late = answers_of(lone)
+        [reason] = {remark for _, _, remark, _ in late}
+        assert "the sync did not end within" in (reason or "")
+        assert late == numbered(ResponseCode.FLUSH_DISK_TIMEOUT, reason)
+        rig.parts.flusher.release()
+        await asyncio.sleep(10)
+        assert answers_of(lone) == late
+        assert len(rig.bodies()) == 6
+
+    run(test)
+
+
+def test_answered_commits_that_cannot_be_stored_are_refused_and_may_be_tried_again() -> None:
+    async def test(rig: TransactionRig) -> None:
+        lone, halves = await plain_halves(rig)
+        rig.parts.disk.fail_after(0, OSError(28, "no space left"))
+        lone.receive_bytes(answered(halves))
+        await asyncio.sleep(1)
+        refused = lone.sent()
+        assert [one.code for one in refused] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 5
+        assert {bool(one.remark) for one in refused} == {True}
+        assert rig.bodies() == [b"first"]
+        lone.transport.writes.clear()
+        lone.receive_bytes(answered(halves))
+        await asyncio.sleep(10)
+        assert answers_of(lone) == numbered(ResponseCode.SUCCESS)
+        assert len(rig.bodies()) == 6
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_topic_gone", [False, True])
+def test_answered_commits_that_are_left_to_the_general_path_are_answered_by_it(
+    is_topic_gone: bool,
+) -> None:
+    async def test(rig: TransactionRig) -> None:
+        _, halves = await plain_halves(rig)
+        if is_topic_gone:
+            rig.parts.topics.delete("T")
+        else:
+            rig.parts.topics.put(TopicConfig("T", 2, 2))
+        lone = LoneConnection({}, rig.sends.fast_path, unanswered_requests_max=UNANSWERED_MAX)
+        lone.receive_bytes(answered(halves[:1]))
+        await asyncio.sleep(1)
+        [answer] = lone.sent()
+        expected = ResponseCode.TOPIC_NOT_EXIST if is_topic_gone else ResponseCode.SUCCESS
+        assert (answer.opaque, answer.code) == (1, expected)
+        assert (b"0" in rig.bodies()) == (not is_topic_gone)
+        assert lone.connection.unanswered.has_room(0, UNANSWERED_MAX)
+
+    run(test)
+
+
+def test_commits_beyond_the_unanswered_requests_are_answered_busy_and_stay_open() -> None:
+    async def test(rig: TransactionRig) -> None:
+        _, halves = await plain_halves(rig)
+        lone = LoneConnection(rig.handlers, rig.sends.fast_path, unanswered_requests_max=2)
+        rig.parts.flusher.stall()
+        lone.receive_bytes(answered(halves))
+        await asyncio.sleep(0.1)
+        assert [(one.opaque, one.code) for one in lone.sent()] == [
+            (number, ResponseCode.SYSTEM_BUSY) for number in (3, 4, 5)
+        ]
+        rig.parts.flusher.release()
+        await asyncio.sleep(1)
+        lone.receive_bytes(b"".join(frame(half) for half in halves[2:]))
+        await asyncio.sleep(1)
+        assert len(rig.bodies()) == 6
+
+    run(test)
+
+
+def test_answer_is_byte_for_byte_that_of_the_general_path() -> None:
+    writes: list[list[bytes]] = []
+    for is_fast in (True, False):
+
+        async def test(rig: TransactionRig, is_fast: bool = is_fast) -> None:
+            _, halves = await plain_halves(rig)
+            lone = LoneConnection(rig.handlers, rig.sends.fast_path if is_fast else None)
+            for opaque in (0, 7, -1, 2**31 - 1, -(2**31)):
+                lone.receive_bytes(frame(halves.pop(), oneway=False, opaque=opaque))
+                await asyncio.sleep(0.1)
+            writes.append(lone.transport.writes)
+
+        run(test)
+    assert writes[0] == writes[1]
+    assert len(writes[0]) == 5

@@ -164,16 +164,19 @@ class Endings:
             return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
         return None
 
-    def commit(self, half: HalfMessage, owner: Connection) -> None:
-        """Commit an open transaction of one record, whose end nobody wants an answer to."""
+    def commit(self, half: HalfMessage, owner: Connection, request: Request | None) -> None:
+        """Commit an open transaction of one record, and answer the request; None: it is one-way."""
         queue_id = self._books.topics.delivery_queue(half.topic, half.queue_id)
         if queue_id is None:
             places = half.queue_offset, half.physical_offset
             refusal = ResponseCode.TOPIC_NOT_EXIST, _no_topic(half)
             self._log(owner.remote_address, half.producer_group, places, refusal)
+            if request is not None:
+                request.reply(response(request.command, *refusal))
             return
         draft = committed_draft(half, queue_id, half.physical_offset)
-        self._store_message(owner, half, draft, half.queue_offset, _ignore)
+        told = _ignore if request is None else partial(self._answer_put, request, request.reply)
+        self._store_message(owner, half, draft, half.queue_offset, told)
 
     def _store_message(
         self, owner: Hashable, half: HalfMessage, draft: RecordDraft, current: int, told: Done

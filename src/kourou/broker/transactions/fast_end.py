@@ -1,4 +1,4 @@
-"""The path of plain commits: one-way ends of half messages that came just now.
+"""The path of plain commits: ends of half messages that came just now, one-way or answered.
 
 They are most of what END_TRANSACTION brings. Whatever is unusual about a frame, its half message or
 its transaction is left to `ending.py`, which alone is complete and knows nothing of this path. All
@@ -15,7 +15,7 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -25,16 +25,35 @@ from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.halves import KeptHalf
 from kourou.broker.transactions.ledger import State
 from kourou.broker.transactions.plain_halves import HalfTarget, PlainHalf, committed_record
-from kourou.broker.writing.group_commit import GroupCommit, PutResult
-from kourou.remoting.connection import Connection
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import CODES, PutResult, PutStatus
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.frame import encode_frame
+from kourou.remoting.connection import Connection, Request
 from kourou.store.message_store import Appended, MessageStore, SealedRun
 
 log = logging.getLogger(__name__)
 
 _PREFIX_BYTES: Final = 8
 _SIZES: Final = struct.Struct(">II").unpack_from
+_pack_sizes: Final = struct.Struct(">II").pack
 _START: Final = b'{"code":37,'
 _START_END: Final = _PREFIX_BYTES + len(_START)
+_ANSWER_OPAQUE: Final = 1_717_171_717
+"""Stands for the opaque in the sample from which `_ANSWER` is made."""
+
+
+def _answer_frame(opaque: int, result: PutResult) -> bytes:
+    """Return the answer to an end, as the general path encodes it."""
+    command = RemotingCommand(RequestCode.END_TRANSACTION, opaque=opaque)
+    return encode_frame(response(command, CODES[result.status], result.reason or None))
+
+
+_ANSWER: Final = _answer_frame(_ANSWER_OPAQUE, PutResult(PutStatus.OK))[_PREFIX_BYTES:].replace(
+    b"%d" % _ANSWER_OPAQUE, b"%d"
+)
+"""The header of the answer to a commit that is stored."""
 
 
 class _Fields(msgspec.Struct, gc=False):
@@ -50,18 +69,32 @@ class _Fields(msgspec.Struct, gc=False):
 class _Header(msgspec.Struct, gc=False):
     code: Literal[37]
     extFields: _Fields  # noqa: N815
-    flag: Literal[2]
+    flag: Literal[0, 2]
+    opaque: Annotated[int, msgspec.Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)] = 0
 
 
 _decode: Final = msgspec.json.Decoder(_Header).decode
 
 
 class _Commit(NamedTuple):
-    """A plain commit that came in this turn of the loop."""
+    """A plain commit that came in this turn of the loop.
+
+    Attributes:
+        frame_bytes: of its frame; 0 if it is one-way, and therefore not counted as unanswered.
+    """
 
     connection: Connection
     half: KeptHalf
     plain: PlainHalf
+    opaque: int
+    frame_bytes: int
+
+    def request(self) -> Request | None:
+        """Return the request that waits for an answer; None if it is one-way."""
+        if not self.frame_bytes:
+            return None
+        command = RemotingCommand(RequestCode.END_TRANSACTION, opaque=self.opaque)
+        return Request(command, self.connection, self.frame_bytes)
 
 
 class _Commits:
@@ -142,27 +175,48 @@ class _Commits:
 
     def stored(self) -> None:
         """Their transactions are committed."""
-        self._tell(is_stored=True)
+        self._tell()
 
-    def late(self, reason: str) -> None:  # noqa: ARG002 - nobody waits for an answer
-        """They are in the log, which is as good."""
-        self._tell(is_stored=True)
+    def late(self, reason: str) -> None:
+        """They are in the log: their transactions are committed, though not safe yet."""
+        self._tell(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.records, reason))
 
-    def answer(self, result: PutResult) -> None:  # noqa: ARG002 - nor for this one
+    def answer(self, result: PutResult) -> None:
         """Their transactions are open as before."""
-        self._tell(is_stored=False)
+        self._tell(result)
 
-    def _tell(self, *, is_stored: bool) -> None:
+    def _tell(self, doubt: PutResult | None = None) -> None:
+        """Settle the transactions and answer; None: they are stored as the flush mode says."""
         if self._is_done:
             return
         self._is_done = True
         try:
-            if is_stored:
+            if doubt is None or doubt.appended:
                 self._path.on_stored(self.kept, self.records, self._began_ms)
             else:
                 self._path.on_refused(self.kept)
         except Exception:  # the others who wait must learn of theirs
             log.exception("fast_end.failed commits=%d", len(self.kept))
+        self._reply(doubt)
+
+    def _reply(self, doubt: PutResult | None) -> None:
+        """Answer those that are not one-way, in one write to each connection."""
+        frames: dict[Connection, list[bytes]] = {}
+        for one in self.kept:
+            if not one.frame_bytes:
+                continue
+            one.connection.unanswered.remove(one.frame_bytes)
+            if doubt is None:
+                header = _ANSWER % one.opaque
+                frame = _pack_sizes(len(header) + 4, len(header)) + header
+            else:
+                frame = _answer_frame(one.opaque, doubt)
+            frames.setdefault(one.connection, []).append(frame)
+        for connection, answers in frames.items():
+            try:
+                connection.send_now(b"".join(answers))
+            except Exception:  # one producer's answers must not keep the others from theirs
+                log.exception("fast_end.reply_failed")
 
 
 class FastEnd:
@@ -172,14 +226,14 @@ class FastEnd:
         self,
         books: Books,
         store: MessageStore,
-        ordinary: Callable[[HalfMessage, Connection], None],
+        ordinary: Callable[[HalfMessage, Connection, Request | None], None],
     ) -> None:
         """Serve what `kourou.broker.transactions.ending.Endings` would serve in the same way.
 
         Args:
             books: asked, and told.
             store: gets the messages, before the group commit writes them.
-            ordinary: commits an open transaction by way of the other handler.
+            ordinary: commits an open transaction by way of the other handler, and answers.
         """
         self._halves = books.halves
         self._ledger = books.ledger
@@ -206,15 +260,16 @@ class FastEnd:
             frame_end = at + 4 + frame_bytes
             if header_bytes != frame_bytes - 4 or frame_end > end:
                 break  # it has a body, another serialization, or is not whole
-            if not self._take(connection, buffer[at + _PREFIX_BYTES : frame_end]):
+            if not self._take(connection, buffer[at + _PREFIX_BYTES : frame_end], frame_bytes):
                 break
             at = frame_end
         return at
 
-    def _take(self, connection: Connection, header: bytearray) -> bool:
+    def _take(self, connection: Connection, header: bytearray, frame_bytes: int) -> bool:
         """Begin to commit what a plain commit is about; False if it is not plain."""
         try:
-            fields = _decode(header).extFields
+            said = _decode(header)
+            fields = said.extFields
             place = int(fields.commitLogOffset)
             offset = int(fields.tranStateTableOffset)
         except ValueError:  # msgspec's too
@@ -228,14 +283,19 @@ class FastEnd:
         if (
             half.appended.queue_offset != offset
             or half.plain.group != fields.producerGroup
+            or not (said.flag or connection.unanswered.has_room(frame_bytes, 1))
             or not self._ledger.begin_untouched(offset)
         ):
             return False
         self._halves.take_kept(place)
+        if said.flag:
+            frame_bytes = 0
+        else:
+            connection.unanswered.add_all(frame_bytes, 1)
         self.in_flight.add(offset)
         if not self._kept:
             self._commit.before_write(self.append_kept)
-        self._kept.append(_Commit(connection, half, half.plain))
+        self._kept.append(_Commit(connection, half, half.plain, said.opaque, frame_bytes))
         return True
 
     def is_current(self, target: HalfTarget) -> bool:
@@ -259,7 +319,7 @@ class FastEnd:
                     commits.follow(self._commit)
         for one in left:
             self._reopen(one)
-            self._ordinary(one.half.read(), one.connection)
+            self._ordinary(one.half.read(), one.connection, one.request())
 
     def on_stored(
         self, kept: Sequence[_Commit], records: Sequence[Appended], began_ms: int
