@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.message_layout import RecordDraft
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, small_config
+from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from tests.broker.delays.delay_rig import bodies, run, saved_offsets
@@ -73,6 +75,30 @@ def test_kills_do_not_deliver_again_what_the_file_does_not_count() -> None:
     for life in range(4):
         run_virtual(kill(disk, life))
     run(after, disk, later_ms=50_000)
+
+
+def test_a_kill_after_the_clock_was_set_back_repeats_nothing() -> None:
+    hour_ms = 3_600_000
+
+    async def kill(disk: SimDisk) -> None:
+        parts = BrokerParts(disk)
+        parts.delay.start()
+        clock = cast(LoopClock, parts.clock)
+        clock.step(hour_ms)
+        await parts.store_messages([named(parts, b"ahead", 2)])
+        clock.step(-hour_ms)
+        await parts.store_messages([named(parts, b"back", 2)])
+        await asyncio.sleep(5.5)
+        assert bodies(parts) == [b"ahead", b"back"]
+        parts.abandon()
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(10)
+        assert bodies(parts) == [b"ahead", b"back"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=10_000)
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))

@@ -201,7 +201,7 @@ class DelayDelivery:
         heads = {level.queue_id: level.queue_offset for level in self._levels}
         times = self._version.timestamp, self._clock.now_ms()
         try:
-            passed = await self._offload(self._find_delivered, heads, *times)
+            passed = await self._offload(self._find_delivered, heads, *times, self._delay_levels_ms)
         except Exception:  # what is delivered once more is not lost
             log.exception("delay_levels.not_caught_up")
             passed = {}

@@ -12,7 +12,7 @@ not told from others: it counts as not delivered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kourou.broker.delays.due_record import due_draft
@@ -41,6 +41,7 @@ def find_delivered(
     heads: Mapping[int, int],
     noted_at_ms: int,
     now_ms: int,
+    delay_levels_ms: Sequence[int],
 ) -> dict[int, int]:
     """Return how far the levels really are: queue of SCHEDULE_TOPIC -> queue offset.
 
@@ -54,7 +55,9 @@ def find_delivered(
         segment_bytes: of its files.
         heads: where each level is by the file.
         noted_at_ms: when the file was written; 0 if there is none.
-        now_ms: what is due later was not delivered.
+        now_ms: what is due later was not delivered, unless it is due later than its level allows:
+            the clock was set back.
+        delay_levels_ms: how long each level waits, by queue.
 
     Raises:
         OSError: the log cannot be read.
@@ -62,7 +65,10 @@ def find_delivered(
     places: dict[int, int] = {}
     for queue_id, offset in heads.items():
         entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
-        if entry is not None and entry.tags_code <= now_ms:
+        if entry is None:
+            continue
+        wait_ms = entry.tags_code - now_ms
+        if wait_ms <= 0 or wait_ms > delay_levels_ms[queue_id]:
             places[queue_id] = entry.physical_offset
     if not places:
         return {}
