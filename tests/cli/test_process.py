@@ -1,18 +1,63 @@
-"""What the start screen says of addresses and of what recovery found."""
+"""What a serving process says of addresses and recovery, and how it keeps its certificate."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from pathlib import Path
 
-from kourou.cli.process import _found, _reachable
+import pytest
+
+from kourou.cli.process import Plan, _found, _reachable, _renewal, _with_own_certificate
+from kourou.cli.serve import Profile, _plan
+from kourou.clock import SystemClock
+from kourou.remoting.own_certificate import RENEW_DAYS, VALID_DAYS
 from kourou.store.message_store import RecoveryReport
 from kourou.store.state.abort_file import LastRun
+from kourou.testing.clock import ManualClock
+
+DAY_MS = 24 * 3600 * 1000
 
 
 def test_what_listens_everywhere_is_reached_by_loopback() -> None:
     assert _reachable(("0.0.0.0", 5)) == ("127.0.0.1", 5)  # noqa: S104  # compared, not bound
     assert _reachable(("::", 5)) == ("::1", 5)
     assert _reachable(("10.0.0.1", 5)) == ("10.0.0.1", 5)
+
+
+def plan_at(path: Path) -> Plan:
+    return _plan({"store_path": path}, None, Profile.DEV)
+
+
+def test_a_process_that_runs_for_years_renews_its_certificate_and_its_ports_take_it_up(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(SystemClock().now_ms())  # OpenSSL judges by the machine's
+    plan, certificate = _with_own_certificate(plan_at(tmp_path), clock)
+    assert certificate is not None
+    entrance = plan.broker.transport.entrance(plan.broker.limits)
+    assert entrance.tls is not None
+    assert plan.namesrv is not None
+    assert plan.namesrv.transport.tls_server() == plan.broker.transport.tls_server()
+    before, context = certificate.read_bytes(), entrance.tls.current()
+
+    asyncio.run(_renewal(plan, clock)())
+    assert (certificate.read_bytes(), entrance.tls.current()) == (before, context)
+
+    clock.advance((VALID_DAYS - RENEW_DAYS) * DAY_MS)
+    asyncio.run(_renewal(plan, clock)())
+    assert certificate.read_bytes() != before
+    assert entrance.tls.current() is not context
+
+
+def test_a_certificate_that_cannot_be_made_leaves_plain_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tls").touch()
+    asked = plan_at(tmp_path)
+    plan, certificate = _with_own_certificate(asked, SystemClock())
+    assert (plan, certificate) == (asked, None)
+    assert "certificate.not_made tls=off" in caplog.text
 
 
 KILLED = LastRun(was_clean=False, was_kourou=True, is_cache_suspect=False, was_java_killed=False)
