@@ -144,6 +144,11 @@ class BrokerConfig:
     behind one of their level. If not, they wait there until the record is restored, the offset
     is moved, or this is switched on. RocketMQ has no such key."""
 
+    verify_compressed_bodies: bool = field(default=False, metadata={"live": True})
+    """Whether compressed bodies are inflated when they are sent, and refused where that fails: a
+    producer then learns of what no consumer could read. It costs more than the rest of a send, so
+    it is off. RocketMQ has no such key."""
+
     enable_property_filter: bool = field(default=False, metadata={"live": True})
     """Whether consumers may filter by properties (SQL92), which reads every message of a queue. If
     not, their subscriptions and pulls are refused."""

@@ -152,6 +152,7 @@ def _sends(parts: Parts) -> SendHandlers:
         clock=parts.runtime.clock,
         random=parts.runtime.random,
         unique_ids=_unique_ids(parts),
+        offload=parts.runtime.offload,
         transactions=parts.transactions,
         timers=parts.timers.sends(parts.runtime.random),
         store_host=store_host(parts.config),

@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from kourou.cli.exits import one_line, say
 from kourou.cli.start_time import Start
-from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.pull_consumer import PullConsumer, PullResult
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -104,6 +105,16 @@ async def read(
         await push(index)
 
 
+def readable_of(result: PullResult) -> list[MessageExt]:
+    """Return the messages of a pull that can be read; the others are named on the error stream."""
+    for message, error in result.undecodable:
+        say(
+            f"message {message.msg_id} at offset {message.queue_offset} of {message.topic} queue "
+            f"{message.queue_id} on {message.broker_name} cannot be read: {one_line(str(error))}"
+        )
+    return result.readable
+
+
 async def _fill(
     consumer: PullConsumer, cursor: Cursor, tags: str, on_read: Callable[[int], None]
 ) -> None:
@@ -114,7 +125,7 @@ async def _fill(
             cursor.end = cursor.offset  # it was cut while we read
             return
         cursor.read.extend(
-            message for message in result.messages if message.queue_offset < cursor.end
+            message for message in readable_of(result) if message.queue_offset < cursor.end
         )
         on_read(min(result.next_offset, cursor.end) - cursor.offset)
         cursor.offset = result.next_offset

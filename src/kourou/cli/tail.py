@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.cli.exits import one_line, say
+from kourou.cli.message_range import readable_of
 from kourou.cli.start_time import Start
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
@@ -191,7 +192,7 @@ class _Reader:
                 await asyncio.sleep(LOOK_AGAIN_S)
                 continue
             self._lost.discard(queue.broker_name)
-            for message in result.messages:
+            for message in readable_of(result):
                 self._progress.take(message)
             offset = result.next_offset
 

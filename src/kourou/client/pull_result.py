@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 from kourou.client.namespacing import take_out
-from kourou.errors import RemoteError
+from kourou.errors import MalformedMessageError, RemoteError
 from kourou.filter.tags import matches_tag
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -14,7 +14,7 @@ from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import PullMessageResponseHeader
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.message_decoding import DecodedAnswer, Undecodable, decode_answer
 
 _PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _DIGITS_PLAIN_MAX: Final = 18
@@ -40,7 +40,8 @@ class PullResult:
     Attributes:
         queue: the queue pulled.
         status: how it ended.
-        next_offset: the queue offset to go on with.
+        next_offset: the queue offset to go on with. `decode` sets it back where bodies inflate to
+            too much at once.
         min_offset: the oldest queue offset stored.
         max_offset: the queue offset that the next message will have.
         raw: the stored records, one after the other (`kourou.protocol.message_layout`).
@@ -49,7 +50,7 @@ class PullResult:
 
     __slots__ = (
         "_asked_offset",
-        "_messages",
+        "_decoded",
         "_namespace",
         "_subscription",
         "max_offset",
@@ -85,7 +86,7 @@ class PullResult:
         self._subscription = subscription
         self._asked_offset = asked_offset
         self._namespace = namespace
-        self._messages: list[MessageExt] | None = None
+        self._decoded: DecodedAnswer | None = None
 
     def __repr__(self) -> str:
         return (
@@ -102,21 +103,57 @@ class PullResult:
         batches as they are hands them out whole.
 
         Raises:
-            MalformedMessageError: a record does not parse, or its body cannot be inflated.
+            MalformedMessageError: a record does not parse, or its body cannot be inflated; the text
+                names the message. `readable` has the others.
+            CodecMissingError: the package that inflates a body is not installed.
         """
-        if self._messages is None:
-            messages = decode_messages(self.raw)
+        self.decode()
+        for message, error in self.undecodable:
+            raise MalformedMessageError(
+                f"message {message.msg_id} at offset {message.queue_offset} of {self.queue} cannot "
+                f"be read: {error}"
+            )
+        return self.readable
+
+    @property
+    def readable(self) -> list[MessageExt]:
+        """The messages that can be read, in offset order. Raises as `decode`."""
+        return self.decode().messages
+
+    @property
+    def undecodable(self) -> list[Undecodable]:
+        """Those whose bodies cannot be read, as they are stored. Raises as `decode`."""
+        return self.decode().undecodable
+
+    def decode(self) -> DecodedAnswer:
+        """Decode the messages, once; where some are left for another pull, `next_offset` is theirs.
+
+        Raises:
+            MalformedMessageError: the first record has no readable header.
+            CodecMissingError: the package that inflates the first body is not installed.
+        """
+        if self._decoded is None:
+            decoded = decode_answer(self.raw)
+            if decoded.rest_offset is not None:
+                self.next_offset = decoded.rest_offset
+            messages = decoded.messages
             if messages and messages[0].queue_offset < self._asked_offset:
                 messages = [one for one in messages if one.queue_offset >= self._asked_offset]
-            broker_name = self.queue.broker_name
-            for message in messages:
-                message.broker_name = broker_name
-            take_out(self._namespace, messages)
+            undecodable = decoded.undecodable
+            self._complete(messages)
+            self._complete([one.message for one in undecodable])
             wanted = self._subscription
             if wanted is not None and wanted.tags_set:
                 messages = [message for message in messages if matches_tag(wanted, message.tags)]
-            self._messages = messages
-        return self._messages
+                undecodable = [one for one in undecodable if matches_tag(wanted, one.message.tags)]
+            self._decoded = DecodedAnswer(messages, undecodable, decoded.rest_offset)
+        return self._decoded
+
+    def _complete(self, messages: list[MessageExt]) -> None:
+        broker_name = self.queue.broker_name
+        for message in messages:
+            message.broker_name = broker_name
+        take_out(self._namespace, messages)
 
 
 _PULL_CODES = frozenset(status.value for status in PullStatus)

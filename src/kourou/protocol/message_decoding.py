@@ -8,8 +8,9 @@ Source: MessageDecoder.decode, decodeMessagesFromInnerBatch, apache/rocketmq 5.5
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model.message import MessageExt, message_of_record
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
@@ -90,6 +91,78 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
         else:
             messages.append(message)
     return messages
+
+
+class Undecodable(NamedTuple):
+    """A stored message whose body cannot be read.
+
+    Attributes:
+        message: as it is stored, its body compressed or a batch; its offsets can be believed.
+        error: why.
+    """
+
+    message: MessageExt
+    error: MalformedMessageError
+
+
+class DecodedAnswer(NamedTuple):
+    """The messages of an answer, as far as they could be decoded.
+
+    Attributes:
+        messages: in the order of the answer.
+        undecodable: those that cannot be read, in the same order.
+        rest_offset: the queue offset of the first message that is left for another pull, where the
+            bodies before it inflated to nearly `INFLATED_TOTAL_MAX` bytes, or it must fail alone.
+    """
+
+    messages: list[MessageExt]
+    undecodable: list[Undecodable]
+    rest_offset: int | None
+
+
+def decode_answer(data: bytes) -> DecodedAnswer:
+    """Decode the body of an answer to a pull; one bad body keeps no other message from its reader.
+
+    Raises:
+        MalformedMessageError: the first record has no readable header, so that its offset, and
+            where the next record begins, are not known.
+        CodecMissingError: the package that inflates the first message is not installed.
+    """
+    messages: list[MessageExt] = []
+    undecodable: list[Undecodable] = []
+    at, end, next_offset = 0, len(data), 0
+    budget = INFLATED_TOTAL_MAX
+    while at < end:
+        count = len(messages)
+        at = _take_plain(data, at, end, messages)
+        if len(messages) > count:
+            next_offset = messages[-1].queue_offset + 1
+        if at == end:
+            break
+        limit = min(budget, INFLATED_SIZE_MAX)
+        try:
+            message = _message(data, read_record(data, at, check_crc=False))
+            at += message.store_size
+            stored = (message.body, message.sys_flag)
+            try:
+                read_record(data, at - message.store_size, check_crc=True)
+                budget -= _inflate(message, limit)
+                is_batch = message.sys_flag & _UNWRAP_FLAGS == _UNWRAP_FLAGS
+                decoded = _unwrap(message) if is_batch else [message]
+            except MalformedMessageError as error:
+                if limit < INFLATED_SIZE_MAX:  # it may be readable alone
+                    return DecodedAnswer(messages, undecodable, message.queue_offset)
+                message.body, message.sys_flag = stored
+                undecodable.append(Undecodable(message, error))
+                next_offset = message.queue_offset + 1
+                continue
+        except (MalformedMessageError, CodecMissingError):
+            if not messages and not undecodable:
+                raise
+            return DecodedAnswer(messages, undecodable, next_offset)
+        messages += decoded
+        next_offset = decoded[-1].queue_offset + 1 if decoded else message.queue_offset + 1
+    return DecodedAnswer(messages, undecodable, None)
 
 
 def _take_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:

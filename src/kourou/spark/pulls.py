@@ -110,11 +110,22 @@ def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[
         )
     # Any other answer says that the queue was cut since it was planned; it may end before here.
     cursor.offset = min(result.next_offset, until) if result.next_offset > asked else until
-    messages = [message for message in result.messages if asked <= message.queue_offset < until]
+    # Without `failOnDataLoss`, a message that cannot be read is lost like one that is gone.
+    readable = result.messages if options.fail_on_data_loss else _passing_over(result)
+    messages = [message for message in readable if asked <= message.queue_offset < until]
     if not is_progress or not options.is_filtered:
         # Without a filter each offset is a message: a broker skips deleted ones without a word.
         _report_loss(cursor, result, asked, cursor.offset - asked - len(messages), options)
     return messages
+
+
+def _passing_over(result: PullResult) -> list[MessageExt]:
+    for message, error in result.undecodable:
+        log.warning(
+            "spark_message.unreadable queue=%s offset=%d reason=%s",
+            result.queue, message.queue_offset, error,
+        )  # fmt: skip
+    return result.readable
 
 
 def _report_loss(

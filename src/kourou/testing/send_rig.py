@@ -60,6 +60,7 @@ class SendRig:
             clock=parts.clock,
             random=Random(1),
             unique_ids=unique_ids,
+            offload=parts.runtime.offload,
             transactions=parts.transactions,
             timers=parts.timers.sends(Random(1)),
             store_host=STORE_HOST,

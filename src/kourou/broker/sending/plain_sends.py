@@ -328,6 +328,8 @@ class Known:
         """Return the flag if it is about compression, several tags, or half messages, alone."""
         if not is_number(text, _DIGITS_MAX) or int(text) & ~_SYS_FLAGS:
             return None
+        if int(text) & COMPRESSED and self.config.verify_compressed_bodies:
+            return None
         if len(self.sys_flags) < _FLAGS_MAX:
             self.sys_flags[text] = int(text)
         return int(text)

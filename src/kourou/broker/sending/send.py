@@ -35,6 +35,7 @@ from kourou.broker.sending.send_checks import (
     check_batch_topic,
     check_half,
     check_has_body,
+    check_inflates,
     check_inner_batch,
     check_served,
     check_size,
@@ -66,7 +67,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds, encode_offset_msg_id
 from kourou.model.properties import decode_properties
-from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
+from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -78,6 +79,7 @@ from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Offload
 from kourou.store.message_store import Appended
 
 _DEAD_LETTER_DELAY: Final = "-1"
@@ -134,6 +136,7 @@ class SendHandlers:
         clock: Clock,
         random: Random,
         unique_ids: UniqueIds,
+        offload: Offload,
         transactions: Halves,
         timers: TimerSends,
         store_host: Host | None,
@@ -150,6 +153,7 @@ class SendHandlers:
             clock: the store time.
             random: chooses a queue where the client did not.
             unique_ids: makes the ids of messages and batches that came without one.
+            offload: takes the verification of compressed bodies off the loop.
             transactions: told of half messages.
             timers: places messages that are to be delivered at a time.
             store_host: the broker's address in message ids; None takes the one that the producer
@@ -166,6 +170,7 @@ class SendHandlers:
         self._timers = timers
         self._store_host = store_host
         self._unique_ids = unique_ids
+        self._offload = offload
         self._transactions = transactions
         self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._region = region_properties(config.now)
@@ -181,7 +186,9 @@ class SendHandlers:
         command = request.command
         try:
             send = self._accept(command)
-            if self._topics.is_saved(send.topic.name):
+            if self._is_to_be_verified(send):
+                self._later.answer(request, partial(self._store_when_verified, request, send))
+            elif self._topics.is_saved(send.topic.name):
                 self._store(request, send, request.reply)
             else:
                 self._make_topic(request, send)
@@ -250,6 +257,22 @@ class SendHandlers:
         copy = replace(send, properties=dict(send.properties))  # a delay adds to them
         self._drafts(request, copy, request.connection.local_address)
         self._checks.make(send.topic)
+
+    def _is_to_be_verified(self, send: _Send) -> bool:
+        is_compressed = bool(send.header.sys_flag & COMPRESSED) and not send.is_copy
+        return is_compressed and self._config.now.verify_compressed_bodies
+
+    async def _store_when_verified(self, request: Request, send: _Send) -> RemotingCommand:
+        """Inflate the bodies, off the loop, and go on as for others if they can be read."""
+        bodies = [item.body for item in send.items] or [request.command.body]
+        try:
+            for body in bodies:
+                await self._offload(check_inflates, body, send.header.sys_flag)
+            if not self._topics.is_saved(send.topic.name):
+                self._make_topic(request, send)
+        except RemoteError as error:
+            return self._answers.plain(request.command, error.code, error.remark)
+        return await self._store_when_saved(request, send)
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
         """Save the topics and have them in the routes, then go on as for a known topic."""

@@ -32,9 +32,11 @@ from kourou.broker.topic_attributes import SERVED_VALUES
 from kourou.broker.topics import Topics
 from kourou.broker.writing.placement import delay_level_of, has_timer
 from kourou.errors import (
+    CodecMissingError,
     GroupNotFoundError,
     InvalidParameterError,
     InvalidTopicError,
+    MalformedMessageError,
     MessageIllegalError,
     NoPermissionError,
     RemoteSystemError,
@@ -57,6 +59,7 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
 from kourou.protocol.headers_send import (
     SendHeader,
     SendMessageRequestHeader,
@@ -111,6 +114,18 @@ def check_size(body: bytes, config: BrokerConfig, *, copied: bool = False) -> No
         limit = config.store.commitlog_segment_bytes // 2
     if len(body) > limit:
         raise _too_long("body", len(body), limit)
+
+
+def check_inflates(body: bytes, sys_flag: int) -> None:
+    """Refuse a compressed body that no consumer could read. For any thread.
+
+    Raises:
+        MessageIllegalError: it cannot be inflated, here or at all.
+    """
+    try:
+        decompress(body, sys_flag, size_max=INFLATED_SIZE_MAX)
+    except (MalformedMessageError, CodecMissingError) as error:
+        raise _illegal(f"the message is illegal: its body cannot be read: {error}") from None
 
 
 def check_properties(text: bytes, properties: Mapping[str, str]) -> None:

@@ -180,6 +180,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             consumption=self._ready,
             offsets=self._offsets,
             on_pulled=self._stats.count_pulled,
+            bury=self._acknowledgements.bury,
         )
         self._rebalance = RebalanceLoop(
             instance,

@@ -12,7 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from kourou.client import calls_consume
-from kourou.client.consuming.acknowledging.redelivery import DEFAULT, Redelivery, level_not_shorter
+from kourou.client.consuming.acknowledging.redelivery import (
+    DEFAULT,
+    Redelivery,
+    level_not_shorter,
+    reason_of,
+)
 from kourou.client.consuming.acknowledging.retry_send import send_to_retry_topic
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
@@ -21,6 +26,8 @@ from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+from kourou.protocol.message_decoding import Undecodable
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +142,16 @@ class Acknowledgements:
             return False
         return True
 
+    async def bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
+        """Have a message that cannot be read become a dead letter; return whether it is one."""
+        return await bury(
+            self._instance,
+            self._group,
+            queue,
+            undecodable,
+            timeout_s=self._config.send_back_timeout_ms / 1000,
+        )
+
 
 class BroadcastAcknowledgements(Acknowledgements):
     """What ends a delivery in a group whose members each get all messages: done, well or badly."""
@@ -146,6 +163,44 @@ class BroadcastAcknowledgements(Acknowledgements):
             log.warning("message.dropped msg_id=%s reason=broadcasting", delivery.message.msg_id)
             self.acknowledge(delivery)
         return True
+
+    async def bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
+        """Drop the message: a group that broadcasts has no dead letters."""
+        message, error = undecodable
+        log.error("message.unreadable queue=%s msg_id=%s reason=%s", queue, message.msg_id, error)
+        return True
+
+
+async def bury(
+    instance: ClientInstance,
+    group: str,
+    queue: MessageQueue,
+    undecodable: Undecodable,
+    *,
+    timeout_s: float,
+) -> bool:
+    """Have a message that cannot be read become a dead letter; return whether it is one.
+
+    Its broker is asked by the record's position: no copy could be sent of what cannot be read.
+    """
+    message, error = undecodable
+    try:
+        address = await instance.routes.address(queue.topic, queue.broker_name, timeout_s)
+        await calls_consume.send_back(
+            instance.pool,
+            address,
+            group,
+            message,
+            delay_level=-1,
+            max_reconsume_times=None,
+            timeout_s=timeout_s,
+            reason=reason_of(error),
+        )
+    except KourouError as refused:
+        log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, refused)
+        return False
+    log.error("message.unreadable queue=%s msg_id=%s reason=%s", queue, message.msg_id, error)
+    return True
 
 
 async def give_back_overdue(

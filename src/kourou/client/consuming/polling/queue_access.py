@@ -19,7 +19,14 @@ from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
 from kourou.client.pull_result import PullResult
 from kourou.client.retrying import Deadline
-from kourou.errors import KourouError, NoRouteError, RemoteError, UsageError
+from kourou.errors import (
+    CodecMissingError,
+    KourouError,
+    MalformedMessageError,
+    NoRouteError,
+    RemoteError,
+    UsageError,
+)
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, subscribe_queues
@@ -376,6 +383,10 @@ class QueueAccess(CallingClient):
             self._suggested[queue] = result.suggested_broker_id
         else:
             self._suggested.pop(queue, None)
+        try:
+            result.decode()  # it may set back `next_offset`, which the caller may read first
+        except (MalformedMessageError, CodecMissingError):
+            pass  # raised again when the messages are asked for
         return result
 
 

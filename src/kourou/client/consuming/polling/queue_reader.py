@@ -11,11 +11,17 @@ from collections.abc import Callable
 from typing import Final
 
 from kourou.client import calls_consume
+from kourou.client.consuming.acknowledging.acknowledgements import bury
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, find_start_offset
 from kourou.client.consuming.polling.polled_queue import PolledQueue
-from kourou.client.consuming.pulling.pulled_messages import PulledSome, chosen, restore_topic
+from kourou.client.consuming.pulling.pulled_messages import (
+    PulledSome,
+    bury_all,
+    chosen,
+    restore_topic,
+)
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
@@ -26,9 +32,11 @@ from kourou.errors import (
     ProtocolError,
     TopicNotFoundError,
 )
+from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_retry_topic
+from kourou.protocol.message_decoding import Undecodable
 
 log = logging.getLogger(__name__)
 
@@ -162,17 +170,21 @@ class QueueReader:
             # What it names is what it refused: not again at once.
             return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
-        messages = result.messages if result.status is PullStatus.FOUND else []
+        messages, next_offset, problem = await bury_all(result, self._bury)
         for message in messages if is_retry_topic(self._queue.topic) else ():
             restore_topic(message)
         messages = chosen(self._config.message_filter, messages)
-        self.problem = None
-        polled.put(messages, result.next_offset)
+        self.problem = problem
+        polled.put(messages, next_offset)
         if messages:
             elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
             self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
             self._on_arrived(polled)
-        return 0
+        return 0 if problem is None else _UNREADABLE_DELAY_MS
+
+    async def _bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
+        timeout_s = self._config.request_timeout_ms / 1000
+        return await bury(self._instance, self._group, queue, undecodable, timeout_s=timeout_s)
 
     async def _correct(self, answer: PullResult, asked: int) -> None:
         """Go on where the broker says, as it does not hold the offset `asked`.

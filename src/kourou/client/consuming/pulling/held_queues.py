@@ -18,7 +18,7 @@ from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, 
 from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
-from kourou.client.consuming.pulling.pulled_messages import PulledSome
+from kourou.client.consuming.pulling.pulled_messages import Bury, PulledSome
 from kourou.client.consuming.pulling.queue_puller import QueuePuller
 from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.instance import ClientInstance
@@ -58,6 +58,7 @@ class HeldQueues:
         consumption: where pulled messages go; may be replaced before the first queue starts.
         offsets: of the queues held.
         on_pulled: counts pulls that found messages.
+        bury: takes messages that cannot be read.
 
     Attributes:
         on_lost: called when a queue was given up that the next rebalance pass must start anew.
@@ -76,6 +77,7 @@ class HeldQueues:
         consumption: Consumption,
         offsets: Offsets,
         on_pulled: PulledSome,
+        bury: Bury,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -86,6 +88,7 @@ class HeldQueues:
         self.locks: QueueLocks | None = None
         self._offsets = offsets
         self._on_pulled = on_pulled
+        self._bury = bury
         self._held: dict[MessageQueue, _Held] = {}
         self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
         self._rests = Rests(config.handover_ms / 1000)
@@ -308,6 +311,7 @@ class HeldQueues:
             is_own=self._is_own,
             on_offset_illegal=self._restart,
             on_pulled=self._on_pulled,
+            bury=self._bury,
         )
         pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
         self._held[queue] = _Held(process_queue, puller, pulling, offset)

@@ -16,7 +16,13 @@ from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
-from kourou.client.consuming.pulling.pulled_messages import PulledSome, chosen, restore_topic
+from kourou.client.consuming.pulling.pulled_messages import (
+    Bury,
+    PulledSome,
+    bury_all,
+    chosen,
+    restore_topic,
+)
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
@@ -62,6 +68,7 @@ class QueuePuller:
         on_offset_illegal: called with the broker's answer and the offset asked for, when it does
             not hold that offset. The puller has ended then.
         on_pulled: counts pulls that found messages.
+        bury: takes messages that cannot be read.
 
     Attributes:
         is_failing: the broker did not answer the last pull, or refused it. It may have lost the end
@@ -86,6 +93,7 @@ class QueuePuller:
         is_own: Callable[[MessageQueue], bool],
         on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
         on_pulled: PulledSome,
+        bury: Bury,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -101,6 +109,7 @@ class QueuePuller:
         self._is_own = is_own
         self._on_offset_illegal = on_offset_illegal
         self._on_pulled = on_pulled
+        self._bury = bury
         self._broker_id = MASTER_ID
         self.is_failing = False
         self._was_deleted = False  # by what its broker said last
@@ -173,14 +182,20 @@ class QueuePuller:
             )
             self._on_offset_illegal(self._process_queue, result, self._offset)
             return self._config.pull_error_delay_ms
+        return await self._accept(result, began_s)
+
+    async def _accept(self, result: PullResult, began_s: float) -> int:
+        """Take what a pull brought; return the delay before the next, in ms."""
         # Before anything changes: decoding may fail, and then the same offset is asked for again.
-        messages = result.messages if result.status is PullStatus.FOUND else []
+        messages, next_offset, problem = await bury_all(result, self._bury)
         messages = chosen(self._config.message_filter, messages)
-        self.problem = None
-        self._take(messages, result)
+        self.problem = problem
+        self._take(messages, next_offset)
         if messages:
             elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
             self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
+        if problem is not None:
+            return _UNREADABLE_DELAY_MS
         return self._config.pull_interval_ms if messages else 0
 
     def _is_by_an_old_subscription(self) -> bool:
@@ -192,13 +207,13 @@ class QueuePuller:
         self._subscription = self._subscriptions.get(self._queue.topic, before)
         return self._subscription is not before
 
-    def _take(self, messages: list[MessageExt], result: PullResult) -> None:
+    def _take(self, messages: list[MessageExt], next_offset: int) -> None:
         if self._is_retry:
             for message in messages:
                 restore_topic(message)
         added = self._process_queue.put(messages)
         self._ready.put(self._process_queue, added)
-        self._offset = result.next_offset
+        self._offset = next_offset
         self._process_queue.advance(self._offset)
         if not len(self._process_queue):
             # All that lies before is done, or of no interest to the subscription.

@@ -1,0 +1,199 @@
+"""A message whose body cannot be read holds back no other, and becomes a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from kourou.client.calls_send import Outgoing, send_command, send_message
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.errors import ConnectionLostError, MalformedMessageError, MessageIllegalError
+from kourou.model.group import ConsumeFromWhere, MessageModel
+from kourou.model.message import Message
+from kourou.model.properties import DLQ_REASON, encode_properties
+from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.compression import CompressionType, compress
+from kourou.testing.loop import run_virtual
+from kourou.testing.recording import TOPIC, Recording, recording
+
+QUEUE = MessageQueue(TOPIC, "broker-0", 0)
+DEAD = MessageQueue("%DLQ%consumers", "broker-0", 0)
+ZLIB = CompressionType.ZLIB.sys_flag
+MIB = 1024 * 1024
+GOOD = [b"good-%d" % number for number in range(6)]
+
+
+async def send_stored(w: Recording, body: bytes, sys_flag: int) -> None:
+    """Send a body as it is to be stored."""
+    async with w.cluster.producer() as producer:
+        properties = encode_properties({"UNIQ_KEY": "BAD", "TAGS": "a"}).decode()
+        outgoing = Outgoing(TOPIC, ("BAD",), body, properties, sys_flag=sys_flag)
+        instance = producer._instance
+        address = await instance.routes.address(TOPIC, "broker-0", 3)
+        command = send_command(outgoing, QUEUE, "producers", instance.runtime.clock.now_ms(), 4)
+        await send_message(instance.pool, address, command, outgoing, QUEUE, timeout_s=3)
+
+
+async def fill(w: Recording) -> None:
+    """Store good messages with bad ones between them."""
+    async with w.cluster.producer() as producer:
+        for number, body in enumerate(GOOD):
+            if number % 2:
+                await send_stored(w, b"no zlib stream", ZLIB)
+            await producer.send(Message(TOPIC, body), queue=QUEUE)
+
+
+async def dead_letters(w: Recording) -> list[tuple[bytes, str]]:
+    """Return bodies, as they are stored, and reasons of the group's dead letters."""
+    async with w.cluster.pull_consumer() as reader:
+        found = await reader.pull(DEAD, 0)
+        return [
+            (one.body, one.properties.get(DLQ_REASON, ""))
+            for one in [*found.readable, *(bad.message for bad in found.undecodable)]
+        ]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_push_consumer_gets_all_others_and_the_bad_ones_become_dead_letters(
+    caplog: pytest.LogCaptureFixture, *, is_ordered: bool
+) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await fill(w)
+            consumer = w.consumer()
+            got = w.got
+            if is_ordered:
+                consumer = w.cluster.push_consumer("consumers", consumer._config)
+                consumer.subscribe(TOPIC)
+                consumer.listen_orderly(lambda message: got.append(message.body))
+            async with consumer:
+                await w.until_got(*GOOD, timeout_s=20)
+                await asyncio.sleep(6)
+                assert consumer.health().is_ok
+            assert got == GOOD
+            assert await w.committed() == len(GOOD) + 3
+            [first, *others] = await dead_letters(w)
+            assert first[0] == b"no zlib stream", "byte for byte"
+            assert "the body is no zlib stream" in first[1]
+            assert others == [first] * 2
+
+    with caplog.at_level(logging.ERROR):
+        run_virtual(main())
+    assert sum("message.unreadable" in one.getMessage() for one in caplog.records) == 3
+
+
+class NoSendBacks:
+    """Loses requests that give messages back, for as long as it is on."""
+
+    is_on = True
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        if self.is_on and command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            raise ConnectionLostError(f"{address}: lost")
+
+    def after_response(
+        self, address: str, command: RemotingCommand, answer: RemotingCommand
+    ) -> None:
+        """Leave answers as they are."""
+
+
+def test_bad_message_is_held_back_while_no_broker_takes_it_as_a_dead_letter() -> None:
+    async def main() -> None:
+        hook = NoSendBacks()
+        async with recording(queues=1) as w:
+            await fill(w)
+            async with w.consumer(request_hooks=(hook,)) as consumer:
+                await w.until_got(GOOD[0])
+                await asyncio.sleep(120)
+                assert w.got == GOOD[:1]
+                assert await w.committed() == 1
+                [problem] = consumer.health().problems
+                assert "message BAD cannot be read" in problem
+                hook.is_on = False
+                await w.until_got(*GOOD, timeout_s=60)
+                await asyncio.sleep(1)
+                assert consumer.health().is_ok
+
+    run_virtual(main())
+
+
+def test_broadcasting_consumer_passes_over_the_bad_ones() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await fill(w)
+            async with w.consumer(message_model=MessageModel.BROADCASTING):
+                await w.until_got(*GOOD, timeout_s=20)
+
+    run_virtual(main())
+
+
+def test_poller_gets_all_others() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            await fill(w)
+            config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+            async with w.cluster.pull_consumer("consumers", config) as reader:
+                await reader.assign([QUEUE])
+                got: list[bytes] = []
+                async with asyncio.timeout(20):
+                    while len(got) < len(GOOD):
+                        got += [one.body for one in await reader.poll(timeout_ms=1_000)]
+                await reader.commit()
+            assert got == GOOD
+            assert await w.committed() == len(GOOD) + 3
+            assert len(await dead_letters(w)) == 3
+
+    run_virtual(main())
+
+
+def test_direct_pull_names_the_bad_message_and_gives_the_others() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.pull_consumer() as reader:
+            await fill(w)
+            found = await reader.pull(QUEUE, 0)
+            with pytest.raises(MalformedMessageError, match=r"message BAD at offset 1 of .*zlib"):
+                assert found.messages
+            assert [one.body for one in found.readable] == GOOD
+            assert [one.message.queue_offset for one in found.undecodable] == [1, 4, 7]
+            assert found.next_offset == 9
+
+    run_virtual(main())
+
+
+def test_bodies_that_are_too_much_together_come_by_several_pulls() -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, w.cluster.pull_consumer() as reader:
+            body = compress(bytes(60 * MIB), kind=CompressionType.ZSTD)
+            for _ in range(6):
+                await send_stored(w, body, CompressionType.ZSTD.sys_flag)
+            first = await reader.pull(QUEUE, 0)
+            assert (first.next_offset, len(first.messages)) == (4, 4)
+            del first
+            sizes: list[int] = []
+            consumer = w.cluster.push_consumer("g", w.consumer()._config)
+            consumer.subscribe(TOPIC)
+            consumer.listen(lambda message: sizes.append(len(message.body)))
+            async with consumer:
+                await w.until(lambda: len(sizes) == 6)
+            assert sizes == [60 * MIB] * 6
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("body", [b"no zlib stream", compress(bytes(9_000))[:-5]])
+def test_broker_that_verifies_compressed_bodies_refuses_what_cannot_be_read(body: bytes) -> None:
+    async def main() -> None:
+        async with recording(queues=1, verify_compressed_bodies=True) as w:
+            await send_stored(w, compress(b"readable"), ZLIB)
+            with pytest.raises(MessageIllegalError, match="its body cannot be read: the body is "):
+                await send_stored(w, body, ZLIB)
+            async with w.cluster.pull_consumer() as reader:
+                found = await reader.pull(QUEUE, 0)
+                assert [one.body for one in found.messages] == [b"readable"]
+                assert found.next_offset == found.max_offset == 1
+
+    run_virtual(main())
