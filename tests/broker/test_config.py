@@ -27,6 +27,7 @@ OURS = {
     "heldPullsMax",
     "clientsMax",
     "skipDamagedRecords",
+    "verifyCompressedBodies",
     "timerInFlightMax",
     "advertise",
     "vipPortEnable",

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from kourou.broker.config import FlushDiskType
+from kourou.client.consuming.offsets.offset_store import RemoteOffsets
+from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
@@ -83,5 +85,26 @@ def test_new_group_misses_none_of_the_first_messages(seed: int, *, is_rocketmq: 
                     tasks.create_task(send())
                 async with consumer:
                     await w.until_got(*[b"%d" % queue_id for queue_id in range(QUEUES)])
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("committed", "expected"), [(None, (0, False)), (0, (0, True)), (3, (3, True)), (5, (5, True))]
+)
+def test_queue_that_ended_before_our_offset_is_resumed_where_the_group_is(
+    committed: int | None, expected: tuple[int, bool]
+) -> None:
+    async def main() -> None:
+        queue = MessageQueue(TOPIC, "broker-0", 0)
+        async with recording(queues=1) as w, w.cluster.pull_consumer("g") as reader:
+            await w.send(*[b"%d" % number for number in range(5)])
+            if committed is not None:
+                await reader.commit_offset(queue, committed)
+            offsets = RemoteOffsets(reader._instance, "g", 3_000)
+
+            found = await find_offset_in_bounds(reader._instance, offsets, queue, reader._config)
+
+            assert found == expected
 
     run_virtual(main())

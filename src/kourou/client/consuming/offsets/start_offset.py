@@ -69,7 +69,7 @@ async def find_start_offset(
 
 
 async def find_offset_in_bounds(
-    offsets: Offsets, queue: MessageQueue, bounds: tuple[int, int]
+    instance: ClientInstance, offsets: Offsets, queue: MessageQueue, config: ConsumerConfig
 ) -> tuple[int, bool]:
     """Return where to go on in a queue that ended before this member's offset.
 
@@ -78,19 +78,24 @@ async def find_offset_in_bounds(
     none: the group then begins at the start, as it must not skip what took the places of old
     messages. An offset in a file of our own says nothing of either.
 
-    Args:
-        offsets: where the group is.
-        queue: the queue.
-        bounds: its first offset, and the one behind its last, as of the answer that said so.
-
     Returns:
         The queue offset to pull next, and whether it is what the group committed.
 
     Raises:
         TransportError, RemoteError: as `find_start_offset`.
     """
-    low, high = bounds
-    committed = await offsets.fetch(queue)
-    if committed is None or committed > high or not offsets.is_remote:
+    committed = await offsets.fetch(queue) if offsets.is_remote else None
+
+    async def ask(address: str, deadline: Deadline) -> tuple[int, int]:
+        pool = instance.pool
+        low = await calls_consume.min_offset(pool, address, queue, timeout_s=deadline.remaining_s())
+        high = await calls_consume.max_offset(
+            pool, address, queue, timeout_s=deadline.remaining_s()
+        )
+        return low, high
+
+    # After the committed offset: another member may have gone on since, and queues only grow.
+    low, high = await instance.call_broker(queue, config.request_timeout_ms, ask)
+    if committed is None or committed > high:
         return low, False
     return max(low, committed), True

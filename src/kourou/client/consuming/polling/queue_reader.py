@@ -163,7 +163,7 @@ class QueueReader:
         polled.max_offset = result.max_offset
         if self._was_deleted:
             # Made anew since: a topic of the same name, in which our offset means nothing.
-            await self._begin_again(asked, result)
+            await self._begin_again(asked)
             return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._correct(result, asked)
@@ -198,14 +198,18 @@ class QueueReader:
             self._polled.put((), offset)
             return
         if asked > answer.max_offset:
-            bounds = (answer.min_offset, answer.max_offset)
-            offset, _ = await find_offset_in_bounds(self._offsets, self._queue, bounds)
+            offset = await self._find_again()
         self._polled.move(offset)
 
-    async def _begin_again(self, asked: int, answer: PullResult) -> None:
+    async def _find_again(self) -> int:
+        offset, _ = await find_offset_in_bounds(
+            self._instance, self._offsets, self._queue, self._config
+        )
+        return offset
+
+    async def _begin_again(self, asked: int) -> None:
         """Go on where the group begins in the topic that has the name now."""
-        bounds = (answer.min_offset, answer.max_offset)
-        start, _ = await find_offset_in_bounds(self._offsets, self._queue, bounds)
+        start = await self._find_again()
         log.warning("queue.made_anew queue=%s offset=%d start=%d", self._queue, asked, start)
         self._was_deleted = False
         self._polled.move(start)

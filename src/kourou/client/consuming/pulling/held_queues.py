@@ -92,8 +92,7 @@ class HeldQueues:
         self._held: dict[MessageQueue, _Held] = {}
         self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
         self._rests = Rests(config.handover_ms / 1000)
-        # Of queues that ended before our offset: their bounds then.
-        self._cut: dict[MessageQueue, tuple[int, int]] = {}
+        self._cut: set[MessageQueue] = set()  # queues that ended before our offset
         self._changing = asyncio.Lock()  # a queue must be released before it is started again
         self.on_lost: Callable[[], None] | None = None
 
@@ -283,14 +282,9 @@ class HeldQueues:
 
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have gone on since
-        bounds = self._cut.get(queue)
-        if bounds is None:
-            offset, is_committed = await find_start_offset(
-                self._instance, self._offsets, queue, self._config
-            )
-        else:
-            offset, is_committed = await find_offset_in_bounds(self._offsets, queue, bounds)
-            self._cut.pop(queue, None)
+        find = find_offset_in_bounds if queue in self._cut else find_start_offset
+        offset, is_committed = await find(self._instance, self._offsets, queue, self._config)
+        self._cut.discard(queue)
         if not is_committed:
             # At once: a member that dies before its first message must not start behind the
             # messages that came meanwhile.
@@ -378,7 +372,7 @@ class HeldQueues:
         process_queue.drop()
         if asked > answer.max_offset:
             self._offsets.forget(queue)
-            self._cut[queue] = (answer.min_offset, answer.max_offset)
+            self._cut.add(queue)
         else:
             self._offsets.overwrite(queue, answer.next_offset)
         held = self._held.get(queue)
