@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kourou.cli.options import topics_to_complete
+from kourou.cli.options import groups_to_complete, settings_to_complete, topics_to_complete
+from kourou.model.topic import is_system_group
 from kourou.testing.process import Outcome, Serving, run_command
 
 Command = Callable[..., Outcome]
@@ -62,6 +63,48 @@ def test_topics_are_completed_from_the_name_server(kourou: Command, serving: Ser
 
     asked = ("topic", "describe", "c-or")
     assert completed(*asked, KOUROU_NAMESRV=serving.namesrv) == ["c-orders"]
+
+
+@pytest.mark.slow
+def test_topics_of_the_system_are_completed_only_where_no_other_fits(
+    kourou: Command, serving: Serving
+) -> None:
+    kourou("topic", "create", "c-mine")
+    context = Context(namesrv=serving.namesrv)
+
+    offered = topics_to_complete(context, "")
+    assert "c-mine" in offered
+    assert not {"broker-a", "DefaultCluster", "TBW102"} & set(offered)
+    assert topics_to_complete(context, "TBW") == ["TBW102"]
+
+
+@pytest.mark.slow
+def test_groups_and_brokers_are_completed_from_the_cluster(
+    kourou: Command, serving: Serving
+) -> None:
+    kourou("group", "create", "c-billing")
+    namesrv = {"KOUROU_NAMESRV": serving.namesrv}
+
+    assert completed("group", "describe", "c-bi", **namesrv) == ["c-billing"]
+    assert completed("dlq", "list", "c-bi", **namesrv) == ["c-billing"]
+    assert completed("receive", "T", "--group", "c-bi", **namesrv) == ["c-billing"]
+    assert completed("broker", "status", "bro", **namesrv) == ["broker-a"]
+    assert completed("topic", "create", "T", "--broker", "bro", **namesrv) == ["broker-a"]
+    context = Context(namesrv=serving.namesrv)
+    assert "c-billing" in groups_to_complete(context, "")
+    assert not [name for name in groups_to_complete(context, "") if is_system_group(name)]
+
+
+def test_settings_that_can_change_are_completed_with_their_values() -> None:
+    assert settings_to_complete("longPollingE") == ["longPollingEnable="]
+    assert settings_to_complete("longPollingEnable=t") == ["longPollingEnable=true"]
+    assert settings_to_complete("defaultMessageRequestMode=P") == [
+        "defaultMessageRequestMode=PULL",
+        "defaultMessageRequestMode=POP",
+    ]
+    assert settings_to_complete("maxMessageSize=") == []
+    assert settings_to_complete("listenPo") == []  # only a restart changes it
+    assert settings_to_complete("noSuchSetting=") == []
 
 
 def test_without_a_name_server_nothing_is_completed() -> None:

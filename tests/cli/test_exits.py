@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from kourou import errors
 from kourou.cli.exits import FAILED, INTERRUPTED, UNREACHABLE, USAGE, exit_code_of, one_line, report
+from kourou.testing.process import Outcome
 
 
 @pytest.mark.parametrize(
@@ -61,6 +65,65 @@ def test_a_report_is_one_line_and_its_remedy(capsys: pytest.CaptureFixture[str])
         "Error: no connection to 127.0.0.1:9876: refused\n"
         "  --namesrv or KOUROU_NAMESRV name another server\n"
     )
+
+
+def test_an_error_for_programs_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    report(errors.ConnectFailedError("refused"), as_json=True)
+    report(errors.TopicNotFoundError(17, "no topic"), as_json=True)
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [json.loads(line) for line in captured.err.splitlines()] == [
+        {
+            "error": "refused",
+            "kind": "ConnectFailedError",
+            "exit_code": 3,
+            "remedy": "--namesrv or KOUROU_NAMESRV name another server",
+            "code": None,
+        },
+        {
+            "error": "no topic (code 17)",
+            "kind": "TopicNotFoundError",
+            "exit_code": 1,
+            "remedy": None,
+            "code": 17,
+        },
+    ]
+
+
+JSON_COMMANDS = [
+    ("send", "T", "x", "--timeout", "0.1"),
+    ("topic", "list"),
+    ("group", "list"),
+    ("broker", "list"),
+    ("cluster", "list"),
+    ("message", "show", "x"),
+    ("dlq", "list", "g"),
+    ("namesrv", "kv", "get", "n", "k"),
+    ("producer", "list"),
+    ("stats",),
+    ("topic", "describe", "a b"),
+    ("topic", "describe"),
+    ("topic", "list", "--no-such-option"),
+]
+
+
+@pytest.mark.parametrize("words", JSON_COMMANDS, ids=" ".join)
+def test_the_errors_of_a_command_with_json_are_json(
+    command: Callable[..., Outcome], words: tuple[str, ...]
+) -> None:
+    outcome = command(*words, "--json", environ={"KOUROU_NAMESRV": "127.0.0.1:1"})
+
+    error = json.loads(outcome.err)
+    assert outcome.code == error["exit_code"] > 0
+    assert error["error"]
+    assert outcome.out == ""
+
+
+def test_a_body_that_reads_json_is_no_option(command: Callable[..., Outcome]) -> None:
+    environ = {"KOUROU_NAMESRV": "127.0.0.1:1"}
+    outcome = command("send", "T", "--timeout", "0.1", "--", "--json", environ=environ)
+    assert outcome.err.startswith("Error: ")
 
 
 def test_what_failed_before_the_time_was_up_gives_the_remedy(

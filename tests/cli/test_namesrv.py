@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kourou.cli.cluster import told_line
+from kourou.cli.cluster import BrokerLine, print_lines, told_line
 from kourou.testing.process import Outcome, Serving
 
 Kourou = Callable[..., Outcome]
@@ -104,8 +104,30 @@ def test_a_cluster_lists_its_brokers(kourou: Kourou, serving: Serving) -> None:
     assert broker["oldest_store_at_ms"] > 0
     assert 0 < broker["disk_ratio"] < 1
     table = kourou("cluster", "list").out.splitlines()
-    assert table[0].split()[:4] == ["CLUSTER", "BROKER", "ID", "ADDRESS"]
-    assert table[1].split()[-1] == "ok"
+    assert table[0].split() == ["DefaultCluster", "V5_5_0"]
+    assert table[1].split()[:3] == ["BROKER", "ID", "ADDRESS"]
+    assert table[2].split()[-1] == "ok"
+
+
+def test_a_busy_cluster_fits_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    line = BrokerLine(
+        cluster="DefaultCluster",
+        broker="broker-a",
+        id=0,
+        address="192.168.1.10:10911",
+        version="V5_5_0",
+        in_tps=65_432.1,
+        out_tps=999.6,
+        in_today=3_999_999_999,
+        out_today=99_960,
+        oldest_store_at_ms=1,
+        disk_ratio=1.0,
+    )
+    print_lines([line], now_ms=72 * 3_600_000)
+
+    (_, _, row) = lines = capsys.readouterr().out.splitlines()
+    assert row.split()[3:8] == ["65.4k", "1.0k", "4.0G", "100k", "2d"]
+    assert max(map(len, lines)) <= 80
 
 
 WHERE = {"cluster": "c", "broker": "b", "broker_id": 0, "address": "127.0.0.1:1"}

@@ -46,7 +46,19 @@ def test_an_update_changes_what_it_names_and_shows_the_rest(kourou: Kourou) -> N
 def test_creating_a_topic_again_leaves_its_queues(kourou: Kourou) -> None:
     kourou("topic", "create", "t-again", "--queues", "3")
 
-    assert kourou("topic", "create", "t-again").out == "t-again: 3 queues on broker-a\n"
+    assert kourou("topic", "create", "t-again").out == (
+        "t-again: 3 queues on broker-a\nit existed already on broker-a; nothing changed\n"
+    )
+    assert kourou("topic", "create", "t-again", "--queues", "5").out.splitlines() == [
+        "t-again: 5 queues on broker-a",
+        "it existed already on broker-a; changed",
+        "  broker-a: read_queue_nums 3 -> 5",
+        "  broker-a: write_queue_nums 3 -> 5",
+    ]
+    told = json.loads(kourou("topic", "create", "t-again", "--access", "r", "--json").out)
+    assert told["existed"]
+    assert told["changes"] == {"broker-a": {"perm": ["RW-", "R--"]}}
+    assert not json.loads(kourou("topic", "create", "t-fresh", "--json").out)["existed"]
 
 
 def test_a_table_shows_attributes(kourou: Kourou) -> None:

@@ -22,7 +22,9 @@ from kourou.cli.options import (
     AsJson,
     Namesrv,
     Timeout,
+    brokers_to_complete,
     key_values,
+    settings_to_complete,
 )
 from kourou.client.administration.admin import AdminClient
 from kourou.documented import choices, field_meanings
@@ -97,8 +99,14 @@ Examples:
   kourou broker consume-stats --lag-min 1          only what is behind
 """
 
-_Broker = Annotated[str, typer.Argument(metavar="BROKER", show_default=False)]
-_AnyBroker = Annotated[str | None, typer.Argument(metavar="[BROKER]", show_default=False)]
+_Broker = Annotated[
+    str,
+    typer.Argument(metavar="BROKER", show_default=False, autocompletion=brokers_to_complete),
+]
+_AnyBroker = Annotated[
+    str | None,
+    typer.Argument(metavar="[BROKER]", show_default=False, autocompletion=brokers_to_complete),
+]
 _Grep = Annotated[
     str, typer.Option(metavar="TEXT", help="Only names that hold this text.", show_default=False)
 ]
@@ -227,7 +235,12 @@ def config(
 @app.command("set", help=SET_HELP, short_help="Change its settings while it runs.")
 def set_config(
     broker: _Broker,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", show_default=False)],
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...", show_default=False, autocompletion=settings_to_complete
+        ),
+    ],
     *,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,

@@ -14,6 +14,7 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
+from kourou.clock import SystemClock
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
 
@@ -28,9 +29,9 @@ LIST_HELP: Final = """\
 List the brokers, how busy and how full they are.
 
 IN/S and OUT/S are messages a second over the last 10 s; IN and OUT count since local midnight of
-the broker. OLDEST is when its oldest message was stored, DISK how full its disk is. ID 0 is a
-master. A broker that does not answer is listed too, with the reason; `kourou health` tells by exit
-code whether all is well.
+the broker. OLDEST is the age of its oldest message, DISK how full its disk is. ID 0 is a master.
+Numbers are short, as 12.3k and 4.0M; --json has them in full. A broker that does not answer is
+listed too, with the reason; `kourou health` tells by exit code whether all is well.
 
 \b
 Examples:
@@ -83,7 +84,7 @@ def list_brokers(
     if as_json:
         output.print_json([asdict(line) for line in found])
     else:
-        _print(found)
+        print_lines(found, SystemClock().now_ms())
 
 
 async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:
@@ -153,27 +154,50 @@ def _since_morning(told: Mapping[str, str], prefix: str) -> int | None:
     return None if now is None or morning is None else max(0, int(now - morning))
 
 
-def _print(lines: list[BrokerLine]) -> None:
-    output.print_table(
-        (
-            *("CLUSTER", "BROKER", "ID", "ADDRESS", "VERSION", "IN/S", "OUT/S", "IN", "OUT"),
-            *("OLDEST", "DISK", "STATE"),
-        ),
-        [
-            (
-                line.cluster,
-                line.broker,
-                line.id,
-                line.address,
-                line.version,
-                None if line.in_tps is None else f"{line.in_tps:,.1f}",
-                None if line.out_tps is None else f"{line.out_tps:,.1f}",
-                line.in_today,
-                line.out_today,
-                output.time_text(line.oldest_store_at_ms or 0),
-                None if line.disk_ratio is None else f"{line.disk_ratio:.0%}",
-                line.state,
-            )
-            for line in lines
-        ],
-    )
+def print_lines(lines: list[BrokerLine], now_ms: int) -> None:
+    """Print a table for each cluster; it fits in 80 columns where names and addresses do."""
+    clusters = sorted({line.cluster for line in lines})
+    for number, name in enumerate(clusters):
+        members = [line for line in lines if line.cluster == name]
+        versions = ", ".join(sorted({line.version for line in members if line.version}))
+        output.print_line(("\n" if number else "") + f"{name}  {versions}".rstrip())
+        output.print_table(
+            ("BROKER", "ID", "ADDRESS", "IN/S", "OUT/S", "IN", "OUT", "OLDEST", "DISK", "STATE"),
+            [
+                (
+                    line.broker,
+                    line.id,
+                    line.address,
+                    _short(line.in_tps),
+                    _short(line.out_tps),
+                    _short(line.in_today),
+                    _short(line.out_today),
+                    _age(line.oldest_store_at_ms, now_ms),
+                    None if line.disk_ratio is None else f"{line.disk_ratio:.0%}",
+                    line.state,
+                )
+                for line in members
+            ],
+        )
+
+
+def _short(number: float | None) -> str | None:
+    """Return a number in at most six characters, as `999`, `12.3k` or `4.0M`."""
+    if number is None:
+        return None
+    for unit in ("", "k", "M", "G"):
+        if number < 999.5:
+            return f"{number:.0f}{unit}" if not unit or number >= 99.5 else f"{number:.1f}{unit}"
+        number /= 1000
+    return f"{number:.1f}T"
+
+
+def _age(at_ms: int | None, now_ms: int) -> str | None:
+    """Return how long ago that was, in its largest unit."""
+    if at_ms is None:
+        return None
+    seconds = max(0, now_ms - at_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

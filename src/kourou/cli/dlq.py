@@ -17,7 +17,7 @@ from kourou.cli.group_offsets import members_of
 from kourou.cli.message import find_messages
 from kourou.cli.message_lines import instant_text, place_text
 from kourou.cli.message_show import details_json, show_details
-from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout, Yes
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, GroupName, Namesrv, Timeout, Yes
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
 from kourou.client.administration.admin import AdminClient, DeadMessage, Redrive
@@ -79,8 +79,6 @@ Examples:
   kourou dlq redrive billing --id 7F0000010001F00D6B2E0A1B2C3D0000
   kourou dlq redrive billing --id broker-a/0@17 --topic --again
 """
-
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 
 
 @app.command("list", help=LIST_HELP, short_help="List the dead letters of a group.")

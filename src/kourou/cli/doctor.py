@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +25,9 @@ from kourou.cli.finding import Finding, State
 from kourou.cli.options import CONSOLE_PORT, AsJson, Namesrv, Timeout
 from kourou.clock import SystemClock
 from kourou.model.host import NAMESRV_DEFAULT
+
+_STATE_WIDTH: Final = 7
+_NAME_WIDTH: Final = 30
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -101,10 +106,22 @@ def _print(findings: Sequence[Finding], *, as_json: bool) -> None:
     if as_json:
         output.print_json({"ok": not wrong, "findings": list(map(asdict, findings))})
         return
-    width = max(len(finding.check) for finding in findings)
+    name_width = max(len(finding.check) for finding in findings)
+    # A long name must leave room for the text beside it.
+    begin_width = _STATE_WIDTH + min(name_width, _NAME_WIDTH)
+    columns = max(begin_width + 30, shutil.get_terminal_size().columns)
     for finding in findings:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
-        text = f"{finding.state.value:<5}  {finding.check:<{width}}  {finding.detail}{remedy}"
-        output.print_line(text)
+        begin = f"{finding.state.value:<5}  {finding.check}".ljust(begin_width) + "  "
+        lines = textwrap.wrap(
+            f"{begin}{finding.detail}{remedy}",
+            columns,
+            subsequent_indent=" " * (begin_width + 2),
+            drop_whitespace=True,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            output.print_line(line)
     output.print_line("")
     output.print_line(f"{output.counted(wrong, 'problem')} found" if wrong else "nothing is wrong")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -92,19 +93,29 @@ def exit_code_of(error: BaseException) -> int | None:
     return None
 
 
-def report(error: BaseException) -> None:
-    """Print `error` on stderr: one line, and one more where there is a remedy."""
+def report(error: BaseException, *, as_json: bool = False) -> None:
+    """Print `error` on stderr: one line, and one more where there is a remedy.
+
+    As JSON it is one object: error, kind (the class), exit_code, remedy or null, and the code of a
+    server that refused or null.
+    """
     if isinstance(error, KeyboardInterrupt):
         return
     text = str(error)
     if isinstance(error, RemoteError) and error.remark:
         text = f"{error.remark.strip()} (code {error.code})"
-    say(f"Error: {one_line(text) or type(error).__name__}")
+    text = one_line(text) or type(error).__name__
     remedy = _remedy(error)
     if isinstance(error, RequestTimeoutError):  # what failed before the time was up heals first
         remedy = _remedy(error.__cause__) or remedy
-    if remedy is not None:
-        say(f"  {remedy}")
+    if as_json:
+        code = error.code if isinstance(error, RemoteError) else None
+        exit_code = FAILED if (known := exit_code_of(error)) is None else known
+        say_json(text, type(error).__name__, exit_code, remedy=remedy, code=code)
+    else:
+        say(f"Error: {text}")
+        if remedy is not None:
+            say(f"  {remedy}")
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error, file=sys.stderr)
 
@@ -114,6 +125,14 @@ def _remedy(error: BaseException | None) -> str | None:
         if isinstance(error, kind):
             return remedy
     return None
+
+
+def say_json(
+    text: str, kind: str, exit_code: int, *, remedy: str | None = None, code: int | None = None
+) -> None:
+    """Print an error for programs, on stderr."""
+    error = {"error": text, "kind": kind, "exit_code": exit_code, "remedy": remedy, "code": code}
+    say(json.dumps(error, ensure_ascii=False))
 
 
 def say(text: str) -> None:

@@ -11,6 +11,7 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    GroupName,
     Namesrv,
     Timeout,
 )
@@ -89,7 +90,7 @@ def list_groups(
 
 @app.command(help=DESCRIBE_HELP, short_help="Show its members, and where it stands.")
 def describe(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    group: GroupName,
     *,
     settings: Annotated[bool, typer.Option("--settings", help="Its settings too.")] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,

@@ -15,6 +15,7 @@ from kourou.cli.confirm import confirm
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    GroupName,
     Namesrv,
     Timeout,
     Yes,
@@ -90,7 +91,6 @@ Examples:
   kourou group delete billing --clean-offsets --yes
 """
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 _OnBroker = Annotated[
     str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")
 ]

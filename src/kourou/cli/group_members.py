@@ -11,8 +11,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import FAILED, one_line, say
-from kourou.cli.group_changes import GroupName
-from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, GroupName, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT

@@ -9,8 +9,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.group_changes import GroupName
-from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, GroupName, Namesrv, Timeout, TopicName
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group
 
@@ -36,7 +35,7 @@ class Mode(StrEnum):
 
 def set_mode(
     group: GroupName,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: TopicName,
     mode: Annotated[Mode, typer.Argument(metavar="pull|pop", show_default=False)],
     *,
     share: Annotated[

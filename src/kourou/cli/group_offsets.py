@@ -10,10 +10,10 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.confirm import confirm
-from kourou.cli.group_changes import GroupName
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    GroupName,
     Namesrv,
     Timeout,
     TopicName,

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from kourou import __version__, logs
-from kourou.cli.exits import FAILED, exit_code_of, report
+from kourou.cli.exits import FAILED, USAGE, exit_code_of, report, say_json
 from kourou.errors import InternalError
 from kourou.logs import Level
 
@@ -54,8 +54,17 @@ COMMANDS: Final = {name: line for panel in PANELS.values() for name, line in pan
 """Each command's line of help; its `app` lives in the module of its name."""
 
 
+AS_JSON: Final = "kourou.as_json"
+"""Key in the context's `meta`: whether the command is asked for JSON."""
+
+
 class CommandTable(TyperGroup):
     """The root command: loads a command to run it, and turns its errors into text and exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        words = args[: args.index("--")] if "--" in args else args
+        ctx.meta[AS_JSON] = "--json" in words
+        return super().parse_args(ctx, args)
 
     def resolve_command(  # the types of click, which typer holds inside itself
         self,
@@ -82,15 +91,20 @@ class CommandTable(TyperGroup):
         except (Exception, KeyboardInterrupt) as error:
             # The edge of the program: what has an exit code of its own becomes one line of text.
             code = exit_code_of(error)
-            if code is None:
+            if code is not None:
+                report(error, as_json=ctx.meta[AS_JSON])
+                raise typer.Exit(code) from error
+            if not ctx.meta[AS_JSON] or not hasattr(error, "format_message"):
                 raise
-            report(error)
-            raise typer.Exit(code) from error
+            # The command line itself does not parse: what typer would print as text.
+            say_json(error.format_message(), "UsageError", USAGE)
+            raise typer.Exit(USAGE) from error
 
 
 EPILOG: Final = """\
 Commands ask the name server at 127.0.0.1:9876; --namesrv or KOUROU_NAMESRV name another. --json
-prints for programs. Times are spans before now (-90s, -15m, -1h, -2d), ISO 8601 or epoch ms.
+prints for programs, errors too, on stderr. Times are spans before now (-90s, -15m, -1h, -2d), ISO
+8601 or epoch ms.
 KOUROU_TLS_ENABLE=true speaks TLS, with KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH and so on.
 KOUROU_NAMESPACE=shop puts topics and groups into that namespace.
 
@@ -161,9 +175,8 @@ def main() -> None:
     try:
         app(prog_name="kourou")
     except Exception as error:  # noqa: BLE001  # the edge: a bug is reported, not shown as a traceback
-        report(
-            InternalError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
-        )
+        bug = InternalError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
+        report(bug, as_json="--json" in sys.argv)
         sys.exit(FAILED)
 
 

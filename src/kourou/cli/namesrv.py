@@ -13,6 +13,7 @@ from kourou.cli.options import (
     AsJson,
     Namesrv,
     Timeout,
+    brokers_to_complete,
     key_values,
 )
 from kourou.client.administration.admin import AdminClient
@@ -33,7 +34,10 @@ kv = typer.Typer(
 )
 app.add_typer(kv, name="kv")
 
-BrokerName = Annotated[str, typer.Argument(metavar="BROKER", show_default=False)]
+BrokerName = Annotated[
+    str,
+    typer.Argument(metavar="BROKER", show_default=False, autocompletion=brokers_to_complete),
+]
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 

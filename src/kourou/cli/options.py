@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kourou.documented import choices
 from kourou.errors import KourouError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
+from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_group, is_system_topic
+from kourou.settings import options
+
+if TYPE_CHECKING:
+    from kourou.client.administration.admin import AdminClient
 
 CONSOLE_PORT: Final = 5557
 """Of /metrics, /healthz and /readyz, as RocketMQ's exporter."""
@@ -39,20 +46,80 @@ def topics_to_complete(
     ctx: Any,  # noqa: ANN401  # click's context, which typer holds inside itself
     incomplete: str,
 ) -> list[str]:
-    """Return the topics that begin so, for a shell; none if no name server says."""
+    """Return the topics that begin so, for a shell: RocketMQ's own ones only if no other does."""
+
+    async def ask(admin: AdminClient) -> list[str]:
+        topics, cluster = await asyncio.gather(admin.topic_list(), admin.cluster_info())
+        own = {*cluster.clusters, *cluster.brokers}  # each has a topic of its name
+        begun = [topic for topic in topics if topic.startswith(incomplete)]
+        return [topic for topic in begun if _is_own(topic) and topic not in own] or begun
+
+    return _completed(ctx, incomplete, ask)
+
+
+def groups_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
+    """Return the consumer groups that begin so, as `topics_to_complete`."""
+
+    async def ask(admin: AdminClient) -> list[str]:
+        names = [group.group_name for group in await admin.group_list()]
+        return [name for name in names if not is_system_group(name)] if not incomplete else names
+
+    return _completed(ctx, incomplete, ask)
+
+
+def brokers_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
+    """Return the brokers that begin so, by name."""
+
+    async def ask(admin: AdminClient) -> list[str]:
+        return sorted((await admin.cluster_info()).brokers)
+
+    return _completed(ctx, incomplete, ask)
+
+
+def settings_to_complete(incomplete: str) -> list[str]:
+    """Return `KEY=` of the settings that can change while a broker runs; then their values."""
+    from kourou.broker.config import BrokerConfig  # noqa: PLC0415  # of commands, only this
+
+    key, equals, _ = incomplete.partition("=")
+    live = [option for option in options(BrokerConfig) if option.is_live]
+    if not equals:
+        return sorted(f"{option.key}=" for option in live if option.key.startswith(incomplete))
+    for option in live:
+        if option.key == key:
+            values = ("true", "false") if option.kind is bool else choices(option.kind)
+            return [text for value in values if (text := f"{key}={value}").startswith(incomplete)]
+    return []
+
+
+def _is_own(topic: str) -> bool:
+    return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
+
+
+def _completed(
+    ctx: Any,  # noqa: ANN401
+    incomplete: str,
+    ask: Callable[[AdminClient], Awaitable[list[str]]],
+) -> list[str]:
+    """Return the names that a cluster tells and that begin so; none if it does not tell."""
     from kourou.cli.admin_session import AdminSession  # noqa: PLC0415  # only this needs a client
 
     namesrv = ctx.params.get("namesrv") or NAMESRV_DEFAULT
     try:
-        topics = AdminSession(namesrv, COMPLETION_TIMEOUT_S).ask(lambda admin: admin.topic_list())
+        names = AdminSession(namesrv, COMPLETION_TIMEOUT_S).ask(ask)
     except KourouError:
         return []
-    return [topic for topic in topics if topic.startswith(incomplete)]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 TopicName = Annotated[
     str,
     typer.Argument(metavar="TOPIC", show_default=False, autocompletion=topics_to_complete),
+]
+
+
+GroupName = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", show_default=False, autocompletion=groups_to_complete),
 ]
 
 

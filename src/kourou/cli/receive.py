@@ -10,7 +10,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.message_show import JsonOrText, shower
-from kourou.cli.options import Namesrv, TopicName
+from kourou.cli.options import Namesrv, TopicName, groups_to_complete
 from kourou.cli.start_time import parse_start
 from kourou.cli.tail import Tail, as_group, follow
 from kourou.client.consuming.membership.subscriptions import subscription_of
@@ -45,6 +45,16 @@ usage, 3 no server reached, 130 Ctrl-C or SIGTERM.
 """
 
 
+_Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help="Consume as a member of this group.",
+        autocompletion=groups_to_complete,
+    ),
+]
+
+
 @app.command(help=HELP)
 def receive(
     topic: TopicName,
@@ -58,9 +68,7 @@ def receive(
             "(2025-01-31T12:00, epoch ms). For a group, only where it has committed nothing yet.",
         ),
     ] = "latest",
-    group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Consume as a member of this group.")
-    ] = None,
+    group: _Group = None,
     tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags, as "eu || us".')] = "*",
     sql: Annotated[
         str | None,

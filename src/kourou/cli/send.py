@@ -17,7 +17,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED, say
 from kourou.cli.line_reader import read_lines
-from kourou.cli.options import AsJson, Namesrv
+from kourou.cli.options import AsJson, Namesrv, topics_to_complete
 from kourou.cli.start_time import parse_ahead, parse_duration
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
@@ -55,7 +55,10 @@ Exit codes: 0 all acknowledged, 1 refused, or stored less safely than the broker
 """
 
 
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+_Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", show_default=False, autocompletion=topics_to_complete),
+]
 _Body = Annotated[str | None, typer.Argument(metavar="BODY|-", show_default=False)]
 _Tag = Annotated[
     str | None, typer.Option(metavar="TAG", help="What consumers filter by; one a message.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Final
 
@@ -19,11 +20,12 @@ from kourou.cli.options import (
     TopicName,
     Yes,
     attribute_values,
+    brokers_to_complete,
 )
 from kourou.cli.progress import Progress
 from kourou.cli.topic_text import Kind, Listed, kind_of, listed
 from kourou.client.administration.admin import AdminClient
-from kourou.errors import TopicNotFoundError, UsageError
+from kourou.errors import KourouError, TopicNotFoundError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.route import TopicRoute
 from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig, check_topic
@@ -90,7 +92,13 @@ Attributes = Annotated[
     ),
 ]
 OnBroker = Annotated[
-    str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="NAME",
+        help="Only on this broker.",
+        autocompletion=brokers_to_complete,
+    ),
 ]
 
 LIST_HELP: Final = """\
@@ -197,6 +205,9 @@ def list_topics(
         topic_text.print_listed(found)
 
 
+_Configs = dict[str, TopicConfig]
+
+
 @app.command(help=CREATE_HELP)
 def create(
     topic: TopicName,
@@ -219,7 +230,8 @@ def create(
     check_topic(topic)
     attributes = attribute_values(attribute)
 
-    async def act(admin: AdminClient) -> TopicRoute:
+    async def act(admin: AdminClient) -> tuple[TopicRoute, _Configs, _Configs]:
+        before = await _configs(admin, topic)
         await admin.create_topic(
             topic,
             queues=queues,
@@ -231,15 +243,49 @@ def create(
             broker_name=broker,
             cluster=cluster,
         )
-        return await admin.topic_route(topic)
+        after = await _configs(admin, topic) if before else {}
+        return await admin.topic_route(topic), before, after
 
-    line = listed(topic, Kind.OWN, AdminSession(namesrv, timeout).ask(act))
+    route, before, after = AdminSession(namesrv, timeout).ask(act)
+    changes = topic_text.changes(before, after)
+    _print_created(listed(topic, Kind.OWN, route), sorted(before), changes, as_json=as_json)
+
+
+def _print_created(
+    line: Listed,
+    had_it: list[str],
+    changes: Mapping[str, Mapping[str, tuple[object, object]]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print where a topic is; and of the brokers that had it before, what changed there."""
     if as_json:
-        output.print_json({"topic": topic, "brokers": line.brokers, "queues": line.queues})
+        output.print_json(
+            {
+                "topic": line.name,
+                "brokers": line.brokers,
+                "queues": line.queues,
+                "existed": bool(had_it),
+                "changes": changes,
+            }
+        )
         return
-    output.print_line(
-        f"{topic}: {output.counted(line.queues, 'queue')} on {', '.join(line.brokers)}"
-    )
+    where = ", ".join(line.brokers)
+    output.print_line(f"{line.name}: {output.counted(line.queues, 'queue')} on {where}")
+    if had_it:
+        changed = "changed" if changes else "nothing changed"
+        output.print_line(f"it existed already on {', '.join(had_it)}; {changed}")
+    for broker, moved in changes.items():
+        for field, (old, new) in moved.items():
+            output.print_line(f"  {broker}: {field} {old} -> {new}")
+
+
+async def _configs(admin: AdminClient, topic: str) -> _Configs:
+    """Return the topic's config on each broker; none where it is not known, or not told."""
+    try:
+        return await admin.topic_config(topic)
+    except KourouError:
+        return {}
 
 
 @app.command(help=UPDATE_HELP)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 from kourou.cli import output
@@ -48,6 +48,25 @@ def kind_of(topic: str) -> Kind:
     if is_dlq_topic(topic):
         return Kind.DLQ
     return Kind.SYSTEM if is_system_topic(topic) else Kind.OWN
+
+
+def changes(
+    before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
+) -> dict[str, dict[str, tuple[object, object]]]:
+    """Return broker -> field -> what it was and is, of the brokers that had the topic before."""
+    found = {}
+    for broker in sorted(before.keys() & after.keys()):
+        old, new = asdict(before[broker]), asdict(after[broker])
+        moved = {
+            name: (format_perm(value), format_perm(new[name]))
+            if name == "perm"
+            else (value, new[name])
+            for name, value in old.items()
+            if value != new[name]
+        }
+        if moved:
+            found[broker] = moved
+    return found
 
 
 def listed(name: str, kind: Kind, route: TopicRoute) -> Listed:
