@@ -41,10 +41,13 @@ def test_members_that_subscribe_to_different_things_are_named(
     assert line in text
 
 
-def test_a_group_is_told_to_pop_and_to_pull_again(kourou: Kourou) -> None:
+def test_a_group_is_told_to_pull_and_not_to_pop(kourou: Kourou) -> None:
     kourou("topic", "create", "Popped")
     popped = kourou("group", "set-mode", "g-mode", "Popped", "pop", "--share", "2")
-    assert (popped.code, popped.out) == (0, "g-mode pops Popped on broker-a\n")
+    assert popped.code != 0
+    assert "this broker does not serve pop yet" in popped.err
+    pulled = kourou("group", "set-mode", "g-mode", "Popped", "pull")
+    assert (pulled.code, pulled.out) == (0, "g-mode pulls Popped on broker-a\n")
     pulled = kourou("group", "set-mode", "g-mode", "Popped", "pull", "--json")
     assert json.loads(pulled.out) == {
         "group": "g-mode",

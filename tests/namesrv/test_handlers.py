@@ -41,6 +41,7 @@ from kourou.protocol.headers_route import (
 )
 from kourou.remoting.dispatch import Dispatcher
 from kourou.remoting.later import LaterReplies
+from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.runtime import call_directly
 from tests.golden_exchanges import recorded
@@ -340,8 +341,11 @@ def test_a_deleted_topic_is_no_longer_routed(asked: Asked) -> None:
 
 @pytest.mark.parametrize("code", [10, 17, 902, 1001, 4711])
 def test_what_is_not_served_is_answered_3(code: int) -> None:
-    answer = Asked().ask(code)
-    assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+    async def main() -> None:
+        answer = Asked().ask(code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+    run_virtual(main())
 
 
 EVERYWHERE = "0.0.0.0:20911"

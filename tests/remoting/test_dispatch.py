@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kourou.errors import (
@@ -14,6 +16,8 @@ from kourou.errors import (
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Dispatcher, Handler
+from kourou.remoting.log_rate import BURST
+from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 
 
@@ -40,9 +44,32 @@ def test_what_the_handler_returns_is_the_answer() -> None:
 
 
 def test_an_unknown_code_is_answered_not_supported() -> None:
-    answer = answer_of(failing(AssertionError("not asked")), code=4711)
+    async def main() -> None:
+        answer = answer_of(failing(AssertionError("not asked")), code=4711)
+        assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
 
-    assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(200050, "POP_MESSAGE (200050)"), (4711, "request 4711")]
+)
+@pytest.mark.parametrize("is_oneway", [False, True])
+def test_codes_that_are_not_supported_are_logged_but_not_each_of_many(
+    code: int, name: str, is_oneway: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        dispatcher = Dispatcher({})
+        peer = FakePeer()
+        for _ in range(100):
+            dispatcher(peer.request(code, oneway=is_oneway))
+        assert len(caplog.records) == BURST
+        assert f"request.not_supported code={name} peer=" in caplog.text
+        await asyncio.sleep(1)
+        dispatcher(peer.request(code))
+        assert f"suppressed={100 - BURST}" in caplog.text
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize(
@@ -87,8 +114,7 @@ def test_a_handler_that_answers_and_then_fails_answers_once() -> None:
 def test_a_failing_oneway_request_is_not_answered() -> None:
     peer = FakePeer()
     dispatcher = Dispatcher({10: failing(TopicNotFoundError(17, "no such topic"))})
-    for code in (10, 4711):
-        dispatcher(peer.request(code, oneway=True))
+    dispatcher(peer.request(10, oneway=True))
 
     assert peer.sent == []
 

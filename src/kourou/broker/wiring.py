@@ -9,7 +9,7 @@ from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.advertised import store_host
 from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ClientHandlers
-from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
+from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
@@ -137,6 +137,7 @@ def _assignments(parts: Parts) -> AssignmentHandlers:
             config.namesrv_addr, config.broker_name, tables.topics, parts.pool, steady_ms
         ),
         later=parts.later,
+        is_pop_served=IS_POP_SERVED,
     )
 
 

@@ -17,7 +17,8 @@ SET_MODE_HELP: Final = """\
 Have the members of GROUP pull TOPIC, or pop it, where brokers share their queues out.
 
 It concerns members that ask brokers for their queues (client_rebalance=False, clientRebalance in
-Java). Kourou's own do not pop: a topic that they are to pop, they leave, and say so.
+Java). Kourou's brokers do not serve pop yet and refuse it; its members leave a topic that a Java
+broker wants them to pop, and say so.
 
 \b
 Examples:

@@ -4,7 +4,7 @@ What the peer is told:
 
     what happened               answer
     the server is leaving       1500, `please go away`, where the peer knows it and waits for one
-    no handler for the code     3, ` request type N not supported`
+    no handler for the code     3, ` request type N not supported`; the log names it
     RemoteError                 its code and remark
     ProtocolError, UsageError   1 and its text: the peer's fault
     anything else               1 and its text; the traceback is logged: ours
@@ -17,9 +17,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kourou.errors import ProtocolError, RemoteError, UsageError
-from kourou.protocol.codes import ResponseCode
+from kourou.protocol.codes import ResponseCode, request_name
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
+from kourou.remoting.log_rate import LogRate
+from kourou.remoting.network import format_address
+from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class Dispatcher:
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers = handlers
+        self._not_supported = LogRate()
         self.is_leaving = False
 
     def __call__(self, request: Request) -> None:
@@ -52,8 +56,7 @@ class Dispatcher:
             return
         handler = self._handlers.get(command.code)
         if handler is None:
-            text = f" request type {command.code} not supported"
-            request.reply(response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text))
+            self._refuse(request)
             return
         try:
             answer = handler(request)
@@ -62,6 +65,19 @@ class Dispatcher:
             return
         if answer is not None:
             request.reply(answer)
+
+    def _refuse(self, request: Request) -> None:
+        """Answer, and log, a request that nothing here serves: its program lacks a feature."""
+        command = request.command
+        suppressed = self._not_supported.take(steady_ms() / 1000)
+        if suppressed is not None:
+            log.warning(
+                "request.not_supported code=%s peer=%s language=%s version=%d suppressed=%d",
+                request_name(command.code), format_address(request.remote_address),
+                command.language.name, command.version, suppressed,
+            )  # fmt: skip
+        text = f" request type {command.code} not supported"
+        request.reply(response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text))
 
 
 def reply_error(request: Request, error: Exception) -> None:

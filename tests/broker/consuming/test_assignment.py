@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import Clients
 from kourou.broker.consuming.assignment import STRATEGIES, assign
-from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
+from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
 from kourou.broker.consuming.assignment_modes import FILE_NAME, RequestModes
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.errors import SystemBusyError
@@ -42,7 +42,8 @@ MEMBER = "127.0.0.1@i-golden_push_pop"
 GROUP = "golden_push_pop"
 
 
-def handlers(parts: BrokerParts) -> AssignmentHandlers:
+def handlers(parts: BrokerParts, *, is_pop_served: bool = True) -> AssignmentHandlers:
+    """Return what serves the requests, by default as in Java, where members may pop."""
     return AssignmentHandlers(
         parts.live,
         broker_name="broker-a",
@@ -52,6 +53,7 @@ def handlers(parts: BrokerParts) -> AssignmentHandlers:
         modes=parts.tables.modes,
         routes=AssignmentRoutes((), "broker-a", parts.topics, None, steady_ms),  # type: ignore[arg-type]
         later=parts.later,
+        is_pop_served=is_pop_served,
     )
 
 
@@ -197,6 +199,46 @@ def test_the_broker_has_a_mode_for_groups_that_have_none() -> None:
         assert [mode for _, mode in await assigned(parts, asking()) or ()] == ["PULL"] * 4
 
     run_with_parts(test)
+
+
+def test_a_broker_that_does_not_serve_pop_sets_no_group_to_it() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        served = handlers(parts, is_pop_served=IS_POP_SERVED)
+        for kind, code in ((MessageRequestMode.POP, 3), (MessageRequestMode.PULL, 0)):
+            body = encode_message_request_mode(SetMessageRequestMode("T", "g", kind))
+            answer = await parts.ask(served.on_set_message_request_mode, body=body)
+            assert answer.code == code
+            assert ("let the group pull the topic" in (answer.remark or "")) == (code == 3)
+        mode = parts.tables.modes.get("T", "g")
+        assert mode is not None
+        assert mode.mode is MessageRequestMode.PULL
+
+    run_with_parts(test)
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_group_that_is_to_pop_by_a_file_or_an_option_pulls(
+    by_option: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        parts.connect("a")
+        if by_option:
+            parts.live.update({"defaultMessageRequestMode": "POP"}, 0)
+        else:
+            parts.tables.modes.put(SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3))
+        served = handlers(parts, is_pop_served=IS_POP_SERVED)
+        for _ in range(100):
+            body = encode_query_assignment(asking())
+            answer = await parts.ask(served.on_query_assignment, body=body)
+            found = decode_assignments(answer.body).message_queue_assignments or ()
+            assert [one.message_queue.queue_id for one in found] == [0, 1, 2, 3]
+            assert {one.mode for one in found} == {MessageRequestMode.PULL}
+
+    run_with_parts(test)
+    told = [one for one in caplog.messages if "assignment.pulled_instead group=g topic=T" in one]
+    assert 1 <= len(told) <= 25
 
 
 def test_a_mode_outlives_the_broker_once_it_is_acknowledged() -> None:

@@ -256,11 +256,11 @@ def test_brokers_share_queues_out_and_keep_modes_within_the_namespace() -> None:
                 await send(w, b"1")
                 await w.until(lambda: got == [b"1"])
                 assert {one.topic for one in consumer.queues} == {TOPIC, f"%RETRY%{GROUP}"}
-            await admin.set_request_mode(TOPIC, GROUP, is_pop=True, share_queues=2)
+            await admin.set_request_mode(TOPIC, GROUP, is_pop=False)
             [told] = (await admin.request_modes()).values()
             mode = told[TOPIC][GROUP]
             assert (mode.topic, mode.consumer_group) == (TOPIC, GROUP)
-            assert (mode.mode, mode.pop_share_queue_num) == (MessageRequestMode.POP, 2)
+            assert (mode.mode, mode.pop_share_queue_num) == (MessageRequestMode.PULL, 0)
             [known] = (await outside.request_modes()).values()
             assert f"{NS}%{GROUP}" in known[INSIDE]
 

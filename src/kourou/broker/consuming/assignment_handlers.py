@@ -20,7 +20,7 @@ from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.topics import Topics
-from kourou.errors import GroupNotFoundError, NoPermissionError, TopicNotFoundError
+from kourou.errors import GroupNotFoundError, NoPermissionError, RemoteError, TopicNotFoundError
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_retry_topic
@@ -38,8 +38,14 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.log_rate import LogRate
+from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
+
+IS_POP_SERVED: Final = False
+"""Whether the broker serves pop. Until it does, no group is set to it (401), and those that a file
+of Java's or an option has pop are told to pull (400): else their members would receive nothing."""
 
 LMQ_PREFIX: Final = "%LMQ%"
 """Topics of a light queue, which has one queue, on this broker."""
@@ -57,6 +63,7 @@ class AssignmentHandlers:
         modes: set by 401.
         routes: the queues of topics on all brokers.
         later: answers what waits for a name server, or for the disk.
+        is_pop_served: see `IS_POP_SERVED`.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class AssignmentHandlers:
         modes: RequestModes,
         routes: AssignmentRoutes,
         later: LaterReplies,
+        is_pop_served: bool = IS_POP_SERVED,
     ) -> None:
         self._config = config
         self._broker_name = broker_name
@@ -79,6 +87,8 @@ class AssignmentHandlers:
         self._modes = modes
         self._routes = routes
         self._later = later
+        self._is_pop_served = is_pop_served
+        self._pulled_instead = LogRate()
 
     def on_query_assignment(self, request: Request) -> RemotingCommand | None:
         """Tell a member its queues of one topic (400).
@@ -105,6 +115,7 @@ class AssignmentHandlers:
 
         Raises:
             NoPermissionError: the topic is one of retries, which are pulled always.
+            RemoteError: with code 3: the group is to pop, and that is not served.
             TopicNotFoundError, GroupNotFoundError: this broker has none of this name.
         """
         mode = decode_message_request_mode(request.command.body)
@@ -117,6 +128,11 @@ class AssignmentHandlers:
         if self._groups.get_or_create(mode.consumer_group) is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
+            )
+        if mode.mode is MessageRequestMode.POP and not self._is_pop_served:
+            raise RemoteError(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                "this broker does not serve pop yet: let the group pull the topic (mode PULL)",
             )
         self._modes.put(mode)
 
@@ -144,6 +160,18 @@ class AssignmentHandlers:
         return response(command, body=encode_assignments(Assignments(assignments)))
 
     def _mode(self, asked: QueryAssignment) -> SetMessageRequestMode:
+        mode = self._set_mode(asked)
+        if mode.mode is not MessageRequestMode.POP or self._is_pop_served:
+            return mode
+        suppressed = self._pulled_instead.take(steady_ms() / 1000)
+        if suppressed is not None:
+            log.warning(
+                "assignment.pulled_instead group=%s topic=%s reason=%s suppressed=%d",
+                asked.consumer_group, asked.topic, "pop is not served yet", suppressed,
+            )  # fmt: skip
+        return SetMessageRequestMode(asked.topic, asked.consumer_group, MessageRequestMode.PULL)
+
+    def _set_mode(self, asked: QueryAssignment) -> SetMessageRequestMode:
         mode = self._modes.get(asked.topic, asked.consumer_group)
         if mode is not None:
             return mode

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from kourou.broker import wiring
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.errors import ConfigError
@@ -125,8 +126,10 @@ def test_what_is_left_of_the_time_when_a_group_popped_is_consumed() -> None:
 
 
 def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(wiring, "IS_POP_SERVED", True)  # as Java's brokers do
+
     async def main() -> None:
         async with recording() as w:
             async with w.cluster.admin() as admin:
