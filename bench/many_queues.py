@@ -30,11 +30,13 @@ from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
+from kourou.store.paths import COMMITLOG
 from kourou.store.retention import RetentionConfig
 from kourou.store.state.checkpoint import read_checkpoint
 
 _TICK_S: Final = 0.001
 _BATCH: Final = 500
+_EXPIRED_S: Final = 4 * 3600
 
 
 class Lag:
@@ -67,12 +69,13 @@ class Bench:
 
     def __init__(self, directory: Path, topics: int, queues: int) -> None:
         self.keys = [(f"topic-{t:05d}".encode(), q) for t in range(topics) for q in range(queues)]
+        self.directory = directory
         self.disk = OsDisk(directory)
         self.config = BrokerConfig(
             store=StoreConfig(
                 commitlog_segment_bytes=8 << 20,
                 free_bytes_min=1,
-                retention=RetentionConfig(file_reserved_hours=0, delete_files_max=1000),
+                retention=RetentionConfig(file_reserved_hours=3, delete_files_max=1000),
             )
         )
         self.table = Table("step", "took", "longest stall", "memory", "open files")
@@ -112,6 +115,8 @@ class Bench:
             await self.step(f"message {number + 2} of each queue", lambda: self._send(1))
             await self.step("flush: no file is new", self._flush)
         await self.step("an idle second", self._flush)
+        for segment in (self.directory / COMMITLOG).iterdir():
+            os.utime(segment, (time.time() - _EXPIRED_S,) * 2)
         self.parts.retention.request()
         await self.step("retention of all but 8 MiB", self.parts.retention.run)
         await self.step("306: look at all queues", self.parts.retention.clean_queues)

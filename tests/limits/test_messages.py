@@ -12,6 +12,7 @@ import pytest
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.client.config import ProducerConfig
 from kourou.client.consuming.acknowledging.redelivery import RetryLater
+from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.sending.transaction import TransactionState
 from kourou.errors import (
@@ -20,6 +21,7 @@ from kourou.errors import (
     InvalidTopicError,
     MessageIllegalError,
 )
+from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.topic import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
@@ -28,6 +30,7 @@ from kourou.testing.loop import run_virtual
 from tests.limits.lives import (
     BODY_MAX,
     LIVES,
+    LONG_REASON,
     STORE,
     Sent,
     consumed,
@@ -268,3 +271,61 @@ def test_a_message_is_a_dead_letter_after_as_many_retries_as_its_group_allows(tr
         return dead.message
 
     run_life(dies, CASES["all"])
+
+
+@pytest.mark.parametrize("case", ["properties", "all"])
+def test_message_at_a_limit_survives_an_ordered_consumer(case: str) -> None:
+    async def dies_in_order(cluster: Cluster, sent: Sent) -> MessageExt:
+        config = PushConsumerConfig(
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=2
+        )
+        consumer = cluster.push_consumer(sent.group, config)
+        consumer.subscribe(sent.topic)
+
+        def listener(message: MessageExt) -> None:
+            sent.check(message)
+            raise ValueError(LONG_REASON)
+
+        consumer.listen_orderly(listener)
+        async with consumer:
+            await sending(cluster, sent)()
+            await asyncio.sleep(60)
+            async with cluster.admin() as admin:
+                [dead] = await admin.dead_letters(sent.group)
+        return dead.message
+
+    run_life(dies_in_order, CASES[case])
+
+
+@pytest.mark.parametrize("delay_ms", [None, 2_500], ids=["level", "delay"])
+def test_a_message_of_a_batch_in_one_record_can_be_retried(delay_ms: int | None) -> None:
+    async def is_retried(cluster: Cluster, sent: Sent) -> MessageExt:
+        async with cluster.admin() as admin:
+            await admin.create_topic("Batched", attributes={"queue.type": "BatchCQ"})
+        batched = replace(sent, topic="Batched")
+        others: list[bytes] = []
+
+        async def send() -> None:
+            async with cluster.producer() as producer:
+                await producer.send_batch([batched.message(), Message("Batched", b"other")])
+
+        def listener(message: MessageExt) -> None:
+            if message.body == b"other":
+                others.append(message.body)
+            elif message.reconsume_times < 2:
+                raise RetryLater(delay_ms=delay_ms)
+
+        taken: list[MessageExt] = []
+
+        def note(message: MessageExt) -> None:
+            listener(message)
+            taken.append(message)
+
+        async with consumer_of(cluster, batched, note):
+            await send()
+            await asyncio.sleep(300)
+        [got] = [message for message in taken if message.body != b"other"]
+        assert others == [b"other"]
+        return got
+
+    run_life(is_retried, CASES["properties"])
