@@ -312,7 +312,7 @@ class AuthenticationError(NoPermissionError):
         super().__init__(code, remark)
         if _UNSIGNED.search(remark):
             remedy = (
-                "the cluster wants signed requests: give the client's config "
+                "the cluster wants signed requests: give the client "
                 "credentials=Credentials(access_key, secret_key)"
             )
         else:

@@ -11,15 +11,22 @@ from typing import Any
 
 import pytest
 
+import kourou
+import kourou.blocking
 from kourou.auth.credentials import Credentials, CredentialsFunction
 from kourou.auth.signature import signature
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig, ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.sending.producer import Producer
 from kourou.client.sending.transaction import TransactionState
+from kourou.client.sending.transaction_producer import TransactionProducer
 from kourou.client.signing import SigningHook
 from kourou.errors import (
     AuthenticationError,
+    ConfigError,
     CredentialsError,
     InvalidMessageError,
     NoPermissionError,
@@ -340,6 +347,57 @@ def test_function_is_asked_for_each_request_and_its_failure_is_a_clear_error() -
                 assert "alices-secret" not in str(raised.value)
                 answers.clear()
                 await producer.send(Message(TOPIC, b"4"))
+
+    run_virtual(main())
+
+
+def test_each_client_takes_credentials_beside_its_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with guarded(monkeypatch) as (w, network):
+            address = w.cluster.namesrv_addr
+            common: Any = {"credentials": lambda: ALICE, "runtime": w.cluster.runtime}
+            check: Any = {"check": lambda _: TransactionState.COMMIT}
+            async with Producer("p", address, **common) as producer:
+                await producer.send(Message(TOPIC, b"1"))
+            async with TransactionProducer("t", address, **check, **common) as producer:
+                await producer.send(Message(TOPIC, b"2"))
+            async with PullConsumer("r", address, **common) as reader:
+                assert await reader.fetch_subscribe_message_queues(TOPIC)
+            consumer = PushConsumer("c", address, start="earliest", **common)
+            consumer.subscribe(TOPIC)
+            got: list[bytes] = []
+
+            async def listen(message: MessageExt) -> None:
+                got.append(message.body)
+
+            consumer.listen(listen)
+            async with consumer, AdminClient(address, **common) as admin:
+                assert await admin.topic_list()
+                await w.until(lambda: len(got) == 2)
+            assert not network.refused
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "name", ["Producer", "TransactionProducer", "PushConsumer", "PullConsumer"]
+)
+@pytest.mark.parametrize("module", [kourou, kourou.blocking])
+def test_credentials_are_given_once_and_of_the_right_type(module: Any, name: str) -> None:
+    kind = getattr(module, name)
+    check = {"check": lambda _: TransactionState.COMMIT} if name == "TransactionProducer" else {}
+    configs: dict[str, Any] = {
+        "PushConsumer": PushConsumerConfig,
+        "PullConsumer": PullConsumerConfig,
+    }
+    config = configs.get(name, ProducerConfig)(credentials=ALICE)
+
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="credentials are given beside a config"):
+            kind("g", "localhost:9876", credentials=ALICE, config=config, **check)
+        with pytest.raises(ConfigError, match="credentials is of str") as refused:
+            kind("g", "localhost:9876", credentials="alices-secret", **check)
+        assert "alices-secret" not in str(refused.value)
 
     run_virtual(main())
 

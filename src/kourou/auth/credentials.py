@@ -129,6 +129,9 @@ class Credentials:
 CredentialsFunction = Callable[[], Credentials]
 """Returns the credentials that are valid now."""
 
+AnyCredentials = Credentials | CredentialsFunction
+"""What clients take."""
+
 
 def _check(name: str, value: object) -> None:
     if not isinstance(value, str):

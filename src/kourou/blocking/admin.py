@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.blocking.background import Blocking, waits
 from kourou.client.administration.admin import AdminClient as AsyncAdminClient
 from kourou.client.config import AdminConfig
@@ -15,10 +16,15 @@ class AdminClient(Blocking[AsyncAdminClient]):
         self,
         namesrv_addr: str | None = None,
         *,
+        credentials: AnyCredentials | None = None,
         config: AdminConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        super().__init__(lambda: AsyncAdminClient(namesrv_addr, config=config, runtime=runtime))
+        super().__init__(
+            lambda: AsyncAdminClient(
+                namesrv_addr, credentials=credentials, config=config, runtime=runtime
+            )
+        )
 
     # Topics
     create_topic = waits(AsyncAdminClient.create_topic)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.blocking.background import Blocking, background, calls, waits
 from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendReceipt
@@ -77,10 +78,15 @@ class Producer(Blocking[AsyncProducer]):
         group: str = DEFAULT_PRODUCER_GROUP,
         namesrv_addr: str | None = None,
         *,
+        credentials: AnyCredentials | None = None,
         config: ProducerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        super().__init__(lambda: AsyncProducer(group, namesrv_addr, config=config, runtime=runtime))
+        super().__init__(
+            lambda: AsyncProducer(
+                group, namesrv_addr, credentials=credentials, config=config, runtime=runtime
+            )
+        )
 
     @property
     def client_id(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.blocking.background import calls, waits
 from kourou.blocking.consumer import Consumer
 from kourou.client.consuming.consumer_config import PullConsumerConfig, Start
@@ -18,12 +19,18 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
         namesrv_addr: str | None = None,
         *,
         start: Start | None = None,
+        credentials: AnyCredentials | None = None,
         config: PullConsumerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(
             lambda: AsyncPullConsumer(
-                group, namesrv_addr, start=start, config=config, runtime=runtime
+                group,
+                namesrv_addr,
+                start=start,
+                credentials=credentials,
+                config=config,
+                runtime=runtime,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.blocking.background import background, calls, waits
 from kourou.blocking.consumer import Consumer
 from kourou.client.consuming.consumer_config import PushConsumerConfig, Start
@@ -23,12 +24,18 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
         namesrv_addr: str | None = None,
         *,
         start: Start | None = None,
+        credentials: AnyCredentials | None = None,
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(
             lambda: AsyncPushConsumer(
-                group, namesrv_addr, start=start, config=config, runtime=runtime
+                group,
+                namesrv_addr,
+                start=start,
+                credentials=credentials,
+                config=config,
+                runtime=runtime,
             )
         )
 

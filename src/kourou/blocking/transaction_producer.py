@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.blocking.background import Blocking, waits
 from kourou.blocking.producer import Producer
 from kourou.client.config import ProducerConfig
@@ -33,13 +34,20 @@ class TransactionProducer(Producer):
         *,
         check: TransactionCheck,
         topics: Sequence[str] = (),
+        credentials: AnyCredentials | None = None,
         config: ProducerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         Blocking.__init__(
             self,
             lambda: AsyncTransactionProducer(
-                group, namesrv_addr, check=check, topics=topics, config=config, runtime=runtime
+                group,
+                namesrv_addr,
+                check=check,
+                topics=topics,
+                credentials=credentials,
+                config=config,
+                runtime=runtime,
             ),
         )
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from kourou.auth.credentials import Credentials, CredentialsFunction
+from kourou.auth.credentials import AnyCredentials
 from kourou.client.namespacing import NamespaceHook, NamespaceV2Hook
 from kourou.client.signing import SigningHook, check_credentials
 from kourou.documented import documented
@@ -115,7 +115,7 @@ class ClientConfig:
     request_hooks: Sequence[RequestHook] = ()
     """Called around each request, to count or to change it; see `RequestHook`."""
 
-    credentials: Credentials | CredentialsFunction | None = None
+    credentials: AnyCredentials | None = None
     """Signs each request, for clusters that want that. A function is called on the event loop for
     each request: it must return at once, with the credentials that are valid now. What it raises
     ends the request with a `CredentialsError`. None: requests are not signed."""
@@ -316,19 +316,25 @@ class AdminConfig(ClientConfig):
         check_range(self, "admin_timeout_ms", 1, 3_600_000)
 
 
-def given_config(config: ConfigT | None, kind: type[ConfigT]) -> ConfigT:
-    """Return what a client was given, or the defaults.
+def given_config(
+    config: ConfigT | None, kind: type[ConfigT], credentials: AnyCredentials | None
+) -> ConfigT:
+    """Return what a client was given, or the defaults, with the credentials given beside it.
 
     Raises:
-        ConfigError: it is for another kind of client.
+        ConfigError: it is for another kind of client, or has credentials of its own.
     """
     if config is None:
-        return kind()
+        config = kind()
     if not isinstance(config, kind):
         raise ConfigError(
             f"config is of {type(config).__name__}: this client takes a {kind.__name__}"
         )
-    return config
+    if credentials is None:
+        return config
+    if config.credentials is not None:
+        raise ConfigError("credentials are given beside a config that has some: give them once")
+    return replace(config, credentials=credentials)
 
 
 def check_range(config: ClientConfig, name: str, low: int, high: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.auth.credentials import Credentials, CredentialsFunction
+from kourou.auth.credentials import AnyCredentials, Credentials
 from kourou.auth.signature import ACCESS_KEY, sign
 from kourou.errors import (
     ACL_EXCEPTION,
@@ -26,7 +26,7 @@ class SigningHook:
         credentials: the keys, or a function that returns them, called for each request.
     """
 
-    def __init__(self, credentials: Credentials | CredentialsFunction) -> None:
+    def __init__(self, credentials: AnyCredentials) -> None:
         self._credentials = credentials
 
     def before_request(self, address: str, command: RemotingCommand) -> None:  # noqa: ARG002

@@ -48,6 +48,8 @@ class AdminClient(
     Args:
         namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
             KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
+        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+            that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import AdminConfig, given_config
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
@@ -60,10 +61,11 @@ class AdminCalls(CallingClient):
         self,
         namesrv_addr: str | None = None,
         *,
+        credentials: AnyCredentials | None = None,
         config: AdminConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._config = given_config(config, AdminConfig)
+        self._config = given_config(config, AdminConfig, credentials)
         super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
 
     async def cluster_info(self) -> ClusterInfo:

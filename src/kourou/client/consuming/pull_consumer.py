@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import given_config
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
@@ -69,6 +70,8 @@ class PullConsumer(Polling):
             KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
         start: where a new group starts in a queue: "earliest", "latest" or a datetime; without a
             time zone, in local time. None: where `config` says, which is the latest by default.
+        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+            that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
 
@@ -82,11 +85,12 @@ class PullConsumer(Polling):
         namesrv_addr: str | None = None,
         *,
         start: Start | None = None,
+        credentials: AnyCredentials | None = None,
         config: PullConsumerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
-        config = starting(given_config(config, PullConsumerConfig), start)
+        config = starting(given_config(config, PullConsumerConfig, credentials), start)
         requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import given_config
 from kourou.client.consuming.acknowledging.acknowledgements import (
     Acknowledgements,
@@ -106,6 +107,8 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
         start: where a new group starts in a queue: "earliest", "latest" or a datetime; without a
             time zone, in local time. None: where `config` says, which is the latest by default.
+        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+            that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
         runtime: the outside world, for tests; None for the real one.
         run_blocking: runs listeners that are plain functions; None for threads.
@@ -121,13 +124,14 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         namesrv_addr: str | None = None,
         *,
         start: Start | None = None,
+        credentials: AnyCredentials | None = None,
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
         run_blocking: Offload | None = None,
         disk: Disk | None = None,
     ) -> None:
         check_client_group(group)
-        config = starting(given_config(config, PushConsumerConfig), start)
+        config = starting(given_config(config, PushConsumerConfig, credentials), start)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
             # Its offsets are kept under the client id, which must be the same after a restart.

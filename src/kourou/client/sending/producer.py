@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.client.calls_send import (
     Outgoing,
     check_batch,
@@ -73,6 +74,8 @@ class Producer(Requesting, Recalling, Lifetime):
         namesrv_addr: `host:port`, or several joined by `;`; or a web address, `http://host/path`,
             that answers with such a text, and is asked again each two minutes. None: what the
             environment's KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
+        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+            that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
         hooks: told of each try of each send, or asked whether it may leave; see
             `kourou.client.sending.send_hooks`.
@@ -88,13 +91,14 @@ class Producer(Requesting, Recalling, Lifetime):
         group: str = DEFAULT_PRODUCER_GROUP,
         namesrv_addr: str | None = None,
         *,
+        credentials: AnyCredentials | None = None,
         config: ProducerConfig | None = None,
         hooks: Sequence[SendHook | SendCheck] = (),
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
         self.group = group
-        self._config = given_config(config, ProducerConfig)
+        self._config = given_config(config, ProducerConfig, credentials)
         if self._config.compress_body_over_bytes is not None:
             compress(b"", kind=self._config.compress_type)  # a missing codec is told at once
         auto_create = self._config.auto_create_topic

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from kourou.auth.credentials import AnyCredentials
 from kourou.client.calls_send import check_message, encode_message
 from kourou.client.config import ProducerConfig, given_config
 from kourou.client.retrying import check_timeout
@@ -77,6 +78,8 @@ class TransactionProducer(Producer):
             second one changes nothing.
         topics: whose brokers may ask from the start; those of topics that are sent to, and of the
             topic TBW102, may anyway.
+        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+            that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
         hooks: as for `Producer`.
         end_hooks: told of each end before it leaves.
@@ -95,6 +98,7 @@ class TransactionProducer(Producer):
         *,
         check: TransactionCheck,
         topics: Sequence[str] = (),
+        credentials: AnyCredentials | None = None,
         config: ProducerConfig | None = None,
         hooks: Sequence[SendHook | SendCheck] = (),
         end_hooks: Sequence[EndTransactionHook] = (),
@@ -102,7 +106,7 @@ class TransactionProducer(Producer):
         run_blocking: Offload | None = None,
     ) -> None:
         check_function(check, "check", "a message")
-        config = given_config(config, ProducerConfig)
+        config = given_config(config, ProducerConfig, credentials)
         self._end_hooks = EndTransactionHooks(end_hooks)
         self._checks = TransactionChecks(
             group, check, self._end_hooks, config.transaction_checks_max
