@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from kourou.client.pull_result import PullResult, PullStatus
+from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.filter.tags import parse_tags
 from kourou.model.properties import encode_properties
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
+from kourou.model.sysflag import COMPRESSED
+from kourou.protocol.compression import CompressionType
 from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.protocol.message_decoding import decode_answer
 from kourou.protocol.message_layout import RecordDraft, encode_record
 
 
@@ -55,3 +63,72 @@ def test_messages_of_a_batch_before_the_offset_asked_for_are_passed_over() -> No
 def test_tags_are_those_of_the_messages() -> None:
     wanted = pulled(10, parse_tags("T", "a")).messages
     assert [message.queue_offset for message in wanted] == [10, 12]
+
+
+def record(offset: int, body: bytes = b"x", sys_flag: int = 0) -> bytes:
+    """Return one record of queue 0 of topic T."""
+    draft = RecordDraft(
+        topic=b"T",
+        queue_id=0,
+        flag=0,
+        sys_flag=sys_flag,
+        born_at_ms=0,
+        born_host=("127.0.0.1", 1),
+        store_host=("127.0.0.1", 2),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=b"",
+    )
+    return encode_record(draft, offset, 0, 0)
+
+
+def wrong_crc(offset: int) -> bytes:
+    """Return a record whose body is not what its checksum was made of."""
+    data = record(offset, b"as it was")
+    return data.replace(b"as it was", b"as it is!")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(7, b"no batch", 0xC0),
+        record(7, b"no zlib stream", CompressionType.ZLIB.sys_flag),
+        record(7, b"of no known type", COMPRESSED | 7 << 8),
+        wrong_crc(7),
+    ],
+    ids=["batch", "zlib", "type", "checksum"],
+)
+def test_body_that_cannot_be_read_keeps_no_other_message_back(bad: bytes) -> None:
+    decoded = decode_answer(record(6) + bad + record(8))
+
+    assert [one.queue_offset for one in decoded.messages] == [6, 8]
+    [(message, error)] = decoded.undecodable
+    assert (message.queue_offset, decoded.rest_offset) == (7, None)
+    assert str(error)
+    assert decode_answer(bad).undecodable[0].message.body == message.body
+
+
+def test_record_without_a_readable_header_is_left_for_a_pull_of_its_own() -> None:
+    damaged = bytearray(record(7))
+    damaged[4:8] = b"????"
+
+    decoded = decode_answer(record(6) + damaged + record(8))
+
+    assert [one.queue_offset for one in decoded.messages] == [6]
+    assert (decoded.undecodable, decoded.rest_offset) == ([], 7)
+    with pytest.raises(MalformedMessageError):
+        decode_answer(bytes(damaged) + record(8))
+
+
+def test_message_whose_package_is_missing_is_left_for_a_pull_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    compressed = record(7, b"any", CompressionType.ZSTD.sys_flag)
+
+    decoded = decode_answer(record(6) + compressed + record(8))
+
+    assert ([one.queue_offset for one in decoded.messages], decoded.rest_offset) == ([6], 7)
+    with pytest.raises(CodecMissingError):
+        decode_answer(compressed)
