@@ -125,6 +125,12 @@ class PullResult:
         """Those whose bodies cannot be read, as they are stored. Raises as `decode`."""
         return self.decode().undecodable
 
+    @property
+    def all_messages(self) -> list[MessageExt]:
+        """All messages in offset order, undecodable ones as they are stored. Raises as `decode`."""
+        stored = [one.message for one in self.undecodable]
+        return sorted([*self.readable, *stored], key=lambda message: message.queue_offset)
+
     def decode(self) -> DecodedAnswer:
         """Decode the messages, once; where some are left for another pull, `next_offset` is theirs.
 

@@ -117,7 +117,7 @@ class DeadLetterAdmin(MessageAdmin):
                 result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
                 some += [
                     DeadMessage(group, one, is_redriven=one.queue_offset < progress)
-                    for one in (result.messages if result.status is PullStatus.FOUND else ())
+                    for one in (result.all_messages if result.status is PullStatus.FOUND else ())
                 ]
                 if result.next_offset <= at or result.next_offset >= result.max_offset:
                     break

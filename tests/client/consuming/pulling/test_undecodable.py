@@ -51,10 +51,7 @@ async def dead_letters(w: Recording) -> list[tuple[bytes, str]]:
     """Return bodies, as they are stored, and reasons of the group's dead letters."""
     async with w.cluster.pull_consumer() as reader:
         found = await reader.pull(DEAD, 0)
-        return [
-            (one.body, one.properties.get(DLQ_REASON, ""))
-            for one in [*found.readable, *(bad.message for bad in found.undecodable)]
-        ]
+        return [(one.body, one.properties.get(DLQ_REASON, "")) for one in found.all_messages]
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
@@ -80,6 +77,10 @@ def test_push_consumer_gets_all_others_and_the_bad_ones_become_dead_letters(
             assert first[0] == b"no zlib stream", "byte for byte"
             assert "the body is no zlib stream" in first[1]
             assert others == [first] * 2
+            async with w.cluster.admin() as admin:
+                listed = await admin.dead_letters("consumers")
+            assert [one.message.msg_id for one in listed] == ["BAD"] * 3
+            assert all("no zlib stream" in (one.reason or "") for one in listed)
 
     with caplog.at_level(logging.ERROR):
         run_virtual(main())
