@@ -334,7 +334,9 @@ T = TypeVar("T")
 
 
 def _decode_properties(message: MessageExt) -> dict[str, str]:
-    return names.decode_properties(message._raw_properties)  # noqa: SLF001 - our own
+    properties = names.decode_properties(message._raw_properties)  # noqa: SLF001 - our own
+    properties.pop(names.CRC32, None)  # the store's checksum of the record, not the producer's
+    return properties
 
 
 def _decode_born_host(message: MessageExt) -> Host:

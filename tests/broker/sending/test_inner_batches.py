@@ -61,7 +61,6 @@ def test_the_batch_is_one_record_with_javas_flags_and_properties() -> None:
         message = decode_message(record)
         assert message.sys_flag == 0x40 | 0x80
         assert message.body == encode_batch(ITEMS)
-        del message.properties["__CRC32#"]
         assert message.properties == {
             "CLUSTER": "DefaultCluster",
             "INNER_BASE": "3",
