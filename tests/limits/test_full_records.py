@@ -17,6 +17,7 @@ from kourou.model.message import MessageExt
 from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.message_layout import RecordDraft
+from kourou.store.log.record_seal import SEAL_BYTES
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.placing import out_ms
 from kourou.testing.cluster import Cluster
@@ -43,15 +44,23 @@ def full(less: int = 0, **system: str) -> tuple[Sent, dict[str, str]]:
 
 
 async def store(
-    cluster: Cluster, topic: str, *several: dict[str, str], queue_id: int = 0, body: bytes = b"body"
+    cluster: Cluster,
+    topic: str,
+    *several: dict[str, str] | bytes,
+    queue_id: int = 0,
+    has_seals: bool = False,
 ) -> None:
-    """Stop the broker, store records with these properties as RocketMQ does, and start it again."""
+    """Stop the broker, store records with these properties, and start it again.
+
+    As RocketMQ does by default, or with seals.
+    """
     await asyncio.sleep(60)  # the topic is saved
     await cluster.stop_broker()
     now_ms = cluster.runtime.clock.now_ms()
-    plain = replace(STORE, append_property_crc=False)
+    plain = replace(STORE, append_property_crc=has_seals)
     messages = MessageStore.open(cluster.disk(), plain, now_ms, pid=1)
-    for properties in several:
+    for one in several:
+        text = one if isinstance(one, bytes) else encode_properties(one)
         draft = RecordDraft(
             topic=topic.encode(),
             queue_id=queue_id,
@@ -62,8 +71,8 @@ async def store(
             store_host=("127.0.0.1", 10_911),
             reconsume_times=0,
             prepared_transaction_offset=0,
-            body=body,
-            properties=encode_properties(properties),
+            body=SENT.body,
+            properties=text,
         )
         messages.append(draft, now_ms)
     messages.write()
@@ -236,3 +245,23 @@ def test_a_full_half_message_keeps_no_other_from_its_check(less: int, answers: i
         return got["other"]
 
     run_life(are_committed, SENT)
+
+
+def test_a_full_record_that_is_no_utf_8_becomes_a_dead_letter_as_it_is() -> None:
+    text = f"UNIQ_KEY\x01{UNIQUE_KEY}\x02long\x01".encode()
+    text += b"\xff" * (PROPERTIES_SIZE_MAX - SEAL_BYTES - len(text) - 1) + b"\x02"
+
+    async def dies(cluster: Cluster, _: Sent) -> MessageExt:
+        await store(cluster, SENT.topic, text, has_seals=True)
+
+        def listener(message: MessageExt) -> None:
+            raise ValueError(message.msg_id)
+
+        async with consumer_of(cluster, SENT, listener):
+            await asyncio.sleep(60)
+            async with cluster.admin() as admin:
+                [dead] = await admin.dead_letters(SENT.group)
+        assert len(dead.message.properties["long"]) == text.count(b"\xff")
+        return dead.message
+
+    run_life(dies, SENT)
