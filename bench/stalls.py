@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from itertools import count, islice, product
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -81,7 +81,7 @@ _PERSIST_MS: Final = 2_000
 _REGISTER_MS: Final = 10_000
 
 
-class _Probe:
+class Probe:
     """Turns with the loop each millisecond, and notes by how much it was late."""
 
     def __init__(self) -> None:
@@ -113,26 +113,30 @@ class _Probe:
         self._loop.call_later(_TICK_S, self._turn)
 
 
-def _serve(pipe: Connection, root: Path) -> None:
-    """Serve until the pipe says "stop"; answer "reset" and "read" with what the probe found."""
+def serve(pipe: Connection, root: Path, **options: Any) -> None:  # noqa: ANN401
+    """Serve until the pipe says "stop"; answer any other word with what the probe found since.
+
+    The first answer: the addresses of broker and name server, and the seconds of the start.
+    """
 
     async def main() -> None:
         runtime, disk = Runtime.system(), OsDisk(root)
         namesrv = NameServer(NamesrvConfig(port=0), runtime, disk)
-        address = format_address(await namesrv.start())
+        names = await namesrv.start()
         config = BrokerConfig(
             port=0,
-            namesrv_addr=(address,),
+            namesrv_addr=(format_address(names),),
             consumer_offset_interval_ms=_PERSIST_MS,
             register_interval_ms=_REGISTER_MS,
             store=StoreConfig(commitlog_segment_bytes=8 << 20, free_bytes_min=1),
+            **options,
         )
         broker = Broker(config, disk, runtime, KernelFlusher)
         began_s = time.perf_counter()
         listening = await broker.start()
-        pipe.send((listening, time.perf_counter() - began_s))
+        pipe.send((listening, names, time.perf_counter() - began_s))
         keep_collections_short()
-        probe, stop = _Probe(), asyncio.Event()
+        probe, stop = Probe(), asyncio.Event()
 
         def told() -> None:
             word = pipe.recv()
@@ -161,12 +165,16 @@ class Client:
 
     def ask(self, code: RequestCode, header: object, body: bytes = b"") -> bytes:
         """Return the body of the answer."""
-        self.write(request(code, header, body))
-        size = int.from_bytes(self._take(4), "big")
-        answer = decode_frame(self._take(size))
+        answer = self.answer(encode_frame(request(code, header, body)))
         if answer.code:
             raise RuntimeError(f"{code.name}: {answer.remark}")
         return answer.body
+
+    def answer(self, frame: bytes) -> RemotingCommand:
+        """Send a frame, and return the answer, whatever it says."""
+        self._socket.sendall(frame)
+        size = int.from_bytes(self._take(4), "big")
+        return decode_frame(self._take(size))
 
     def write(self, command: RemotingCommand) -> None:
         """Send a request, and do not wait."""
@@ -208,10 +216,10 @@ class Bench:
         self._fill(OsDisk(root))
         self._pipe, theirs = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(theirs, root)
+            target=serve, args=(theirs, root)
         )
         self._process.start()
-        self.address, took_s = self._pipe.recv()
+        self.address, _, took_s = self._pipe.recv()
         self._consumers: list[Client] = []
         self.table.add_row("start", f"{took_s * 1000:,.0f} ms", "", "", "")
         time.sleep(1.5)

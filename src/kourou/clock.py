@@ -25,6 +25,11 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+def elapsed_s() -> float:
+    """Return the seconds since some moment; they grow while a callback of the loop runs, too."""
+    return time.monotonic()
+
+
 STEP_MS: Final = 1_000
 """A step of the wall clock that `SettledClock` follows at once: the usual work of a time server."""
 

@@ -9,10 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from kourou.broker.client_handlers import HEARTBEAT_BYTES_MAX
-from kourou.broker.clients import Peer
+from kourou.broker.clients import CONSUMER_GROUPS_MAX, PRODUCER_GROUPS_MAX, Peer
 from kourou.filter.tags import parse_tags
-from kourou.model.group import MessageModel, SubscriptionGroup
+from kourou.model.group import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionGroup,
+)
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import (
@@ -312,14 +316,36 @@ def test_a_heartbeat_registers_filters_and_the_last_member_takes_them_along(
     run_with_parts(test)
 
 
-def test_a_heartbeat_too_large_is_refused_with_the_limit() -> None:
+@pytest.mark.parametrize(
+    ("kind", "most"), [("consumer", CONSUMER_GROUPS_MAX), ("producer", PRODUCER_GROUPS_MAX)]
+)
+def test_a_heartbeat_of_too_many_groups_is_refused_and_makes_none(kind: str, most: int) -> None:
+    def body(count: int) -> bytes:
+        names = [f"{kind}-{number}" for number in range(count)]
+        consumers = [
+            ConsumerData(
+                name, ConsumeType.PASSIVELY, MessageModel.CLUSTERING, ConsumeFromWhere.LAST_OFFSET
+            )
+            for name in names
+        ]
+        if kind == "consumer":
+            return encode_heartbeat(HeartbeatData("c", (), consumers))
+        return encode_heartbeat(HeartbeatData("c", names))
+
     async def test(parts: BrokerParts) -> None:
         peer = FakePeer()
-        answer = heartbeat(parts, peer, consumer("x" * HEARTBEAT_BYTES_MAX))
+        on_heartbeat = parts.client_handlers.on_heartbeat
+        before = len(parts.groups)
+        answer = peer.ask(on_heartbeat, peer.request(34, body=body(most + 1)))
+        assert answer is not None
         assert answer.code == 29
-        assert answer.remark is not None
-        assert f"at most {HEARTBEAT_BYTES_MAX} are taken" in answer.remark
-        assert consumers(parts) == 1
+        assert f"is in {most + 1} {kind} groups; at most {most} are allowed" in str(answer.remark)
+        assert len(parts.groups) == before
+        assert not parts.clients.producer_groups()
+
+        peer.ask(on_heartbeat, peer.request(34, body=body(most)))
+        await parts.later.close()
+        assert peer.sent[-1].code == 0
 
     run(test)
 

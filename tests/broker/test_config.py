@@ -21,6 +21,7 @@ PARTS = (StoreConfig, ConnectionLimits, TransportConfig)
 """The configs inside that of the broker."""
 
 OURS = {
+    "batchMessagesMax",
     "pendingBytesMax",
     "pendingConnectionBytesMax",
     "pendingRequestsMax",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import zlib
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import pytest
 
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
 from kourou.namesrv.config import NamesrvConfig
-from kourou.namesrv.handlers import NamesrvHandlers
+from kourou.namesrv.handlers import AT_ONCE_BYTES, NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
@@ -41,6 +44,7 @@ from kourou.protocol.headers_route import (
 )
 from kourou.remoting.dispatch import Dispatcher
 from kourou.remoting.later import LaterReplies
+from kourou.remoting.runtime import Offload
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.runtime import call_directly
@@ -48,19 +52,29 @@ from tests.golden_exchanges import recorded
 
 ADDRESS = "127.0.0.1:20911"
 BROKER = ("broker-a", ADDRESS, "DefaultCluster", 0)
+P = ParamSpec("P")
+T = TypeVar("T")
+
 VERSION = DataVersion(3, 0, 1_795_228_489_975)
 
 
 class Asked:
     """A name server's handlers, and a broker that asks them."""
 
-    def __init__(self, **config: object) -> None:
+    def __init__(self, offload: Offload = call_directly, **config: object) -> None:
         self.now_ms = 0
         self.routes = RouteTable()
         self.peer = FakePeer()
         self.config = LiveConfig(NamesrvConfig(**config))  # type: ignore[arg-type]
         self.kv = KvConfig(None, call_directly)
-        handlers = NamesrvHandlers(self.routes, self.kv, self.config, lambda: self.now_ms)
+        handlers = NamesrvHandlers(
+            self.routes,
+            self.kv,
+            self.config,
+            lambda: self.now_ms,
+            offload=offload,
+            later=LaterReplies(),
+        )
         admin = NamesrvAdminHandlers(self.routes, self.kv, self.config, LaterReplies())
         self._dispatch = Dispatcher({**handlers.table(), **admin.table()})
 
@@ -73,6 +87,11 @@ class Asked:
 
     def register(self, *topics: TopicConfig, **header: object) -> RemotingCommand:
         """Register broker-a with these topics."""
+        self.register_later(*topics, **header)
+        return self.peer.sent[-1]
+
+    def register_later(self, *topics: TopicConfig, **header: object) -> None:
+        """Register broker-a with these topics; the answer may come later."""
         table = TopicConfigTable({topic.name: topic for topic in topics}, VERSION)
         body = encode_register_body(RegisterBody(table))
         values = {
@@ -83,11 +102,12 @@ class Asked:
             "broker_id": 0,
             "body_crc32": crc32(body),
         }
-        return self.ask(
+        command = request(
             RequestCode.REGISTER_BROKER,
             RegisterBrokerRequestHeader(**(values | header)),  # type: ignore[arg-type]
             body,
         )
+        self._dispatch(self.peer.request_of(command))
 
     def route(self, topic: str = "T", **fields: str) -> RemotingCommand:
         command = request(
@@ -405,3 +425,43 @@ def test_a_broker_of_another_machine_needs_an_address_of_its_own() -> None:
     assert "0.0.0.0:20911" in (answer.remark or "")
     assert "brokerIP1" in (answer.remark or "")
     assert asked.route().code == 17
+
+
+def test_a_large_registration_is_decoded_off_the_loop_and_later_ones_wait_for_it() -> None:
+    released: list[asyncio.Future[None]] = []
+
+    async def decode_slowly(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        released.append(asyncio.get_running_loop().create_future())
+        await released[-1]
+        return function(*args, **kwargs)
+
+    async def main() -> None:
+        asked = Asked(offload=decode_slowly)
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(AT_ONCE_BYTES // 100)]
+        before = len(asked.peer.sent)
+        asked.register_later(*many, TopicConfig("changed", 1, 1))
+        asked.register_later(TopicConfig("changed", 8, 8), TopicConfig("broker-a", 1, 1))
+        await asyncio.sleep(1)
+        assert len(asked.peer.sent) == before
+        assert len(released) == 1, "the second waits for the first"
+        assert asked.route("changed").code == 17
+
+        while released:
+            released.pop().set_result(None)
+            await asyncio.sleep(1)
+        assert [one.code for one in asked.peer.sent[-2:]] == [0, 0]
+        assert asked.route("T5").code == 0
+
+    run_virtual(main())
+
+
+def test_a_broker_that_left_while_its_registration_was_decoded_is_not_registered() -> None:
+    async def main() -> None:
+        asked = Asked()
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(AT_ONCE_BYTES // 100)]
+        asked.register_later(*many)
+        asked.peer.close("a test")
+        await asyncio.sleep(1)
+        assert asked.route("T5").code == 17
+
+    run_virtual(main())

@@ -48,7 +48,14 @@ class Served:
         self.asker = Asker(self.table())
 
     def table(self) -> dict[int, Handler]:
-        handlers = NamesrvHandlers(self.routes, self.kv, self.config, lambda: 0)
+        handlers = NamesrvHandlers(
+            self.routes,
+            self.kv,
+            self.config,
+            lambda: 0,
+            offload=call_directly,
+            later=LaterReplies(),
+        )
         admin = NamesrvAdminHandlers(self.routes, self.kv, self.config, self.later)
         return {**handlers.table(), **admin.table()}
 

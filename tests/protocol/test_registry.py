@@ -14,6 +14,7 @@ import pytest
 from kourou.errors import MalformedBodyError, ProtocolError
 from kourou.protocol import bodies, headers_send, registry
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.registry import REQUESTS, UNUSED, RequestSpec
 from kourou.protocol.registry_specs import TEXT
 
@@ -92,3 +93,25 @@ def test_a_text_body_is_utf_8() -> None:
     assert TEXT.decode("gruppe-\u00fc".encode()) == "gruppe-\u00fc"
     with pytest.raises(MalformedBodyError, match="UTF-8"):
         TEXT.decode(b"\xff")
+
+
+def test_bodies_that_are_decoded_on_the_loop_are_small() -> None:
+    """The time follows the size: see `bench/largest_bodies.py`."""
+    large = {spec.code for spec in REQUESTS.values() if spec.body_bytes_max > 256 * 1024}
+
+    assert large == {
+        # The user's own, which nobody decodes; of batches, the number of messages is bounded.
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        # What brokers send to clients; 309 is passed on by brokers as it is.
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        # Decoded off the loop.
+        RequestCode.REGISTER_BROKER,
+    }
+    assert all(0 < spec.body_bytes_max <= FRAME_SIZE_MAX for spec in REQUESTS.values())

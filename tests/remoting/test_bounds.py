@@ -21,7 +21,7 @@ from kourou.testing.memory_transport import WINDOW_BYTES
 from kourou.testing.raw_client import RawClient
 from kourou.testing.runtime import sim_runtime
 
-ECHO, HOLD, BLOW_UP = 10, 11, 12
+ECHO, HOLD, BLOW_UP = 10, 310, 12
 MIB = 1024 * 1024
 
 
@@ -388,3 +388,21 @@ def test_nobody_is_accepted_once_the_server_stops() -> None:
             await served.connect()
 
     serve(test)
+
+
+def test_a_header_above_its_limit_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    def with_header_of(size: int) -> bytes:
+        header = b'{"code":%d}' % ECHO
+        sizes = (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big")
+        return sizes + header.ljust(size)
+
+    async def test(served: Served) -> None:
+        client = await served.connect()
+        client.write(with_header_of(10_000))
+        await client.take(1)
+        client.write(with_header_of(10_001))
+        await client.closed(1)
+        await served.check_good_client()
+
+    serve(test, header_bytes_max=10_000)
+    assert "header of 10001 bytes exceeds the limit of 10000 bytes" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any
 
 import pytest
@@ -209,6 +210,47 @@ def test_all_callbacks_hear_of_the_end_even_if_one_fails(caplog: pytest.LogCaptu
 
     run_virtual(main())
     assert "connection.callback_failed" in caplog.text
+
+
+def test_a_read_of_many_slow_requests_is_handled_in_several_turns() -> None:
+    async def main() -> None:
+        seconds = count()  # each look at the time is one later
+        others_turns: list[int] = []
+        lone = LoneConnection(
+            {ECHO: lambda asked: response(asked.command)}, None, lambda: float(next(seconds))
+        )
+
+        async def other() -> None:
+            for _ in range(10):
+                others_turns.append(len(lone.sent()))
+                await asyncio.sleep(0)
+
+        task = asyncio.get_running_loop().create_task(other())
+        lone.receive(*(numbered(ECHO, opaque) for opaque in range(5)))
+        assert [one.opaque for one in lone.sent()] == [0]
+        assert not lone.transport.is_reading()
+        await task
+        assert [one.opaque for one in lone.sent()] == [0, 1, 2, 3, 4]
+        assert set(others_turns) == {1, 2, 3, 4, 5}, "others had their turn after each"
+        assert lone.transport.is_reading()
+        lone.end()
+
+    run_virtual(main())
+
+
+def test_a_connection_that_closes_between_turns_handles_no_more_of_its_read() -> None:
+    async def main() -> None:
+        seconds = count()
+        lone = LoneConnection(
+            {ECHO: lambda asked: response(asked.command)}, None, lambda: float(next(seconds))
+        )
+        lone.receive(*(numbered(ECHO, opaque) for opaque in range(5)))
+        lone.connection.abort("a test")
+        lone.end()
+        await asyncio.sleep(1)
+        assert [one.opaque for one in lone.sent()] == [0]
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("size", [600, 60_000])

@@ -14,6 +14,7 @@ from kourou.errors import (
     TopicNotFoundError,
 )
 from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.registry import REQUESTS, RequestSpec
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.log_rate import BURST
@@ -141,3 +142,23 @@ def test_a_server_that_leaves_sends_away_those_who_know_what_that_means(
 
     assert [answer.code for answer in peer.sent] == codes
     assert len(served) == (codes != [1500])
+
+
+@pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda spec: spec.code.name)
+def test_a_body_up_to_the_limit_of_its_code_is_served_and_a_larger_one_refused(
+    spec: RequestSpec,
+) -> None:
+    sizes: list[int] = []
+    peer = FakePeer()
+    dispatch = Dispatcher({spec.code: lambda asked: sizes.append(len(asked.command.body))})
+
+    dispatch(peer.request(spec.code, body=bytes(spec.body_bytes_max)))
+    dispatch(peer.request(spec.code, body=bytes(spec.body_bytes_max + 1)))
+
+    assert sizes == [spec.body_bytes_max]
+    (answer,) = peer.sent
+    assert answer.code == 29
+    assert str(answer.remark).startswith(f"{spec.code.name} ({spec.code.value}) with a body of ")
+    assert f"{spec.body_bytes_max + 1} bytes: at most {spec.body_bytes_max} are taken" in str(
+        answer.remark
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Final
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
 from kourou.broker.consuming.retry_topics import ToldTopics, ensure_retry_topic
@@ -17,7 +16,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.consumer_filters import compile_expression
 from kourou.broker.pulling.expressions import is_tag_expression, not_served
 from kourou.broker.subscriptions import Subscriptions
-from kourou.errors import FilterSyntaxError, InvalidParameterError, RemoteSystemError
+from kourou.errors import FilterSyntaxError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.topic import retry_topic
 from kourou.protocol.bodies_client import (
@@ -38,9 +37,6 @@ from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
-"""Body of a heartbeat: some thousand subscriptions. What it says is kept in memory."""
 
 
 class ConsumerIdsNotifier:
@@ -126,12 +122,6 @@ class ClientHandlers:
         a heartbeat that made one is answered when the name servers know it.
         """
         command = request.command
-        if len(command.body) > HEARTBEAT_BYTES_MAX:
-            raise InvalidParameterError(
-                ResponseCode.INVALID_PARAMETER,
-                f"a heartbeat of {len(command.body)} bytes, at most {HEARTBEAT_BYTES_MAX} are "
-                "taken: have fewer or shorter subscriptions in one client",
-            )
         heartbeat = decode_heartbeat(command.body)
         member = Member(
             heartbeat.client_id,
@@ -143,6 +133,7 @@ class ClientHandlers:
         self._clients.check(member, heartbeat)  # before anything is made or noted
         must_send = heartbeat.fingerprint == 0
         is_new = False  # a topic that name servers are to hear of first
+        self._subscriptions.begin_heartbeat()
         for data in heartbeat.consumers:
             group = self._groups.get_or_create(data.group)
             if group is None:

@@ -25,6 +25,10 @@ from kourou.protocol.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
+CONSUMER_GROUPS_MAX: Final = 200
+"""Consumer groups that one client may be in: each may make a group and a retry topic."""
+PRODUCER_GROUPS_MAX: Final = 2000
+"""Producer groups that one client may be in."""
 SUBSCRIPTIONS_MAX: Final = 1000
 """Topics that one group may subscribe to: they are kept for as long as it has a member."""
 SUBSCRIPTION_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -183,6 +187,16 @@ class Clients:
         Raises:
             SystemBusyError, InvalidParameterError: as `register_consumer`, `register_producer`.
         """
+        for kind, groups, most in (
+            ("consumer", heartbeat.consumers, CONSUMER_GROUPS_MAX),
+            ("producer", heartbeat.producers, PRODUCER_GROUPS_MAX),
+        ):
+            if len(groups) > most:
+                raise InvalidParameterError(
+                    29,
+                    f"client {heartbeat.client_id[:NAME_LENGTH_MAX]} is in {len(groups)} {kind} "
+                    f"groups; at most {most} are allowed: use several clients",
+                )
         for data in heartbeat.consumers:
             self._check_consumer(member, data)
         for group in heartbeat.producers:

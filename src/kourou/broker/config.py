@@ -115,6 +115,9 @@ class BrokerConfig:
         default=4 * _MIB, metadata={"key": "maxMessageSize", "live": True}
     )
     """Largest body of one message, as sent; of a batch, of all its messages together."""
+    batch_messages_max: int = field(default=3000, metadata={"live": True})
+    """Most messages of one batch: they are checked and stored at once, about 10 us each, in which
+    no other client is served. RocketMQ has no such limit."""
     pending_bytes_max: int = 256 * _MIB
     """Bytes appended and not yet synced, from all connections. Beyond it sends are answered
     SYSTEM_BUSY and nothing is stored."""
@@ -281,6 +284,7 @@ _POSITIVE: Final = (
     "sync_flush_timeout_ms",
     "default_topic_queue_nums",
     "max_message_size_bytes",
+    "batch_messages_max",
     "pending_bytes_max",
     "pending_connection_bytes_max",
     "pending_requests_max",

@@ -65,6 +65,10 @@ class Subscriptions:
         self._call_client = call_client
         self._asking: dict[tuple[Peer, str], asyncio.Task[None]] = {}
 
+    def begin_heartbeat(self) -> None:
+        """See `ConsumerFilters.begin_heartbeat`; to be called before what one request tells."""
+        self._filters.begin_heartbeat()
+
     def note(
         self, member: Member, data: ConsumerData, *, fingerprint: int = 0, without_sub: bool = False
     ) -> bool:
@@ -78,9 +82,9 @@ class Subscriptions:
             )
         before = dict(self._wanted(data.group))
         must_send = self._clients.register_consumer(member, data, fingerprint=fingerprint)
-        self._filters.register(data.group, self._wanted(data.group).values())
+        is_all = self._filters.register(data.group, self._wanted(data.group).values())
         self._serve_changed(data.group, before)
-        return must_send
+        return must_send or not is_all
 
     def ask(self, peer: Peer, group: str, topic: str, then: Callable[[], None]) -> bool:
         """Ask a member what it wants of the topic, note that, and call `then`.
@@ -135,6 +139,7 @@ class Subscriptions:
         data = ConsumerData(
             group, live.consume_type, live.message_model, live.consume_from_where, told
         )
+        self.begin_heartbeat()
         self.note(live.members[member.peer], data, fingerprint=live.fingerprint)
         log.info("subscription.told group=%s client=%s", group, member.client_id)
 

@@ -37,8 +37,9 @@ from kourou.filter.tree import (
     is_boolean,
 )
 
-LENGTH_MAX: Final = 32 * 1024
-"""Characters of an expression; a broker keeps it for as long as somebody subscribes by it."""
+LENGTH_MAX: Final = 8 * 1024
+"""Characters of an expression. A broker compiles it at once, 4 us each, and keeps it for as long as
+somebody subscribes by it."""
 DEPTH_MAX: Final = 64
 """Operators and parentheses within each other. Chains of AND or OR are one, however long."""
 

@@ -18,9 +18,12 @@ Source: DefaultRequestProcessor.java and ClientRequestProcessor.java, apache/roc
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from kourou.errors import RemoteSystemError, TopicNotFoundError
 from kourou.model.route import at_host, is_wildcard
@@ -31,6 +34,7 @@ from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
 from kourou.namesrv.zones import ZONE_NAME, wanted_zone, within_zone
 from kourou.protocol.bodies import (
+    RegisterBody,
     decode_data_version,
     decode_register_body,
     encode_cluster_info,
@@ -55,9 +59,17 @@ from kourou.protocol.headers_route import (
 from kourou.protocol.json_records import encode_record
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.later import LaterReplies
 from kourou.remoting.network import is_loopback
+from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
+
+AT_ONCE_BYTES: Final = 64 * 1024
+"""Body of a registration that is decoded on the loop; 10 ms at most. A broker's changes are
+smaller, all of its topics may be larger."""
+COMPRESSED_AT_ONCE_BYTES: Final = 2 * 1024
+"""The same of a compressed one."""
 
 
 class NamesrvHandlers:
@@ -68,11 +80,24 @@ class NamesrvHandlers:
         kv: which topics are ordered.
         config: the options as they are at each request.
         now_ms: a time that only grows, so that a clock set forward does not expire brokers.
+        offload: decodes large registrations off the loop.
+        later: answers these.
     """
 
     def __init__(
-        self, routes: RouteTable, kv: KvConfig, config: LiveConfig, now_ms: Callable[[], int]
+        self,
+        routes: RouteTable,
+        kv: KvConfig,
+        config: LiveConfig,
+        now_ms: Callable[[], int],
+        *,
+        offload: Offload,
+        later: LaterReplies,
     ) -> None:
+        self._offload = offload
+        self._later = later
+        self._registering = asyncio.Lock()
+        self._decoding_count = 0
         self._routes = routes
         self._kv = kv
         self._config = config
@@ -93,15 +118,49 @@ class NamesrvHandlers:
 
     # Brokers
 
-    def on_register_broker(self, request: Request) -> RemotingCommand:
-        """REGISTER_BROKER (103)."""
+    def on_register_broker(self, request: Request) -> RemotingCommand | None:
+        """REGISTER_BROKER (103).
+
+        A large one is decoded off the loop. Those that come meanwhile wait for it: of two
+        registrations of one broker, the later one has to count.
+        """
         command = request.command
         header = command.header(RegisterBrokerRequestHeader)
         if header.body_crc32 != 0 and header.body_crc32 != crc32(command.body):
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        body = decode_register_body(
-            command.body, compressed=header.compressed, version=command.version
+        decode = partial(
+            decode_register_body,
+            command.body,
+            compressed=header.compressed,
+            version=command.version,
         )
+        size_max = COMPRESSED_AT_ONCE_BYTES if header.compressed else AT_ONCE_BYTES
+        if len(command.body) <= size_max and not self._decoding_count:
+            return self._register(request, header, decode())
+        self._later.answer(request, partial(self._register_later, request, header, decode))
+        self._decoding_count += 1
+        return None
+
+    async def _register_later(
+        self,
+        request: Request,
+        header: RegisterBrokerRequestHeader,
+        decode: Callable[[], RegisterBody],
+    ) -> RemotingCommand:
+        try:
+            async with self._registering:
+                body = await self._offload(decode)
+                if not request.connection.is_open:  # nobody would take the broker out again
+                    return response(request.command)
+                return self._register(request, header, body)
+        finally:
+            self._decoding_count -= 1
+
+    def _register(
+        self, request: Request, header: RegisterBrokerRequestHeader, body: RegisterBody
+    ) -> RemotingCommand:
+        """Take the broker and its topics in."""
+        command = request.command
         identity = BrokerIdentity(
             header.cluster_name,
             header.broker_name,

@@ -64,7 +64,14 @@ class NameServer:
         kv = KvConfig(file, runtime.offload, bytes_max=config.kv_config_bytes_max)
         self._later = LaterReplies()
         self._notices: set[asyncio.Task[None]] = set()
-        handlers = NamesrvHandlers(self._routes, kv, self._live, steady_ms)
+        handlers = NamesrvHandlers(
+            self._routes,
+            kv,
+            self._live,
+            steady_ms,
+            offload=runtime.offload,
+            later=self._later,
+        )
         admin = NamesrvAdminHandlers(self._routes, kv, self._live, self._later)
         self._server = RemotingServer(
             runtime,

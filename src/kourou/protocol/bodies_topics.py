@@ -225,6 +225,10 @@ def encode_register_body(body: RegisterBody) -> bytes:
     )
 
 
+_BARE_KEYS_BYTES_MAX: Final = 256 * 1024
+"""Of registrations: those of a Java broker with static topics have integer keys."""
+
+
 def decode_register_body(
     body: bytes, *, compressed: bool = False, version: int = VERSION
 ) -> RegisterBody:
@@ -244,7 +248,7 @@ def decode_register_body(
     if plain is not None:
         table = _table_of(plain.topic_config_serialize_wrapper)
         return RegisterBody(table, tuple(plain.filter_server_list))
-    data = as_object(loads(body), "registration")
+    data = as_object(loads(body, bare_keys_bytes_max=_BARE_KEYS_BYTES_MAX), "registration")
     if version < VERSION_FULL_REGISTER_BODY:
         return RegisterBody(_table_from_json(data))
     return RegisterBody(

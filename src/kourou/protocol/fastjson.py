@@ -31,7 +31,7 @@ DEPTH_MAX: Final = 64
 """Nested arrays and objects of a text with bare keys; the deepest body there is has fewer than
 ten. Strict JSON is bounded by the interpreter's recursion limit."""
 
-BARE_KEYS_BYTES_MAX: Final = 256 * 1024
+BARE_KEYS_BYTES_MAX: Final = 32 * 1024
 """Size of a text that is read although it is no strict JSON, unless the caller allows more. That
 takes a second a MiB, in which a server serves nobody else; no request with bare keys is so long."""
 

@@ -126,13 +126,16 @@ def _join(tag: int, header: bytes, body: bytes) -> bytes:
     return b"".join((_SIZES.pack(size, tag | header_size), header, body))
 
 
-def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
+def decode_frame(
+    data: bytes | bytearray | memoryview, *, header_bytes_max: int = FRAME_SIZE_MAX
+) -> RemotingCommand:
     """Return the command of `data`, which is a frame without its length field.
 
     The body is copied, so `data` may be a view of a buffer that is used again.
 
     Raises:
-        MalformedFrameError: the header size exceeds the data, or the type is unknown.
+        MalformedFrameError: the header exceeds the data or `header_bytes_max`, or the type is
+            unknown.
         MalformedHeaderError: the header is not a JSON object of the known members' types, or no
             binary header.
     """
@@ -143,6 +146,11 @@ def decode_frame(data: bytes | bytearray | memoryview) -> RemotingCommand:
     if header_end > len(data):
         raise MalformedFrameError(
             f"header of {header_end - FRAME_SIZE_MIN} bytes in a frame of {len(data)}"
+        )
+    if header_end > FRAME_SIZE_MIN + header_bytes_max:
+        raise MalformedFrameError(
+            f"header of {header_end - FRAME_SIZE_MIN} bytes exceeds the limit of "
+            f"{header_bytes_max} bytes"
         )
     serialize_type = tagged_size >> 24
     header = memoryview(data)[FRAME_SIZE_MIN:header_end]

@@ -64,15 +64,19 @@ def encode_batch(messages: Sequence[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
+def decode_batch(data: bytes | memoryview, *, items_max: int | None = None) -> list[BatchItem]:
     """Return the messages of a batch's body; an empty body has none.
+
+    Args:
+        data: the body.
+        items_max: decode no more than one message beyond these; None for all.
 
     Raises:
         MalformedMessageError: an entry's sizes contradict each other or exceed the body.
     """
-    items = []
+    items: list[BatchItem] = []
     at, end = 0, len(data)
-    while at < end:
+    while at < end and (items_max is None or len(items) <= items_max):
         if end - at < _ENTRY_SIZE_MIN:
             raise MalformedMessageError(f"batch entry at byte {at} is cut short")
         size, _, _, flag, body_size = _HEAD.unpack_from(data, at)

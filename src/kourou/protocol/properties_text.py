@@ -20,7 +20,7 @@ from kourou.errors import MalformedBodyError
 _LINE: Final = re.compile(r"\r\n|\r|\n")
 _BLANKS: Final = " \t\f"
 # A key as it stands in the text: escapes count as two characters.
-_KEY: Final = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
+_KEY: Final = re.compile(r"[^\\=: \t\f]*(?:\\.[^\\=: \t\f]*)*", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -56,12 +56,16 @@ _CHECK_POINT: Final = BodyCodec(
 _USER: Final = record(bodies_auth.UserInfo)
 _ACL: Final = record(bodies_auth.AclInfo)
 
+_LIST_BYTES_MAX: Final = 32 * 1024
+"""Of lists of topics or groups that are made at once: some hundred."""
+
 TOPICS: Final = (
     RequestSpec(RequestCode.UPDATE_AND_CREATE_TOPIC, admin.CreateTopicRequestHeader),
     RequestSpec(
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         admin.CreateTopicListRequestHeader,
         request_body=_TOPICS,
+        body_bytes_max=_LIST_BYTES_MAX,
     ),
     RequestSpec(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
@@ -94,7 +98,11 @@ TOPICS: Final = (
 
 GROUPS: Final = (
     RequestSpec(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, request_body=_GROUP),
-    RequestSpec(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, request_body=_GROUPS),
+    RequestSpec(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        request_body=_GROUPS,
+        body_bytes_max=_LIST_BYTES_MAX,
+    ),
     RequestSpec(RequestCode.DELETE_SUBSCRIPTIONGROUP, admin.DeleteSubscriptionGroupRequestHeader),
     RequestSpec(
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,

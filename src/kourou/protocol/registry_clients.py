@@ -14,9 +14,15 @@ from kourou.protocol import headers_pop as pop
 from kourou.protocol import headers_send as send
 from kourou.protocol import headers_transaction as transaction
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.message_batch import decode_batch, encode_batch
 from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record
+
+_KIB: Final = 1024
+_MESSAGE_BYTES_MAX: Final = FRAME_SIZE_MAX
+"""Of bodies that are the user's own, and are not decoded: brokers and clients have options for
+their size."""
 
 _BATCH: Final = BodyCodec(decode_batch, encode_batch)
 _MESSAGE: Final = BodyCodec(decode_message)
@@ -37,28 +43,41 @@ _STATUS: Final = BodyCodec(bodies.decode_consumer_status, bodies.encode_consumer
 
 SENDING: Final = (
     RequestSpec(
-        RequestCode.SEND_MESSAGE, send.SendMessageRequestHeader, send.SendMessageResponseHeader
+        RequestCode.SEND_MESSAGE,
+        send.SendMessageRequestHeader,
+        send.SendMessageResponseHeader,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
     RequestSpec(
-        RequestCode.SEND_MESSAGE_V2, send.SendMessageRequestHeaderV2, send.SendMessageResponseHeader
+        RequestCode.SEND_MESSAGE_V2,
+        send.SendMessageRequestHeaderV2,
+        send.SendMessageResponseHeader,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
     RequestSpec(
         RequestCode.SEND_BATCH_MESSAGE,
         send.SendMessageRequestHeaderV2,
         send.SendMessageResponseHeader,
         request_body=_BATCH,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
     RequestSpec(
         RequestCode.SEND_REPLY_MESSAGE,
         send.SendMessageRequestHeader,
         send.SendMessageResponseHeader,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
     RequestSpec(
         RequestCode.SEND_REPLY_MESSAGE_V2,
         send.SendMessageRequestHeaderV2,
         send.SendMessageResponseHeader,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
-    RequestSpec(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, send.ReplyMessageRequestHeader),
+    RequestSpec(
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        send.ReplyMessageRequestHeader,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
+    ),
     RequestSpec(RequestCode.CONSUMER_SEND_MSG_BACK, send.ConsumerSendMsgBackRequestHeader),
     RequestSpec(
         RequestCode.RECALL_MESSAGE,
@@ -70,6 +89,7 @@ SENDING: Final = (
         RequestCode.CHECK_TRANSACTION_STATE,
         transaction.CheckTransactionStateRequestHeader,
         request_body=_MESSAGE,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
     RequestSpec(
         RequestCode.RESUME_CHECK_HALF_MESSAGE, transaction.ResumeCheckHalfMessageRequestHeader
@@ -129,9 +149,12 @@ CONSUMING: Final = (
         consume.HeartbeatRequestHeader,
         consume.HeartbeatResponseHeader,
         request_body=_HEARTBEAT,
+        body_bytes_max=192 * _KIB,  # a thousand subscriptions and more
     ),
     RequestSpec(RequestCode.UNREGISTER_CLIENT, consume.UnregisterClientRequestHeader),
-    RequestSpec(RequestCode.CHECK_CLIENT_CONFIG, request_body=_CLIENT_CONFIG),
+    RequestSpec(
+        RequestCode.CHECK_CLIENT_CONFIG, request_body=_CLIENT_CONFIG, body_bytes_max=128 * _KIB
+    ),
     RequestSpec(
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
         consume.GetConsumerListByGroupRequestHeader,
@@ -145,11 +168,13 @@ CONSUMING: Final = (
         consume.LockBatchMqRequestHeader,
         request_body=record(bodies_locks.LockBatch),
         response_body=record(bodies_locks.LockedQueues),
+        body_bytes_max=128 * _KIB,  # some 1,500 queues
     ),
     RequestSpec(
         RequestCode.UNLOCK_BATCH_MQ,
         consume.UnlockBatchMqRequestHeader,
         request_body=record(bodies_locks.LockBatch),
+        body_bytes_max=128 * _KIB,
     ),
     RequestSpec(
         RequestCode.QUERY_ASSIGNMENT,
@@ -168,6 +193,7 @@ CONSUMING: Final = (
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         offsets.ResetOffsetRequestHeader,
         request_body=_RESET,
+        body_bytes_max=1024 * _KIB,  # what a broker tells a client of all queues of a topic
     ),
     RequestSpec(
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -184,6 +210,7 @@ CONSUMING: Final = (
         clients.ConsumeMessageDirectlyResultRequestHeader,
         request_body=_MESSAGE,
         response_body=_CONSUME_RESULT,
+        body_bytes_max=_MESSAGE_BYTES_MAX,
     ),
 )
 

@@ -12,6 +12,7 @@ from kourou.protocol import headers_ha as ha
 from kourou.protocol import headers_kv as kv
 from kourou.protocol import headers_route as route
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
 from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record
 
@@ -44,6 +45,7 @@ NAMESRV: Final = (
         route.RegisterBrokerResponseHeader,
         _REGISTRATION,
         _KV_TABLE,
+        body_bytes_max=FRAME_SIZE_MAX,  # all topics of a broker
     ),
     RequestSpec(RequestCode.UNREGISTER_BROKER, route.UnregisterBrokerRequestHeader),
     RequestSpec(RequestCode.BROKER_HEARTBEAT, route.BrokerHeartbeatRequestHeader),
@@ -58,7 +60,10 @@ NAMESRV: Final = (
         RequestCode.GET_ROUTEINFO_BY_TOPIC, route.GetRouteInfoRequestHeader, response_body=_ROUTE
     ),
     RequestSpec(
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV, route.RegisterTopicRequestHeader, request_body=_ROUTE
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        route.RegisterTopicRequestHeader,
+        request_body=_ROUTE,
+        body_bytes_max=32 * 1024,
     ),
     RequestSpec(RequestCode.DELETE_TOPIC_IN_NAMESRV, route.DeleteTopicFromNamesrvRequestHeader),
     RequestSpec(RequestCode.GET_BROKER_CLUSTER_INFO, response_body=_CLUSTER),

@@ -20,6 +20,10 @@ from kourou.protocol.json_records import (
     encode_records,
 )
 
+BODY_BYTES_MAX: Final = 64 * 1024
+"""Largest body of a request that says nothing else: most have none at all, and what is decoded at
+once holds up all other clients."""
+
 
 class BodyCodec(NamedTuple):
     """How one kind of body is read and written.
@@ -42,6 +46,7 @@ class RequestSpec:
         response_header: class of those of an answer with code 0; None if it has none.
         request_body: of the request; None if it has none or it is the user's own.
         response_body: of an answer with code 0.
+        body_bytes_max: largest body of the request that is decoded; a longer one is refused.
     """
 
     code: RequestCode
@@ -49,6 +54,7 @@ class RequestSpec:
     response_header: type | None = None
     request_body: BodyCodec | None = None
     response_body: BodyCodec | None = None
+    body_bytes_max: int = BODY_BYTES_MAX
 
 
 def record(record_class: type) -> BodyCodec:

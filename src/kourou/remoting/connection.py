@@ -41,6 +41,10 @@ FastPath = Callable[["Connection", bytearray, int, int], int]
 sight and has no doubt about; returns where it stopped. What it leaves takes the ordinary way. It
 may keep a copy of them until the loop's turn ends: see `before_next` and `hand_back`."""
 
+PASS_S: Final = 0.02
+"""How long one pass may take before it lets others have their turn: the frames that remain of the
+read are handled in the next ones. One frame is always handled as a whole."""
+
 _NOWHERE: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before we could ask
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -75,6 +79,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         on_made: Callable[[Connection], None],
         *,
         is_accepted: bool,
+        timer: Callable[[], float],
         fast_path: FastPath | None = None,
     ) -> None:
         self.remote_address = self.local_address = _NOWHERE
@@ -89,6 +94,8 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._warnings = warnings
         self._on_made = on_made
         self._is_accepted = is_accepted
+        self._timer = timer
+        self._is_yielding = False
         self._transport: asyncio.Transport | None = None
         self._close_reason: str | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
@@ -100,6 +107,8 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self.unread_bytes = 0
         pause_bytes = limits.output_pause_bytes
         self._write_bytes = pause_bytes if is_accepted else min(pause_bytes, CLIENT_WRITE_BYTES)
+        # Answers of brokers may be longer: they name each message of a batch.
+        self._header_bytes_max = limits.header_bytes_max if is_accepted else limits.frame_bytes_max
         self._is_flush_due = False
         self.pending = PendingRequests(limits.requests_waiting_max, _NOWHERE)
         self.unanswered = Unanswered(limits, unanswered)
@@ -256,8 +265,19 @@ class Connection(Asking, asyncio.BufferedProtocol):
             resumed(self)
         if self._frames.held_bytes:
             self._handle_held()
-        if not self._output.is_paused and self.is_open:
+        if not self._must_pause() and self.is_open:
             self._transport.resume_reading()
+
+    def _yield(self) -> None:
+        """Let others have their turn before the rest of a read is handled."""
+        assert self._transport is not None, "a pass is under way"
+        self._is_yielding = True
+        self._transport.pause_reading()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_yielding = False
+        self._read_again()
 
     def _handle_held(self) -> None:
         """Handle the bytes that are held, with nothing new behind them."""
@@ -307,10 +327,12 @@ class Connection(Asking, asyncio.BufferedProtocol):
     def _handle_frames(self, buffer: bytearray, start: int, end: int) -> int:
         """Handle whole frames from `start` on; return where the first that is not begins.
 
-        Stops early when the connection closes, or when a server's output has piled up: the frames
-        that remain are kept and handled when the peer has read.
+        Stops early when the connection closes, when a server's output has piled up, or after
+        `PASS_S`: the frames that remain are kept and handled when the peer has read, or others have
+        had their turn.
         """
         at = start
+        ends_at_s = self._timer() + PASS_S
         while end - at >= 4 and self.is_open and not self._must_pause():
             if self.fast_path is not None:
                 began_at, at = at, self.fast_path(self, buffer, at, end)
@@ -319,16 +341,19 @@ class Connection(Asking, asyncio.BufferedProtocol):
             size = frame_size(buffer, at, limit=self.limits.frame_bytes_max)
             if at + 4 + size > end:
                 break
-            command = decode_frame(memoryview(buffer)[at + 4 : at + 4 + size])
+            data = memoryview(buffer)[at + 4 : at + 4 + size]
+            command = decode_frame(data, header_bytes_max=self._header_bytes_max)
             at += 4 + size
             if command.is_response:
                 self.pending.settle(command)
             else:
                 self._on_request(command, size)
+                if self._is_accepted and at < end and self._timer() > ends_at_s and self.is_open:
+                    self._yield()
         return at
 
     def _must_pause(self) -> bool:
-        return self._is_accepted and self._output.is_paused
+        return self._is_accepted and (self._output.is_paused or self._is_yielding)
 
     def _on_request(self, command: RemotingCommand, size: int) -> None:
         if self.unanswered.add(size):
@@ -368,6 +393,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         log.debug("connection.closed peer=%s reason=%s", self.remote_address, reason)
         self.before_next = None
         self.on_resumed = None
+        self._is_yielding = False
         self._unread.forget(self)
         self._output.clear()
         self._output.resume()  # those who wait to send are to see that it is over

@@ -27,8 +27,20 @@ class Connections:
         is_accepting: bool,
         on_closed: Callable[[Connection], None] | None = None,
         fast_path: FastPath | None = None,
+        timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Make connections of `limits`, whose requests go to `dispatch`.
+
+        Args:
+            dispatch: serves requests.
+            limits: bounds of all connections.
+            is_accepting: they are those of a server.
+            on_closed: called with each connection that has ended.
+            fast_path: tried before `dispatch`.
+            timer: seconds that pass while frames are handled; without it, a pass has no end.
+        """
         self._dispatch = dispatch
+        self._elapsed_s = timer
         self._fast_path = fast_path
         self._limits = limits
         self._is_accepting = is_accepting
@@ -75,6 +87,7 @@ class Connections:
             self._warnings,
             self._add,
             is_accepted=self._is_accepting,
+            timer=self._elapsed_s,
             fast_path=self._fast_path,
         )
 

@@ -5,6 +5,7 @@ What the peer is told:
     what happened               answer
     the server is leaving       1500, `please go away`, where the peer knows it and waits for one
     no handler for the code     3, ` request type N not supported`; the log names it
+    the body is too large       29, with its size and the limit of `protocol/registry.py`
     RemoteError                 its code and remark
     ProtocolError, UsageError   1 and its text: the peer's fault
     anything else               1 and its text; the traceback is logged: ours
@@ -19,6 +20,7 @@ from typing import Final
 from kourou.errors import ProtocolError, RemoteError, UsageError
 from kourou.protocol.codes import ResponseCode, request_name
 from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.registry import REQUESTS
 from kourou.remoting.connection import Request
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import format_address
@@ -57,6 +59,14 @@ class Dispatcher:
         handler = self._handlers.get(command.code)
         if handler is None:
             self._refuse(request)
+            return
+        spec = REQUESTS.get(command.code)
+        if spec is not None and len(command.body) > spec.body_bytes_max:
+            text = (
+                f"{request_name(command.code)} with a body of {len(command.body)} bytes: at most "
+                f"{spec.body_bytes_max} are taken; split it into several requests"
+            )
+            request.reply(response(command, ResponseCode.INVALID_PARAMETER, text))
             return
         try:
             answer = handler(request)

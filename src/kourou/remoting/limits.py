@@ -25,6 +25,11 @@ class ConnectionLimits:
     """Largest frame taken, in bytes after the length field. A larger one is refused as soon as its
     length field is read, and the connection closed."""
 
+    header_bytes_max: int = 512 * _KIB
+    """Largest header of a frame that a server takes; the connection of a larger one is closed. A
+    header is decoded at once. The longest that a client needs has the properties of a message,
+    32,767 bytes, each of which JSON may write in six."""
+
     output_bytes_max: int = 64 * _MIB
     """Bytes that may wait for one peer to read them. A peer that lets more gather is closed."""
 

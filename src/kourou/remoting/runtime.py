@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from kourou.clock import Clock, SystemClock
+from kourou.clock import Clock, SystemClock, elapsed_s
 from kourou.remoting.network import Network, TcpNetwork
 
 P = ParamSpec("P")
@@ -38,11 +38,13 @@ class Runtime:
     clock: Clock
     random: random.Random
     offload: Offload
+    timer: Callable[[], float]
+    """Seconds that pass while a callback runs, for what ends its turn after a while."""
 
     @classmethod
     def system(cls) -> Runtime:
         """Return the real world: TCP, the system's clock, unseeded randomness, four threads."""
-        return cls(TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload())
+        return cls(TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload(), elapsed_s)
 
 
 class _ThreadOffload:

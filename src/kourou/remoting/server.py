@@ -51,6 +51,7 @@ class RemotingServer:
             is_accepting=True,
             on_closed=on_connection_closed,
             fast_path=fast_path,
+            timer=runtime.timer,
         )
 
     async def start(self, address: Address) -> Address:

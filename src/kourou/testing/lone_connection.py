@@ -64,6 +64,7 @@ class LoneConnection:
         handlers: request code to handler.
         fast_path: tried before the handlers.
         is_accepted: it is a server's side.
+        timer: see `Connections`.
         limits: those that differ from the defaults.
     """
 
@@ -71,6 +72,7 @@ class LoneConnection:
         self,
         handlers: Mapping[int, Handler],
         fast_path: FastPath | None = None,
+        timer: Callable[[], float] = lambda: 0.0,
         /,
         *,
         is_accepted: bool = True,
@@ -81,6 +83,7 @@ class LoneConnection:
             ConnectionLimits(**limits),
             is_accepting=is_accepted,
             fast_path=fast_path,
+            timer=timer,
         )
         self.connection: Connection = self._connections.make()
         self.transport = RecordingTransport()

@@ -24,7 +24,11 @@ def sim_runtime(seed: int = 0, network: Network | None = None, epoch_ms: int = E
         epoch_ms: wall-clock time, in ms since 1970, at virtual time 0.
     """
     return Runtime(
-        network or MemoryNetwork(seed), LoopClock(epoch_ms), random.Random(seed), call_directly
+        network or MemoryNetwork(seed),
+        LoopClock(epoch_ms),
+        random.Random(seed),
+        call_directly,
+        timer=lambda: 0.0,  # callbacks take no time
     )
 
 

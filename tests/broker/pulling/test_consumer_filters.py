@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from kourou.broker.pulling import consumer_filters
-from kourou.broker.pulling.consumer_filters import FILE_NAME, ConsumerFilter, ConsumerFilters
+from kourou.broker.pulling.consumer_filters import (
+    COMPILED_LENGTH_MAX,
+    FILE_NAME,
+    ConsumerFilter,
+    ConsumerFilters,
+)
 from kourou.filter.bloom import BloomFilter
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.consumer_filter_text import decode_consumer_filters
@@ -234,3 +239,21 @@ def test_the_file_of_a_java_broker_is_read() -> None:
     assert (one.bit_count, one.positions) == (112, (1, 2, 3))
     assert (one.born_at_ms, one.dead_at_ms) == (1795228450042, 0)
     assert decode_consumer_filters(b'{\n\t"filterDataByTopic":{}\n}') == []
+
+
+def test_one_heartbeat_compiles_so_much_and_the_next_ones_the_rest() -> None:
+    async def test(rig: Rig) -> None:
+        long = "a = 1" + " " * (COMPILED_LENGTH_MAX - 5)
+        wanted = [sql(long, topic="T"), sql("b = 2", topic="U"), sql("c = 3", topic="V")]
+
+        rig.filters.begin_heartbeat()
+        assert not rig.filters.register("g", wanted)
+        assert rig.filters.get("T", "g") is not None
+        assert rig.filters.get("U", "g") is None
+
+        rig.filters.begin_heartbeat()
+        assert rig.filters.register("g", wanted)
+        assert rig.filters.get("U", "g") is not None
+        assert rig.filters.get("V", "g") is not None
+
+    run(test)

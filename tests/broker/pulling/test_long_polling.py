@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kourou.broker.pulling.long_polling import TICK_MS, ArrivedMessage, Held, LongPolling
+from kourou.broker.pulling.long_polling import (
+    EVALUATION_COST_MAX,
+    TICK_MS,
+    ArrivedMessage,
+    Held,
+    LongPolling,
+)
 from kourou.filter.tags import parse_tags
 from kourou.protocol.hashing import tags_code
 
@@ -211,3 +217,21 @@ def test_what_held_pulls_take_is_bounded_and_given_back() -> None:
     assert not polling.hold(small)
     polling.woken([News()])
     assert polling.hold(small)
+
+
+def test_filtering_for_many_held_pulls_ends_when_a_turn_has_spent_enough() -> None:
+    polling: LongPolling[str] = LongPolling()
+    seen: list[int] = []
+
+    def is_wanted(arrived: ArrivedMessage) -> bool:
+        seen.append(arrived.queue_offset)
+        return False
+
+    cost = EVALUATION_COST_MAX // 10
+    for number in range(20):
+        polling.hold(replace(held(f"{number}"), is_wanted=is_wanted, wanted_cost=cost))
+
+    assert len(polling.woken([News()])) == 10, "those not looked at find out themselves"
+    assert len(seen) == 10
+    assert len(polling.woken([News()])) == 0, "each turn has its own"
+    assert len(seen) == 20

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.pulling.filtered_reads import BYTES_MAX, ENTRIES_MAX
+from kourou.broker.pulling.filtered_reads import BYTES_MAX, COST_MAX, ENTRIES_MAX
+from kourou.filter.parser import LENGTH_MAX
 from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig, retry_topic
@@ -338,5 +339,36 @@ def test_a_pull_that_does_not_compile_is_refused_where_java_hands_out_everything
         await parts.store_messages([parts.draft(topic="GoldenPull")])
         peer = FakePeer()
         assert outcome(peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded)))[0] == 23
+
+    run_with_parts(test, config=config())
+
+
+def test_a_long_expression_looks_at_fewer_messages_a_pull_and_skips_none() -> None:
+    expression = " OR ".join(f"a = {number}" for number in range(100, 840))
+
+    async def test(parts: BrokerParts) -> None:
+        assert 8_000 < len(expression) <= LENGTH_MAX
+        await store(parts, *[1] * 60, 839, *[1] * 60, 100)
+        at, pulls, found = 0, 0, []
+        while at < 122:
+            answer = pull(parts, expression, queue_offset=at)
+            found += bodies(answer) if answer.body else []
+            before, at = at, int(answer.ext_fields["nextBeginOffset"])
+            pulls += 1
+            assert 0 < at - before <= COST_MAX // len(expression) + 1
+        assert found == [b"839", b"100"]
+        assert pulls == 5
+
+    run_with_parts(test, config=config())
+
+
+def test_an_expression_above_its_length_is_refused() -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        longest = "a" * (LENGTH_MAX - len(" = 1")) + " = 1"
+        assert outcome(pull(parts, longest))[0] in (19, 21)
+        answer = pull(parts, "a" + longest)
+        assert outcome(answer)[0] == 23
+        assert f"at most {LENGTH_MAX} are taken" in str(answer.remark)
 
     run_with_parts(test, config=config())

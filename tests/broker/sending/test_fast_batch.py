@@ -403,7 +403,7 @@ def test_shapes_and_layouts_are_bounded() -> None:
     for number in range(3000):
         text = f"UNIQ_KEY\x01{number:032X}\x02user\x01{number}\x02".encode()
         items = [BatchItem(0, b"b" * number, text)] * 2
-        columns = reader.read(memoryview(encode_batch(items)), b"\x01T")
+        columns = reader.read(memoryview(encode_batch(items)), b"\x01T", 1000)
         assert columns is not None
         assert columns.bodies == (b"b" * number,) * 2
     assert len(reader._shapes) + len(reader._shapes.older) <= 2048
@@ -411,7 +411,7 @@ def test_shapes_and_layouts_are_bounded() -> None:
     for size in range(1, 3000):
         text = f"UNIQ_KEY\x01{'A' * 32}\x02user\x01{'v' * size}\x02".encode()
         items = [BatchItem(0, b"b", text), BatchItem(0, b"bb", text)]
-        columns = reader.read(memoryview(encode_batch(items)), b"\x01T")
+        columns = reader.read(memoryview(encode_batch(items)), b"\x01T", 1000)
         assert columns is not None
         assert columns.bodies == (b"b", b"bb")
     assert max(len(reader._forms), len(reader._cuts)) <= 1024

@@ -492,3 +492,44 @@ def test_replies_leave_in_the_order_of_the_log() -> None:
         assert positions == sorted(positions)
 
     run_sends(test)
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_a_batch_of_more_messages_than_allowed_is_refused_and_nothing_stored(
+    *, is_fast: bool, is_alike: bool
+) -> None:
+    def batch(count: int) -> bytes:
+        bodies = [b"b" * (1 + (0 if is_alike else number % 3)) for number in range(count)]
+        return encode_batch([BatchItem(0, body, b"a\x01b\x02") for body in bodies])
+
+    async def test(bench: SendRig) -> None:
+        lone = bench.connect(is_fast=is_fast)
+        for count in (9, 10, 11):
+            lone.receive(message(batch(count), "", code=320, batch=True))
+            await asyncio.sleep(1)
+        below, at, above = lone.sent()
+        assert (below.code, at.code, above.code) == (0, 0, 13)
+        assert "a batch of more than 10 messages" in str(above.remark)
+        assert "batchMessagesMax" in str(above.remark)
+        assert bench.stored_count() == 19
+        lone.end()
+
+    run_sends(test, batch_messages_max=10)
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELIVER_MS", "TRAN_MSG"])
+def test_what_messages_of_batches_must_not_have_is_found_wherever_it_stands(name: str) -> None:
+    value = "true" if name == "TRAN_MSG" else "3"
+
+    async def test(bench: SendRig) -> None:
+        for before, after in (("", ""), ("a\x01b\x02", ""), ("", "a\x01b\x02")):
+            text = f"{before}{name}\x01{value}\x02{after}".encode()
+            items = [BatchItem(0, b"x", b""), BatchItem(0, b"x", text)]
+            answer = await bench.send(encode_batch(items), "", code=320, batch=True)
+            assert answer.code == 13
+        harmless = f"x{name}\x01{value}\x02a\x01{name}\x02".encode()
+        items = [BatchItem(0, b"x", harmless)]
+        assert (await bench.send(encode_batch(items), "", code=320, batch=True)).code == 0
+
+    run_sends(test)

@@ -26,6 +26,7 @@ from kourou.broker.pulling.expressions import is_tag_expression
 from kourou.clock import Clock
 from kourou.errors import FilterSyntaxError, SystemBusyError
 from kourou.filter.bloom import BloomFilter
+from kourou.filter.parser import LENGTH_MAX
 from kourou.filter.sql92 import SqlFilter, compile_sql
 from kourou.model.subscription import SQL92_EXPRESSION, SubscriptionData
 from kourou.protocol.codes import ResponseCode
@@ -43,6 +44,10 @@ FILTERS_MAX: Final = 100_000
 """Filters of all groups, dead ones too."""
 EXPRESSIONS_LENGTH_MAX: Final = 2 * 1024 * 1024
 """Characters of all expressions: compiled, one takes up to 125 bytes a character."""
+
+COMPILED_LENGTH_MAX: Final = LENGTH_MAX
+"""Characters of new expressions that one heartbeat has compiled, 4 us each, in which no other
+client is served. What is more is compiled with the next heartbeats."""
 
 _LOADED_DEAD_MS: Final = 30_000
 """Who was alive when the broker stopped is thought dead for so long; the next heartbeat tells."""
@@ -108,6 +113,7 @@ class ConsumerFilters:
         self._topics_of: dict[str, set[str]] = {}  # by group
         self._count = 0
         self._length = 0
+        self._compiled_length = 0  # since `begin_heartbeat`
         self.bloom = bloom
         text = file.load()
         if text is not None:
@@ -121,15 +127,24 @@ class ConsumerFilters:
         """Return the filters of all groups of the topic, dead ones too."""
         return self._by_topic.get(topic, {}).values()
 
-    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over what the live group wants; what it does not name is dead."""
-        topics = set()
+    def begin_heartbeat(self) -> None:
+        """Allow `register` to compile as much as one heartbeat may have compiled."""
+        self._compiled_length = 0
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over what the live group wants; what it does not name is dead.
+
+        Returns:
+            Whether all is registered; False if some has to wait for the next heartbeat.
+        """
+        topics, is_all = set(), True
         for subscription in subscriptions:
             if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
                 topics.add(subscription.topic)
-                self._register_one(group, subscription)
+                is_all &= self._register_one(group, subscription)
         for topic in self._topics_of.get(group, set()) - topics:
             self._die(self._by_topic[topic][group])
+        return is_all
 
     def unregister(self, group: str) -> None:
         """Note that the group has no members."""
@@ -153,20 +168,27 @@ class ConsumerFilters:
         self.clean()
         return await self._saver.save()
 
-    def _register_one(self, group: str, subscription: SubscriptionData) -> None:
+    def _register_one(self, group: str, subscription: SubscriptionData) -> bool:
+        """Register, and return False if that has to wait for the next heartbeat."""
         known = self.get(subscription.topic, group)
         if known is not None and not _is_other(known, subscription):
             if known.client_version != subscription.sub_version:
                 known.client_version = subscription.sub_version
                 self._saver.changed()
             self._revive(known)
-            return
+            return True
         if known is not None:
             self._forget(known, "replaced")
+        length = len(subscription.sub_string)
+        if self._compiled_length and self._compiled_length + length > COMPILED_LENGTH_MAX:
+            log.info("consumer_filter.put_off group=%s topic=%s", group, subscription.topic)
+            return False
+        self._compiled_length += length
         made = self._make(group, subscription)
         if made is not None:
             self._add(made)
             log.info("consumer_filter.registered group=%s topic=%s", group, made.topic)
+        return True
 
     def _make(self, group: str, subscription: SubscriptionData) -> ConsumerFilter | None:
         """Return a new filter; None, and a log entry, if there is no room or it does not compile.

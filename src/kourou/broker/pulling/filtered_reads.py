@@ -24,6 +24,9 @@ ENTRIES_MAX: Final = 800
 """Queue entries that one read looks at: Java's 16,000 bytes of them."""
 BYTES_MAX: Final = 1024 * 1024
 """Bytes of records that one read looks at; one run of them may lie above."""
+COST_MAX: Final = 200_000
+"""What one read may spend on filtering, as `MessageFilter.cost` counts it: some 25 ms, in which no
+other client is served."""
 
 _RUN_MESSAGES: Final = 128
 
@@ -75,6 +78,7 @@ class _Filtering:
         self._plan: GetPlan | None = None  # of the last run
         self._is_first = True
         self._looked_at_bytes = 0
+        self._cost = 0
         self._parts: list[bytes] = []
         self._count = 0
         self._size = 0
@@ -115,6 +119,11 @@ class _Filtering:
                 continue
             start = header.properties_start
             text = record[start : start + header.properties_size]
+            if self._cost >= COST_MAX:  # not looked at: whoever goes on begins with it
+                self._is_full = True
+                self._next_offset = header.queue_offset
+                return
+            self._cost += self._wanted.cost(len(text))
             if not self._wanted.matches(decode_properties(text)):
                 continue
             self._add(record, message_count(header.sys_flag, text), header.queue_offset)

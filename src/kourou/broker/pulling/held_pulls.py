@@ -86,6 +86,7 @@ class HeldPulls:
         timeout_ms: int,
         size_bytes: int,
         is_wanted: Callable[[ArrivedMessage], bool] | None = None,
+        wanted_cost: int = 0,
     ) -> bool:
         """Hold the pull if there is room, and return whether it is held.
 
@@ -96,6 +97,7 @@ class HeldPulls:
             timeout_ms: how long it asks to be held.
             size_bytes: about what it keeps in memory.
             is_wanted: tells of a message with such a tag whether it wakes it.
+            wanted_cost: about what that costs for a message, see `MessageFilter.cost`.
         """
         now = self._config.now
         timeout_ms = min(timeout_ms, SUSPEND_MAX_MS)
@@ -104,7 +106,10 @@ class HeldPulls:
         if timeout_ms <= 0:
             return False
         deadline_ms = steady_ms() + timeout_ms
-        held = Held(pull, pull.connection, *where, subscription, deadline_ms, size_bytes, is_wanted)
+        held = Held(
+            pull, pull.connection, *where, subscription, deadline_ms, size_bytes, is_wanted,
+            wanted_cost,
+        )  # fmt: skip
         if not self._held.hold(held):
             return False
         if self._timer is None or deadline_ms < self._due_ms:

@@ -21,6 +21,10 @@ TICK_MS: Final = 100
 """Pulls that become due within the same tick are answered together, at its end."""
 
 
+EVALUATION_COST_MAX: Final = 100_000
+"""What one turn may spend on filtering for held pulls, as `MessageFilter.cost` counts it: some 12
+ms. Pulls beyond it are woken, and find out themselves."""
+
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Header texts of held pulls; those of usual ones have about 200 bytes."""
 
@@ -69,6 +73,7 @@ class Held(Generic[PullT]):
         deadline_ms: when it is to be answered even if nothing came, on the caller's clock.
         size_bytes: about what it keeps in memory, beyond what every pull does.
         is_wanted: tells of a message with such a tag whether it wakes it; None if each does.
+        wanted_cost: about what that costs for a message.
     """
 
     pull: PullT
@@ -80,6 +85,7 @@ class Held(Generic[PullT]):
     deadline_ms: int
     size_bytes: int = 0
     is_wanted: Callable[[ArrivedMessage], bool] | None = None
+    wanted_cost: int = 0
 
 
 class LongPolling(Generic[PullT]):
@@ -108,6 +114,7 @@ class LongPolling(Generic[PullT]):
         self._by_tick: dict[int, dict[Held[PullT], None]] = {}
         self._by_owner: dict[Hashable, dict[Held[PullT], None]] = {}
         self._count = 0
+        self._cost_left = 0  # of filtering in this turn
 
     def __len__(self) -> int:
         return self._count
@@ -140,10 +147,11 @@ class LongPolling(Generic[PullT]):
             key = (arrival.topic, arrival.queue_id)
             if key in by_queue:
                 concerned.setdefault(key, []).append(arrival)
+        self._cost_left = EVALUATION_COST_MAX
         woken: list[Held[PullT]] = []
         for key, news in concerned.items():
             messages = [message for arrival in news for message in arrival.records()]
-            woken += [held for held in by_queue[key] if _concerns(held, messages)]
+            woken += [held for held in by_queue[key] if self._concerns(held, messages)]
         for held in woken:
             self._forget(held)
         return woken
@@ -175,6 +183,20 @@ class LongPolling(Generic[PullT]):
             self._forget(held)
         return len(pulls)
 
+    def _concerns(self, held: Held[PullT], messages: Sequence[ArrivedMessage]) -> bool:
+        is_wanted = held.is_wanted
+        for message in messages:
+            if message.queue_offset < held.queue_offset:
+                continue
+            if not matches_code(held.subscription, message.tags_code):
+                continue
+            if is_wanted is None or self._cost_left <= 0:
+                return True
+            self._cost_left -= held.wanted_cost
+            if is_wanted(message):
+                return True
+        return False
+
     def _forget(self, held: Held[PullT]) -> None:
         _discard(self._by_queue, (held.topic, held.queue_id), held)
         _discard(self._by_tick, _tick(held.deadline_ms), held)
@@ -189,15 +211,6 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 def _tick(deadline_ms: int) -> int:
     """Return the first tick that does not come before the deadline."""
     return -(-deadline_ms // TICK_MS)
-
-
-def _concerns(held: Held[PullT], messages: Sequence[ArrivedMessage]) -> bool:
-    return any(
-        message.queue_offset >= held.queue_offset
-        and matches_code(held.subscription, message.tags_code)
-        and (held.is_wanted is None or held.is_wanted(message))
-        for message in messages
-    )
 
 
 def _discard(table: dict[KeyT, dict[Held[PullT], None]], key: KeyT, held: Held[PullT]) -> None:

@@ -49,6 +49,7 @@ from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, Message
 log = logging.getLogger(__name__)
 
 _MASTER: Final = "0"
+_PROPERTIES_SIZE_USUAL: Final = 256
 _OUTDATED: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_LATEST, ResponseCode.FILTER_DATA_NOT_LATEST}
 )
@@ -242,6 +243,7 @@ class PullHandler:
             header.suspend_timeout_millis,
             sum(len(name) + len(text) for name, text in request.command.ext_fields.items()),
             None if pull.filter is None else partial(self._arrived.is_wanted, pull.filter),
+            0 if pull.filter is None else pull.filter.cost(_PROPERTIES_SIZE_USUAL),
         )
         if is_held:
             # A body means nothing here, but would be kept for as long as the pull is.

@@ -103,17 +103,24 @@ class BatchReader:
         self._forms: dict[tuple[bytes, bytes, bytes], _Form] = {}
         self._shapes = Shapes(_shape)
 
-    def read(self, body: memoryview, topic_part: bytes) -> BatchColumns | None:
+    def read(self, body: memoryview, topic_part: bytes, messages_max: int) -> BatchColumns | None:
         """Return the messages of the body; None if something about them is unusual.
 
-        `topic_part`: topic size and topic, as records have them.
+        Args:
+            body: of the batch.
+            topic_part: topic size and topic, as records have them.
+            messages_max: a body of more is unusual.
         """
         if len(body) < _ITEM_BYTES_MIN:
             return None
         size, flag, body_size = _ITEM.unpack_from(body)
         if body_size < 0 or size < _ITEM_BYTES_MIN + body_size or size > len(body):
             return None
-        return self._alike(body, topic_part, size, flag, body_size) or self._mixed(body, topic_part)
+        if len(body) <= size * messages_max:
+            columns = self._alike(body, topic_part, size, flag, body_size)
+            if columns is not None:
+                return columns
+        return self._mixed(body, topic_part, messages_max)
 
     def _alike(
         self, body: memoryview, topic_part: bytes, size: int, flag: int, body_size: int
@@ -164,7 +171,7 @@ class BatchReader:
             (),
         )
 
-    def _mixed(self, body: memoryview, topic_part: bytes) -> BatchColumns | None:
+    def _mixed(self, body: memoryview, topic_part: bytes, messages_max: int) -> BatchColumns | None:
         """Return messages of any kind; less than 1 us each."""
         data = bytes(body)
         at, end = 0, len(data)
@@ -173,7 +180,7 @@ class BatchReader:
         found_forms: list[_Form] = []
         cuts, forms, unpack = self._cuts, self._forms, _ITEM.unpack_from
         while at < end:
-            if end - at < _ITEM_BYTES_MIN:
+            if end - at < _ITEM_BYTES_MIN or len(rows) >= messages_max:
                 return None
             size, flag, body_size = unpack(data, at)
             body_at = at + _ITEM.size

@@ -185,7 +185,8 @@ class FastBatch:
         target = None if whole is None else self._target(header.extFields, whole, peer, run)
         if target is None:
             return at
-        columns = self._reader.read(memoryview(buffer)[body_at:next_at], target.part)
+        most = self._known.config.batch_messages_max
+        columns = self._reader.read(memoryview(buffer)[body_at:next_at], target.part, most)
         if columns is None:
             return at
         is_taken = self._take(columns, target, peer, run, batches, size, header.opaque)

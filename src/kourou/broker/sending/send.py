@@ -207,8 +207,8 @@ class SendHandlers:
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
             check_batch_topic(topic)
             check_size(command.body, self._config.now)
-            items = decode_batch(command.body)
-            check_batch(header, items)
+            items = decode_batch(command.body, items_max=self._config.now.batch_messages_max)
+            check_batch(header, items, self._config.now)
             if has_batch_queues(topic) and names.UNIQ_KEY in properties:
                 return self._inner_batch(_Send(header, topic, queue_id, properties, items))
             self._add_unique_key(properties)
