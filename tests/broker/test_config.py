@@ -22,6 +22,8 @@ PARTS = (StoreConfig, ConnectionLimits, TransportConfig)
 
 OURS = {
     "batchMessagesMax",
+    "clientSharePercent",
+    "unusedGroupMs",
     "pendingBytesMax",
     "pendingConnectionBytesMax",
     "pendingRequestsMax",

@@ -186,7 +186,7 @@ def test_as_deep_as_may_be_is_compiled_and_run_and_a_long_chain_is_not_deep() ->
     deep = "(" * DEPTH_MAX + "a = 1" + ")" * DEPTH_MAX
     assert SqlFilter(deep).matches({"a": "1"})
     assert SqlFilter("NOT " * (DEPTH_MAX - 2) + "(a = 1)").matches({"a": "1"})
-    assert SqlFilter("a = 1" + " OR a = 1" * 3_000).matches({"a": "1"})
+    assert SqlFilter("a = 1" + " OR a = 1" * 900).matches({"a": "1"})
 
 
 def test_what_is_too_long_is_refused() -> None:

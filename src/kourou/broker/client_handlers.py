@@ -133,13 +133,14 @@ class ClientHandlers:
         self._clients.check(member, heartbeat)  # before anything is made or noted
         must_send = heartbeat.fingerprint == 0
         is_new = False  # a topic that name servers are to hear of first
+        host = request.remote_address[0]
         self._subscriptions.begin_heartbeat()
         for data in heartbeat.consumers:
-            group = self._groups.get_or_create(data.group)
+            group = self._groups.get_or_create(data.group, host)
             if group is None:
                 log.info("heartbeat.group_unknown group=%s client=%s", data.group, member.client_id)
                 continue
-            is_new |= self._ensure_retry_topic(group, unit_mode=data.unit_mode)
+            is_new |= self._ensure_retry_topic(group, host, unit_mode=data.unit_mode)
             must_send |= self._subscriptions.note(
                 member,
                 data,
@@ -158,7 +159,7 @@ class ClientHandlers:
         await self._topics.told()
         return answer
 
-    def _ensure_retry_topic(self, group: SubscriptionGroup, *, unit_mode: bool) -> bool:
+    def _ensure_retry_topic(self, group: SubscriptionGroup, host: str, *, unit_mode: bool) -> bool:
         """Make the group's retry topic if there is none, and return whether it was made.
 
         Where it cannot be, the group may consume nevertheless.
@@ -166,7 +167,7 @@ class ClientHandlers:
         if group.retry_queue_nums <= 0 or self._topics.get(retry_topic(group.group_name)):
             return False
         try:
-            ensure_retry_topic(self._topics, group, unit_mode=unit_mode)
+            ensure_retry_topic(self._topics, group, host, unit_mode=unit_mode)
         except RemoteSystemError as error:
             log.warning("retry_topic.refused reason=%s", error.remark)
             return False

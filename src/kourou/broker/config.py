@@ -7,6 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from kourou.broker.client_shares import PERCENT, Shares
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.documented import documented
@@ -177,6 +178,13 @@ class BrokerConfig:
     """A client that sent no heartbeat for so long has left its groups."""
     clients_max: int = 100_000
     """Clients known by their heartbeats, over all groups."""
+    client_share_percent: int = 50
+    """How much of what the broker has room for the clients of one host may make by using it:
+    topics, consumer groups, filters by properties, and pairs of group and topic with offsets. What
+    administrators make does not count."""
+    unused_group_ms: int = 3 * 24 * 3600 * _SECOND_MS
+    """How long a group is kept that has no settings of its own, no member, and no offset anywhere,
+    where groups are made on their first use; and offsets in topics that do not exist."""
     notify_consumer_ids_changed_enable: bool = field(default=True, metadata={"live": True})
     """Whether members are told when another comes or goes. If not, they notice within 20 s. A group
     can say so for itself."""
@@ -249,6 +257,10 @@ class BrokerConfig:
                 f"max_error_rate_of_bloom_filter is {self.max_error_rate_of_bloom_filter}; it must "
                 f"be 1 to {_PERCENT_MAX} percent"
             )
+        if not 1 <= self.client_share_percent <= PERCENT:
+            raise ConfigError(
+                f"client_share_percent is {self.client_share_percent}; it must be 1 to {PERCENT}"
+            )
         _check_addresses(self)
         for name in _POSITIVE:
             _check_at_least(self, name, 1)
@@ -259,6 +271,10 @@ class BrokerConfig:
     def delay_levels_ms(self) -> tuple[int, ...]:
         """Milliseconds of each delay level, level 1 first."""
         return parse_delay_levels(self.message_delay_level)
+
+    def shares_of(self, room: int) -> Shares:
+        """Return the shares of a table that has so much room."""
+        return Shares(max(1, room * self.client_share_percent // PERCENT))
 
     @property
     def store_config(self) -> StoreConfig:
@@ -294,6 +310,7 @@ _POSITIVE: Final = (
     "pull_messages_max",
     "channel_expired_timeout_ms",
     "clients_max",
+    "unused_group_ms",
     "expect_consumer_num_use_filter",
     "filter_data_clean_time_span_ms",
     "consumer_fallbehind_threshold_bytes",

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from kourou.broker.client_shares import Shares
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
@@ -26,6 +27,7 @@ from kourou.protocol.bodies import (
     decode_subscription_group_table,
 )
 from kourou.protocol.group_table_text import GroupTableText
+from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Groups:
         clock: Clock,
         *,
         auto_create: bool = True,
+        shares: Shares | None = None,
     ) -> None:
         """Start with what the file says, and the group of the admin tools.
 
@@ -59,12 +62,15 @@ class Groups:
             offload: takes the writes off the loop.
             clock: for the time of the data version.
             auto_create: whether using an unknown group makes it.
+            shares: how many clients of one host may make; without, as many as there may be.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
+        self._shares = Shares(GROUPS_MAX) if shares is None else shares
         self.auto_create = auto_create
+        self._refusals = LogRate()
         self._saver = ConfigSaver(file, self._take, offload)
         text = file.load()
         table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
@@ -99,10 +105,14 @@ class Groups:
         """Return the group, None if it is not known."""
         return self._groups.get(name)
 
-    def find(self, name: str) -> SubscriptionGroup | None:
+    def find(self, name: str, host: str | None = None) -> SubscriptionGroup | None:
         """Return the group, or the one that its first use would make; None if it may make none.
 
         For requests that may still be refused: nothing is made here.
+
+        Args:
+            name: of the group.
+            host: that of the client which uses it; None for administrators.
         """
         known = self._groups.get(name)
         if known is not None:
@@ -114,17 +124,28 @@ class Groups:
         except InvalidGroupError as error:
             log.debug("group.refused reason=%s", error)
             return None
+        if not self._shares.has_room(host):
+            suppressed = self._refusals.take(self._clock.now_ms() / 1000)
+            if suppressed is not None:
+                log.warning(
+                    "group.refused name=%s reason=%s suppressed=%d",
+                    name, self._shares.refusal(host), suppressed,
+                )  # fmt: skip
+            return None
         return SubscriptionGroup(name)
 
-    def get_or_create(self, name: str) -> SubscriptionGroup | None:
+    def get_or_create(self, name: str, host: str | None = None) -> SubscriptionGroup | None:
         """Return the group, made now if that is allowed; None if it is not, or the name is bad.
+
+        `host` as for `find`.
 
         A group made here is in the file after the next `persist`; after a crash before that, its
         next use makes it again.
         """
-        group = self.find(name)
+        group = self.find(name, host)
         if group is not None and name not in self._groups:
             self.put(group)
+            self._shares.add(name, host)
             log.info("group.created name=%s", name)
         return group
 
@@ -146,6 +167,7 @@ class Groups:
         if self._groups.pop(name, None) is None:
             return False
         self._text.remove(name)
+        self._shares.remove(name)
         self._forbidden.pop(name, None)
         self._changed()
         log.info("group.deleted name=%s", name)
@@ -176,6 +198,10 @@ class Groups:
             self._forbidden.pop(group, None)
         self._changed()
         log.info("group.read_set group=%s topic=%s is_forbidden=%s", group, topic, is_forbidden)
+
+    def is_any_forbidden(self, group: str) -> bool:
+        """Return whether the group must not read some topic."""
+        return group in self._forbidden
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Return whether the group must not read the topic, although it may read others."""

@@ -19,13 +19,19 @@ from datetime import datetime
 from typing import Final
 
 from kourou.broker.administration.readings import read_metrics
+from kourou.broker.administration.unused_groups import UNUSED_CHECK_INTERVAL_MS
 from kourou.broker.config import BrokerConfig
 from kourou.broker.loops import Loops
 from kourou.broker.parts import Parts
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
-from kourou.broker.wiring import make_fast_paths, make_handlers, make_slow_consumers
+from kourou.broker.wiring import (
+    make_fast_paths,
+    make_handlers,
+    make_slow_consumers,
+    make_unused_groups,
+)
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import Disk
@@ -274,6 +280,9 @@ class _Running:
         )
         loops.start(
             "check slow consumers", SLOW_CHECK_INTERVAL_MS, make_slow_consumers(self._parts).check
+        )
+        loops.start(
+            "forget unused groups", UNUSED_CHECK_INTERVAL_MS, make_unused_groups(self._parts).check
         )
         timers = self._parts.timers.storage
         loops.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)

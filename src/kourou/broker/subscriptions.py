@@ -82,7 +82,9 @@ class Subscriptions:
             )
         before = dict(self._wanted(data.group))
         must_send = self._clients.register_consumer(member, data, fingerprint=fingerprint)
-        is_all = self._filters.register(data.group, self._wanted(data.group).values())
+        is_all = self._filters.register(
+            data.group, self._wanted(data.group).values(), member.peer.remote_address[0]
+        )
         self._serve_changed(data.group, before)
         return must_send or not is_all
 

@@ -6,13 +6,17 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.consuming.assignment_modes import FILE_NAME as MODES_FILE
 from kourou.broker.consuming.assignment_modes import RequestModes
 from kourou.broker.consuming.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from kourou.broker.consuming.consumer_offsets import ConsumerOffsets, parse_consumer_offsets
+from kourou.broker.consuming.consumer_offsets import (
+    PAIRS_MAX,
+    ConsumerOffsets,
+    parse_consumer_offsets,
+)
 from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
 from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
-from kourou.broker.groups import Groups
+from kourou.broker.groups import GROUPS_MAX, Groups
+from kourou.broker.pulling.consumer_filters import EXPRESSIONS_LENGTH_MAX, ConsumerFilters
 from kourou.broker.pulling.consumer_filters import FILE_NAME as FILTERS_FILE
-from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.topics import Topics
@@ -64,6 +68,7 @@ class Tables:
             runtime.offload,
             runtime.clock,
             auto_create=config.auto_create_subscription_group,
+            shares=config.shares_of(GROUPS_MAX),
         )
         self.modes = RequestModes(
             ConfigFile(disk, MODES_FILE, decode_message_request_modes, restores=True),
@@ -75,6 +80,7 @@ class Tables:
             runtime.clock,
             # In sync mode nobody can commit what is not synced.
             None if is_sync else store,
+            config.shares_of(PAIRS_MAX),
         )
         self.offsets.clamp(store.max_offset)
         self.filters = ConsumerFilters(
@@ -86,6 +92,7 @@ class Tables:
             ),
             was_clean=store.recovery.was_clean,
             keep_dead_ms=config.filter_data_clean_time_span_ms,
+            shares=config.shares_of(EXPRESSIONS_LENGTH_MAX),
         )
 
         self.locks = SavedLocks(

@@ -86,6 +86,7 @@ class Topics:
         self.is_told: Callable[[], bool] = lambda: True
         self.told: Callable[[], Awaitable[None]] = _nobody_to_tell
         self.auto_create = config.auto_create_topic_enable
+        self._shares = config.shares_of(TOPICS_MAX)
         self._config = config
         self._clock = clock
         self._saver = ConfigSaver(file, self._take, offload)
@@ -173,13 +174,26 @@ class Topics:
         """Return the topic; None when the broker does not have it."""
         return self._table.get(name)
 
-    def put(self, topic: TopicConfig) -> None:
+    def put(self, topic: TopicConfig, host: str | None = None) -> None:
         """Add or replace a topic. The same again changes nothing.
 
+        Args:
+            topic: as it is to be.
+            host: that of the client which makes it by using it; None for others.
+
         Raises:
-            RemoteSystemError: it is new, and there are `TOPICS_MAX` already.
+            RemoteSystemError: it is new, and there are `TOPICS_MAX` already, or clients of `host`
+                have made their share.
         """
+        is_new = topic.name not in self._table
+        if is_new and not self._shares.has_room(host):
+            raise RemoteSystemError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {topic.name} cannot be made: {self._shares.refusal(host)}",
+            )
         self.put_all((topic,))
+        if is_new:
+            self._shares.add(topic.name, host)
 
     def put_all(self, topics: Sequence[TopicConfig]) -> None:
         """Add or replace topics: all, or none.
@@ -209,6 +223,7 @@ class Topics:
         if self._table.pop(name, None) is None:
             return False
         self._text.remove(name)
+        self._shares.remove(name)
         self._note_change(name)
         log.info("topic.deleted name=%s", name)
         return True
@@ -268,14 +283,14 @@ class Topics:
             names.TOPIC_UNIT if is_unit else 0,
         )
 
-    def ensure(self, topic: TopicConfig) -> None:
-        """Make the topic, unless there is one of its name.
+    def ensure(self, topic: TopicConfig, host: str | None = None) -> None:
+        """Make the topic, unless there is one of its name; `host` as for `put`.
 
         Raises:
             RemoteSystemError: as `put`.
         """
         if topic.name not in self._table:
-            self.put(topic)
+            self.put(topic, host)
 
     def is_saved(self, name: str) -> bool:
         """Return whether the topic is in the file, so that it will outlive a crash."""

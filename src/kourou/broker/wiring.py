@@ -6,6 +6,7 @@ from kourou.broker.administration.admin_handlers import make_admin_handlers
 from kourou.broker.administration.admin_topics import AdminTopicHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
+from kourou.broker.administration.unused_groups import UnusedGroups
 from kourou.broker.advertised import store_host
 from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ClientHandlers
@@ -41,6 +42,20 @@ def make_slow_consumers(parts: Parts) -> SlowConsumers:
         offsets=parts.tables.offsets,
         store=parts.store,
         offload=parts.runtime.offload,
+    )
+
+
+def make_unused_groups(parts: Parts) -> UnusedGroups:
+    """Return what forgets groups that nobody uses."""
+    tables = parts.tables
+    return UnusedGroups(
+        parts.live,
+        groups=tables.groups,
+        topics=tables.topics,
+        offsets=tables.offsets,
+        clients=parts.clients,
+        store=parts.store,
+        on_topic_deleted=parts.held_pulls.on_topic_deleted,
     )
 
 

@@ -21,9 +21,10 @@ Source: ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
+from kourou.broker.client_shares import Shares
 from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, joined
 from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
 from kourou.clock import Clock
@@ -44,6 +45,9 @@ FILE_NAME: Final = "config/consumerOffset.json"
 Table = dict[GroupTopic, dict[int, int]]
 """(group, topic) -> queue id -> queue offset."""
 
+PAIRS_MAX: Final = 500_000
+"""Pairs of group and topic with offsets, about 1 KB each."""
+
 _PART_KEYS: Final = 1_000
 
 
@@ -56,6 +60,7 @@ class ConsumerOffsets:
         offload: Offload,
         clock: Clock,
         covered_by: LogPositions | None,
+        shares: Shares | None = None,
     ) -> None:
         """Start with what the file says.
 
@@ -65,11 +70,14 @@ class ConsumerOffsets:
             clock: for the time of the data version.
             covered_by: with ASYNC_FLUSH the log, which the file must not run ahead of; None in
                 sync mode, where consumers see only what is synced.
+            shares: how many pairs of group and topic clients of one host may make; without, as
+                many as there may be.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
+        self._shares = Shares(PAIRS_MAX) if shares is None else shares
         self._saver = ConfigSaver(file, self._take, offload, covered_by)
         self._set_backs = LogRate()  # two members that both think a queue theirs do it all day
         self._beyond = LogRate()
@@ -83,12 +91,28 @@ class ConsumerOffsets:
         self._committed_keys, self._pulled_keys = OffsetKeys(), OffsetKeys()
         self._set_keys()
 
-    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+    def has_room(self, group: str, topic: str, host: str) -> bool:
+        """Return whether a client of the host may commit."""
+        if (group, topic) in self._committed:
+            return True
+        return len(self._committed) < PAIRS_MAX and self._shares.has_room(host)
+
+    def refusal(self, group: str, topic: str, host: str) -> str:
+        """Return why there is no room, and the remedy."""
+        reason = self._shares.refusal(host)
+        if len(self._committed) >= PAIRS_MAX:
+            reason = f"there are {PAIRS_MAX} already; delete groups with their offsets"
+        return f"group {group} cannot commit in topic {topic}, a new pair of them: {reason}"
+
+    def commit(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, host: str | None = None
+    ) -> None:
         """Note where the group goes on in the queue, further on or further back."""
         offsets = self._committed.get((group, topic))
         if offsets is None:
             offsets = self._committed[group, topic] = {}
             self._committed_keys.add((group, topic))
+            self._shares.add((group, topic), host)
         before = offsets.get(queue_id)
         if before == queue_offset:
             return
@@ -104,11 +128,12 @@ class ConsumerOffsets:
         self._saver.changed()
 
     def commit_within(
-        self, group: str, topic: str, queue_id: int, queue_offset: int, end: int
+        self, group: str, topic: str, queue_id: int, queue_offset: int, end: int, host: str
     ) -> bool:
-        """Commit for a client, unless the offset lies beyond the end of the queue.
+        """Commit for a client of `host`, unless the offset lies beyond the end of the queue.
 
-        Such an offset is of a topic that was deleted, or of messages that a crash took: the group
+        Nor does it commit where there is no room for one more pair of group and topic. An offset
+        beyond the end is of a topic that was deleted, or of messages that a crash took: the group
         would skip those that get these places.
 
         Returns:
@@ -123,7 +148,9 @@ class ConsumerOffsets:
                     group, topic, queue_id, queue_offset, end, suppressed,
                 )  # fmt: skip
             return False
-        self.commit(group, topic, queue_id, queue_offset)
+        if not self.has_room(group, topic, host):
+            return False
+        self.commit(group, topic, queue_id, queue_offset, host)
         return True
 
     def where_to_go_on(self, group: str, topic: str, queue_id: int, bounds: tuple[int, int]) -> int:
@@ -178,6 +205,8 @@ class ConsumerOffsets:
         """Note where the group will read next; nothing but statistics depends on it."""
         offsets = self._pulled.get((group, topic))
         if offsets is None:
+            if len(self._pulled) >= PAIRS_MAX:
+                return
             offsets = self._pulled[group, topic] = {}
             self._pulled_keys.add((group, topic))
         if offsets.get(queue_id) != queue_offset:
@@ -247,6 +276,18 @@ class ConsumerOffsets:
             topics.setdefault(group, []).append(topic)
         return topics
 
+    def groups(self) -> set[str]:
+        """Return the groups that have committed anywhere."""
+        return {group for group, _ in self._committed}
+
+    def topics(self) -> set[str]:
+        """Return the topics in which a group has committed or pulled."""
+        return {topic for table in (self._committed, self._pulled) for _, topic in table}
+
+    def remove_groups(self, groups: Collection[str]) -> None:
+        """Forget all offsets of the groups, in one pass."""
+        self._remove(lambda key: key[0] in groups)
+
     def remove_group(self, group: str) -> None:
         """Forget all offsets of the group."""
         self._remove(lambda key: key[0] == group)
@@ -293,6 +334,7 @@ class ConsumerOffsets:
             gone = [key for key in table if is_gone(key)]
             for key in gone:
                 del table[key]
+                self._shares.remove(key)
             if gone:
                 self._set_keys()
                 self._saver.changed()

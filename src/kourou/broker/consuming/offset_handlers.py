@@ -104,7 +104,8 @@ class OffsetHandlers:
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         header = command.header(UpdateConsumerOffsetRequestHeader)
         check_not_reserved(header.consumer_group, header.topic)
-        if self._groups.find(header.consumer_group) is None:
+        host = request.remote_address[0]
+        if self._groups.find(header.consumer_group, host) is None:
             text = f"consumer group {header.consumer_group} does not exist"
             return response(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         topic = self._topics.get(header.topic)
@@ -123,9 +124,12 @@ class OffsetHandlers:
             return response(command, remark="Offset has been previously reset")
         if is_of_earlier_topic(command, self._store.topic_begin(topic.name)):
             return response(command, ResponseCode.TOPIC_NOT_EXIST, made_again(topic.name))
-        self._groups.get_or_create(header.consumer_group)
+        if not self._offsets.has_room(header.consumer_group, topic.name, host):
+            text = self._offsets.refusal(header.consumer_group, topic.name, host)
+            return response(command, ResponseCode.SYSTEM_BUSY, text)
+        self._groups.get_or_create(header.consumer_group, host)
         end = self._store.max_offset(topic.name, header.queue_id)
-        if not self._offsets.commit_within(*where, header.commit_offset, end):
+        if not self._offsets.commit_within(*where, header.commit_offset, end, host):
             text = (
                 f"offset {header.commit_offset} of queue {header.queue_id} of topic {topic.name}: "
                 f"the queue ends at {end}"

@@ -152,7 +152,8 @@ class SendBackHandler:
         message, stored_text = await self._message_at(header.offset)
         check_delivered(message.topic, header.offset)
         self._groups.get_or_create(group.group_name)  # only now is it certain to be used
-        topic = ensure_retry_topic(self._topics, group, unit_mode=header.unit_mode)
+        host = request.remote_address[0]
+        topic = ensure_retry_topic(self._topics, group, host, unit_mode=header.unit_mode)
         level = header.delay_level
         draft = None
         if level >= 0 and message.reconsume_times < _tries_max(command, header, group):

@@ -20,7 +20,7 @@ class TopicTable(Protocol):
 
     def get(self, name: str) -> TopicConfig | None: ...
 
-    def put(self, config: TopicConfig) -> object: ...
+    def put(self, topic: TopicConfig, host: str | None = None) -> object: ...
 
 
 class ToldTopics(TopicTable, Protocol):
@@ -42,11 +42,18 @@ class SavedTopics(TopicTable, Protocol):
 
 
 def ensure_retry_topic(
-    topics: TopicTable, group: SubscriptionGroup, *, unit_mode: bool = False
+    topics: TopicTable,
+    group: SubscriptionGroup,
+    host: str | None = None,
+    *,
+    unit_mode: bool = False,
 ) -> TopicConfig:
-    """Return the group's retry topic, made now if there is none. `retry_queue_nums` is above 0."""
+    """Return the group's retry topic, made now if there is none. `retry_queue_nums` is above 0.
+
+    `host`: that of the client which makes it.
+    """
     flag = TOPIC_UNIT_SUB if unit_mode else 0
-    return _ensure(topics, retry_topic(group.group_name), group.retry_queue_nums, flag)
+    return _ensure(topics, retry_topic(group.group_name), group.retry_queue_nums, flag, host)
 
 
 def find_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
@@ -66,8 +73,10 @@ def _find(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -
     )
 
 
-def _ensure(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
+def _ensure(
+    topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int, host: str | None = None
+) -> TopicConfig:
     config = _find(topics, name, queue_nums, topic_sys_flag)
     if topics.get(name) is None:
-        topics.put(config)
+        topics.put(config, host)
     return config

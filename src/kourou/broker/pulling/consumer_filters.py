@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from kourou.broker.client_shares import Shares
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.pulling.expressions import is_tag_expression
 from kourou.clock import Clock
@@ -92,6 +93,7 @@ class ConsumerFilters:
         *,
         was_clean: bool,
         keep_dead_ms: int = 24 * 3600 * 1000,
+        shares: Shares | None = None,
     ) -> None:
         """Start with what the file says, all dead until a heartbeat comes.
 
@@ -102,11 +104,14 @@ class ConsumerFilters:
             bloom: gives each filter its bits; a file that was written with another is ignored.
             was_clean: the broker stopped in order; else the file may lack the latest filters.
             keep_dead_ms: a filter that is dead for so long is forgotten.
+            shares: characters of expressions that clients of one host may register; without, as
+                many as there may be.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
+        self._shares = Shares(EXPRESSIONS_LENGTH_MAX) if shares is None else shares
         self._saver = ConfigSaver(file, self._take, offload)
         self._keep_dead_ms = keep_dead_ms
         self._by_topic: dict[str, dict[str, ConsumerFilter]] = {}
@@ -131,8 +136,15 @@ class ConsumerFilters:
         """Allow `register` to compile as much as one heartbeat may have compiled."""
         self._compiled_length = 0
 
-    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> bool:
+    def register(
+        self, group: str, subscriptions: Iterable[SubscriptionData], host: str | None = None
+    ) -> bool:
         """Take over what the live group wants; what it does not name is dead.
+
+        Args:
+            group: of the member.
+            subscriptions: all that it subscribes to.
+            host: the member's, in whose share new expressions count.
 
         Returns:
             Whether all is registered; False if some has to wait for the next heartbeat.
@@ -141,7 +153,7 @@ class ConsumerFilters:
         for subscription in subscriptions:
             if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
                 topics.add(subscription.topic)
-                is_all &= self._register_one(group, subscription)
+                is_all &= self._register_one(group, subscription, host)
         for topic in self._topics_of.get(group, set()) - topics:
             self._die(self._by_topic[topic][group])
         return is_all
@@ -168,7 +180,7 @@ class ConsumerFilters:
         self.clean()
         return await self._saver.save()
 
-    def _register_one(self, group: str, subscription: SubscriptionData) -> bool:
+    def _register_one(self, group: str, subscription: SubscriptionData, host: str | None) -> bool:
         """Register, and return False if that has to wait for the next heartbeat."""
         known = self.get(subscription.topic, group)
         if known is not None and not _is_other(known, subscription):
@@ -184,20 +196,22 @@ class ConsumerFilters:
             log.info("consumer_filter.put_off group=%s topic=%s", group, subscription.topic)
             return False
         self._compiled_length += length
-        made = self._make(group, subscription)
+        made = self._make(group, subscription, host)
         if made is not None:
-            self._add(made)
+            self._add(made, host)
             log.info("consumer_filter.registered group=%s topic=%s", group, made.topic)
         return True
 
-    def _make(self, group: str, subscription: SubscriptionData) -> ConsumerFilter | None:
+    def _make(
+        self, group: str, subscription: SubscriptionData, host: str | None
+    ) -> ConsumerFilter | None:
         """Return a new filter; None, and a log entry, if there is no room or it does not compile.
 
         The client is told by its next pull.
         """
         topic, expression = subscription.topic, subscription.sub_string
         try:
-            self._make_room(len(expression))
+            self._make_room(len(expression), host)
             compiled = compile_expression(subscription.expression_type, expression)
         except (FilterSyntaxError, SystemBusyError) as error:
             log.warning("consumer_filter.refused group=%s topic=%s reason=%s", group, topic, error)
@@ -213,29 +227,37 @@ class ConsumerFilters:
             compiled,
         )
 
-    def _make_room(self, length: int) -> None:
+    def _make_room(self, length: int, host: str | None) -> None:
         """Forget filters of groups that are gone, if there is no room otherwise.
 
         Raises:
             SystemBusyError: there is none even then.
         """
-        if self._has_room(length):
+        if self._has_room(length, host):
             return
         for filters in list(self._by_topic.values()):
             for one in list(filters.values()):
                 if one.is_dead:
                     self._forget(one, "no room")
-        if not self._has_room(length):
+        if not self._shares.has_room(host, length):
+            reason = f"of filters with {length} characters more: {self._shares.refusal(host)}"
+            raise SystemBusyError(ResponseCode.SYSTEM_BUSY, reason)
+        if not self._has_room(length, host):
             raise SystemBusyError(
                 ResponseCode.SYSTEM_BUSY,
                 f"{self._count} filters of {self._length} characters are registered; at most "
                 f"{FILTERS_MAX} of {EXPRESSIONS_LENGTH_MAX} are",
             )
 
-    def _has_room(self, length: int) -> bool:
-        return self._count < FILTERS_MAX and self._length + length <= EXPRESSIONS_LENGTH_MAX
+    def _has_room(self, length: int, host: str | None) -> bool:
+        return (
+            self._count < FILTERS_MAX
+            and self._length + length <= EXPRESSIONS_LENGTH_MAX
+            and self._shares.has_room(host, length)
+        )
 
-    def _add(self, made: ConsumerFilter) -> None:
+    def _add(self, made: ConsumerFilter, host: str | None = None) -> None:
+        self._shares.add((made.topic, made.group), host, len(made.expression))
         self._by_topic.setdefault(made.topic, {})[made.group] = made
         self._topics_of.setdefault(made.group, set()).add(made.topic)
         self._count += 1
@@ -252,6 +274,7 @@ class ConsumerFilters:
         if not topics:
             del self._topics_of[one.group]
         self._count -= 1
+        self._shares.remove((one.topic, one.group))
         self._length -= len(one.expression)
         self._saver.changed()
 

@@ -191,6 +191,9 @@ class FastPull:
         asked = self._asked(fields)
         if asked is None or not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
             return False  # what is answered here ends at `offset` or later: so far may be committed
+        host = connection.remote_address[0]
+        if asked.is_committing and not self._offsets.has_room(asked.group, asked.topic, host):
+            return False
         passed = self._passes(asked)
         if passed is None:
             return False
@@ -204,7 +207,7 @@ class FastPull:
                 return False
             connection.send_frames(answer)
         if asked.is_committing:
-            self._offsets.commit(asked.group, asked.topic, asked.queue_id, commit_offset)
+            self._offsets.commit(asked.group, asked.topic, asked.queue_id, commit_offset, host)
         return True
 
     def _asked(self, fields: _Fields) -> PlainPull | None:

@@ -147,7 +147,8 @@ class PullHandler:
             return self._answer_reset(pull, reset_to)
         if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             end = self._store.max_offset(header.topic, header.queue_id)
-            self._offsets.commit_within(*key, header.commit_offset, end)
+            host = request.remote_address[0]
+            self._offsets.commit_within(*key, header.commit_offset, end, host)
         asked = self._asked(pull)
         if pull.filter is None:
             found = self._reads.at_once(header.topic, header.queue_id, asked)

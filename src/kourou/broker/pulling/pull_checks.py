@@ -117,7 +117,8 @@ class PullChecks:
     def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:
         """Return the pull, or why it is refused."""
         command = request.command
-        group = self._group(command, header)
+        host = request.remote_address[0]
+        group = self._group(command, header, host)
         if isinstance(group, RemotingCommand):
             return group
         topic = self._topics.get(header.topic)
@@ -143,7 +144,7 @@ class PullChecks:
             if isinstance(found, RemotingCommand):
                 return found
             wanted = found
-        self._groups.get_or_create(group.group_name)  # now that the pull is served
+        self._groups.get_or_create(group.group_name, host)  # now that the pull is served
         return Pull(request, header, topic, group, subscription, wanted)
 
     def passes(self, asked: PlainPull) -> Passed | None:
@@ -181,7 +182,7 @@ class PullChecks:
         return Passed(topic, group)
 
     def _group(
-        self, command: RemotingCommand, header: PullMessageRequestHeader
+        self, command: RemotingCommand, header: PullMessageRequestHeader, host: str
     ) -> SubscriptionGroup | RemotingCommand:
         """Return the group that pulls, which may have to be made, or why the pull is refused."""
         if not self._config.now.is_readable:
@@ -189,7 +190,7 @@ class PullChecks:
         reserved = why_reserved(header.consumer_group, header.topic)
         if reserved is not None:
             return _refuse(command, ResponseCode.NO_PERMISSION, reserved, 3)
-        group = self._groups.find(header.consumer_group)
+        group = self._groups.find(header.consumer_group, host)
         if group is None:
             text = f"consumer group {header.consumer_group} does not exist"
             return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)

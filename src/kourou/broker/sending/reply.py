@@ -162,7 +162,7 @@ class ReplyHandler:
         command, is_stored = request.command, self._config.now.store_reply_message_enable
         if is_stored and not self._topics.is_saved(topic.name):
             try:
-                self._checks.make(topic)
+                self._checks.make(topic, request.remote_address[0])
                 await self._topics.settle()
             except RemoteError as error:
                 return self._answers.plain(command, error.code, error.remark)

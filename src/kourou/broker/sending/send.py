@@ -256,7 +256,7 @@ class SendHandlers:
         """
         copy = replace(send, properties=dict(send.properties))  # a delay adds to them
         self._drafts(request, copy, request.connection.local_address)
-        self._checks.make(send.topic)
+        self._checks.make(send.topic, request.remote_address[0])
 
     def _is_to_be_verified(self, send: _Send) -> bool:
         is_compressed = bool(send.header.sys_flag & COMPRESSED) and not send.is_copy

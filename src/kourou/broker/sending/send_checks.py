@@ -277,15 +277,20 @@ class SendChecks:
         members = None if live is None else live.client_ids()
         return self._locks.is_any_held(group.group_name, steady_ms(), members)
 
-    def make(self, topic: TopicConfig) -> None:
+    def make(self, topic: TopicConfig, host: str) -> None:
         """Make the topic, and the group whose retry topic it is, where there are none.
 
+        Args:
+            topic: that of a send.
+            host: that of the client which sends.
+
         Raises:
-            RemoteSystemError: the broker has as many topics as it may have.
+            RemoteSystemError: there are as many topics as the broker, or clients of the host, may
+                have.
         """
-        self._topics.ensure(topic)
+        self._topics.ensure(topic, host)
         if is_retry_topic(topic.name):
-            self._groups.get_or_create(topic.name.removeprefix(RETRY_PREFIX))
+            self._groups.get_or_create(topic.name.removeprefix(RETRY_PREFIX), host)
 
 
 def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:

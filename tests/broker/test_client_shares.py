@@ -1,0 +1,172 @@
+"""One host's clients cannot use up what all clients share; administrators are not counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kourou.broker.client_shares import Shares
+from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
+from kourou.model.subscription import SubscriptionData
+from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
+from kourou.model.topic import TopicConfig
+from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_consume import UpdateConsumerOffsetRequestHeader
+from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.peers import FakePeer
+from kourou.testing.send_rig import SendRig, message, run_sends
+
+
+def heartbeat(parts: BrokerParts, peer: FakePeer, group: str, expression: str = "*") -> None:
+    kind = "TAG" if expression == "*" else "SQL92"
+    wanted = SubscriptionData("T", expression, sub_version=1, expression_type=kind)
+    data = ConsumerData(
+        group,
+        ConsumeType.PASSIVELY,
+        MessageModel.CLUSTERING,
+        ConsumeFromWhere.LAST_OFFSET,
+        (wanted,),
+    )
+    body = encode_heartbeat(HeartbeatData("c", (), (data,)))
+    peer.ask(parts.client_handlers.on_heartbeat, peer.request(RequestCode.HEART_BEAT, body=body))
+
+
+def commit(parts: BrokerParts, peer: FakePeer, group: str, topic: str) -> RemotingCommand:
+    header = UpdateConsumerOffsetRequestHeader(group, topic, 0, 0)
+    asked = peer.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, asked)
+    assert answer is not None
+    return answer
+
+
+def test_a_share_is_given_back_with_what_was_made() -> None:
+    shares = Shares(10)
+    shares.add("a", "host", 6)
+    assert shares.has_room("host", 4)
+    assert not shares.has_room("host", 5)
+    assert shares.has_room("other", 10)
+    assert shares.has_room(None, 100), "administrators have no share"
+
+    shares.add("a", "host", 10)  # in the place of the former
+    assert not shares.has_room("host")
+    shares.remove("a")
+    shares.remove("a")
+    shares.remove("never made")
+    assert shares.has_room("host", 10)
+
+
+def test_topics_that_a_host_makes_by_sending_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: SendRig) -> None:
+        topics = bench.parts.topics
+        for number in range(2):
+            assert (await bench.send(topic=f"made-{number}")).code == 0
+        refused = await bench.send(topic="made-2")
+        assert refused.code == 1
+        assert "topic made-2 cannot be made: clients of 10.0.0.9 have made 2" in str(refused.remark)
+        assert "clientSharePercent" in str(refused.remark)
+        assert topics.get("made-2") is None
+        assert (await bench.send(topic="made-1")).code == 0, "what there is goes on"
+
+        other = FakePeer(address="10.0.0.10")
+        asked = other.request_of(message(topic="made-3"))
+        other.ask(bench.handlers.on_send_message, asked)
+        await asyncio.sleep(1)
+        assert other.sent[-1].code == 0
+
+        topics.put(TopicConfig("by-request", 1, 1))
+        topics.delete("made-0")
+        assert (await bench.send(topic="made-2")).code == 0
+
+    monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", 40)
+    run_sends(test, client_share_percent=5)
+
+
+def test_groups_of_a_host_are_its_share(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
+        heartbeat(parts, greedy, "a")
+        heartbeat(parts, greedy, "b")
+        for _ in range(2):
+            heartbeat(parts, greedy, "c")
+        pulled = parts.pull(greedy, consumer_group="d")
+        assert pulled is not None
+        assert pulled.code == 26
+        assert commit(parts, greedy, "d", "T").code == 26
+        assert [parts.groups.get(name) is None for name in "abcd"] == [False, False, True, True]
+        assert parts.topics.get("%RETRY%c") is None
+
+        heartbeat(parts, modest, "c")
+        assert parts.groups.get("c") is not None
+        heartbeat(parts, greedy, "c")
+        live = parts.clients.consumer_group("c")
+        assert live is not None
+        assert len(live.members) == 2, "anyone may join a group that there is"
+
+    monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
+    run_with_parts(test, config=small_config(client_share_percent=5))
+    assert "clients of 10.0.0.9 have made 2" in caplog.text
+
+
+def test_pairs_of_group_and_topic_of_a_host_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(parts: BrokerParts) -> None:
+        for name in ("T", "U", "V"):
+            parts.topics.put(TopicConfig(name, 4, 4))
+        greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
+        assert commit(parts, greedy, "g", "T").code == 0
+        flags = PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION
+        parts.pull(greedy, consumer_group="g", topic="U", sys_flag=flags)
+        assert parts.offsets.query("g", "U", 0) == 0
+
+        refused = commit(parts, greedy, "g", "V")
+        assert refused.code == 2
+        assert "group g cannot commit in topic V" in str(refused.remark)
+        parts.pull(greedy, consumer_group="g", topic="V", sys_flag=flags)
+        assert parts.offsets.query("g", "V", 0) is None
+        assert commit(parts, greedy, "g", "T").code == 0
+        assert commit(parts, modest, "g", "V").code == 0
+
+        parts.offsets.remove_topic("T")
+        assert commit(parts, greedy, "h", "V").code == 0
+
+    monkeypatch.setattr("kourou.broker.tables.PAIRS_MAX", 40)
+    run_with_parts(test, config=small_config(client_share_percent=5))
+
+
+def test_pairs_are_bounded_for_all_hosts_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        for number in range(3):
+            peer = FakePeer(address=f"10.0.1.{number}")
+            answer = commit(parts, peer, f"g{number}", "T")
+            assert answer.code == (0 if number < 2 else 2)
+            assert number < 2 or "there are 2 already" in str(answer.remark)
+
+    monkeypatch.setattr("kourou.broker.consuming.consumer_offsets.PAIRS_MAX", 2)
+    run_with_parts(test)
+
+
+def test_expressions_of_a_host_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
+        heartbeat(parts, greedy, "a", "a = 111")
+        heartbeat(parts, greedy, "b", "b = 2222")
+        heartbeat(parts, modest, "c", "c = 3333")
+        found = {group: parts.tables.filters.get("T", group) for group in "abc"}
+        assert found["a"] is not None
+        assert found["b"] is None
+        assert found["c"] is not None
+
+        parts.clients.unregister_consumer(greedy, "a")
+        parts.tables.filters.unregister("a")
+        heartbeat(parts, greedy, "b", "b = 2222")
+        assert parts.tables.filters.get("T", "b") is not None, "what is dead makes room"
+
+    monkeypatch.setattr("kourou.broker.tables.EXPRESSIONS_LENGTH_MAX", 20)
+    run_with_parts(test, config=small_config(client_share_percent=50))
