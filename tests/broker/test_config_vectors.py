@@ -32,6 +32,7 @@ OTHER_DEFAULTS = {
     "mappedFileSizeCommitLog": "the dev profile; prod has Java's 1 GiB",
     "maxHashSlotNum": "the dev profile; prod has Java's 5,000,000",
     "maxIndexNum": "the dev profile; prod has Java's 20,000,000",
+    "recallMessageEnable": "every send of a scheduled message answers with a recall handle",
     "timerMaxDelaySec": "a delay of any length is taken, and rolls",
     "warmMapedFileEnable": "zeros go ahead of the log, not into whole files",
 }
