@@ -150,6 +150,25 @@ def test_a_kill_around_the_delivery_of_what_was_set_aside_repeats_nothing(
     run(after, disk, later_ms=65_000)
 
 
+@KINDS
+def test_what_waits_for_a_topic_is_delivered_when_it_is_due_at_a_start_after_a_kill(
+    waiting: Waiting,
+) -> None:
+    async def before(parts: BrokerParts) -> None:
+        await fail_to_delete(parts, "write")
+        await send(parts, waiting, 5)
+        await asyncio.sleep(1.5)
+        await parts.delay.persist()  # the levels are behind the records that waited first
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(1)
+        assert sorted(bodies(parts, "Gone")) == [b"0", b"1", b"2", b"3", b"4", b"before"]
+
+    disk = SimDisk()
+    run_killed(before, disk)
+    run(after, disk, later_ms=70_000)
+
+
 def test_a_timer_that_was_set_aside_is_stored_as_any_other() -> None:
     async def test(parts: BrokerParts) -> None:
         await fail_to_delete(parts, "unlink")

@@ -11,7 +11,8 @@ not told from others: it counts as not delivered.
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -30,7 +31,11 @@ UNDER_WAY_MS: Final = 10_000
 
 _Key = tuple[str, int, str, int, int]
 """Topic, queue, unique id, reconsume times, when it was born: equal for two sends of one message.
-One that waits again, as a consumer gave it back again, was given back once more often."""
+One that waits again, as a consumer gave it back again, was given back once more often. One that was
+set aside has the key of the record that waited before, and lies behind it in the log."""
+
+_Found = Mapping[_Key, list[int]]
+"""Where the log holds deliveries, ascending."""
 
 
 def find_delivered(
@@ -79,9 +84,9 @@ def find_delivered(
     }
 
 
-def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
+def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Found:
     """Return what the log holds of deliveries from byte `start` on."""
-    found: Counter[_Key] = Counter()
+    found: defaultdict[_Key, list[int]] = defaultdict(list)
     for header, text in marked_records(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
         topic, queue_id = header.topic, header.queue_id
@@ -92,19 +97,21 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> Counter[_Key]:
         if goes_to == topic:  # no dead letter, nor one that waits
             unique_id = properties.get(names.UNIQ_KEY, "")
             times, born_at_ms = header.reconsume_times, header.born_at_ms
-            found[topic, queue_id, unique_id, times, born_at_ms] += 1
+            key = topic, queue_id, unique_id, times, born_at_ms
+            found[key].append(header.physical_offset)
     return found
 
 
-def _passed(
-    topics: Topics, store: MessageStore, queue_id: int, offset: int, known: Counter[_Key]
-) -> int:
-    """Return the first queue offset of the level, from one on, that was not delivered."""
+def _passed(topics: Topics, store: MessageStore, queue_id: int, offset: int, known: _Found) -> int:
+    """Return the first queue offset of the level, from one on, that was not delivered.
+
+    What lies before a record in the log, or is that record, is no delivery of it.
+    """
     passed = offset
     while True:
         entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
         record = None if entry is None else store.read_record(entry.physical_offset)
-        if record is None:
+        if entry is None or record is None:
             return passed
         offset += 1
         try:
@@ -114,7 +121,9 @@ def _passed(
         unique_id = decode_properties(draft.properties).get(names.UNIQ_KEY)
         times, born_at_ms = draft.reconsume_times, draft.born_at_ms
         key = draft.topic.decode(), draft.queue_id, unique_id or "", times, born_at_ms
-        if not unique_id or not known[key]:
+        places = known.get(key, [])
+        behind = bisect_right(places, entry.physical_offset)
+        if not unique_id or behind == len(places):
             return passed
-        known[key] -= 1
+        del places[behind]
         passed = offset
