@@ -73,6 +73,45 @@ def test_paused_consumer_gets_all_of_a_topic_that_was_made_again(
 
 
 @pytest.mark.parametrize("count", COUNTS)
+def test_consumer_that_was_cut_off_gets_all_of_a_topic_that_was_made_again(count: int) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w, consumed(w, w.consumer(pull_error_delay_ms=20_000)):
+            w.cluster.network.cut(w.cluster.broker_address())  # its pull is not answered
+            w.cluster.network.heal(w.cluster.broker_address())
+            await make_again(w, count, 0)
+            await until_all(w, count)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_poller_that_was_cut_off_gets_all_of_a_topic_that_was_made_again(count: int) -> None:
+    async def main() -> None:
+        config = PullConsumerConfig(
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET, pull_error_delay_ms=20_000
+        )
+        async with (
+            recording(queues=1) as w,
+            w.cluster.pull_consumer("consumers", config) as reader,
+        ):
+            await reader.assign([QUEUE])
+            await w.send(*OLD)
+            got: list[bytes] = []
+            async with asyncio.timeout(60):
+                while len(got) < len(OLD):
+                    got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
+            await reader.commit()
+            w.cluster.network.cut(w.cluster.broker_address())
+            w.cluster.network.heal(w.cluster.broker_address())
+            await make_again(w, count, 0)
+            async with asyncio.timeout(60):
+                while set(new(count)) - set(got):
+                    got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_paused_consumer_that_dies_leaves_all_of_the_new_topic_to_another(count: int) -> None:
     async def main() -> None:
         async with recording(queues=1) as w:

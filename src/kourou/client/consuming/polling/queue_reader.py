@@ -123,6 +123,7 @@ class QueueReader:
                 log.exception("pull.broken queue=%s", self._queue)
                 delay_ms = self._config.pull_error_delay_ms
             if delay_ms:
+                self._has_rested = True
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _find_start(self) -> int:
@@ -150,7 +151,6 @@ class QueueReader:
         if asked is None:
             return await self._find_start()
         if self._holds_too_much():
-            self._has_rested = True
             return self._config.flow_control_delay_ms
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()

@@ -141,6 +141,7 @@ class QueuePuller:
                 log.exception("pull.broken queue=%s offset=%d", self._queue, self._offset)
                 delay_ms = self._config.pull_error_delay_ms
             if delay_ms:
+                self._has_rested = True
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _step(self) -> int:
@@ -150,7 +151,6 @@ class QueuePuller:
             await self._flow.resumed(self._queue)
             return 0
         if self._flow.is_full(self._process_queue):
-            self._has_rested = True
             return self._config.flow_control_delay_ms
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
