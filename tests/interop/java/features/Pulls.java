@@ -33,7 +33,9 @@ final class Pull extends Feature {
         equal(10L, found.getMaxOffset(), "max offset");
         equal(PullStatus.NO_NEW_MSG, consumer.pull(queue, "*", 10, 4).getPullStatus(), "at the end");
         equal(PullStatus.OFFSET_ILLEGAL, consumer.pull(queue, "*", 99, 4).getPullStatus(), "beyond the end");
-        equal(10L, consumer.pull(queue, "*", 99, 4).getNextBeginOffset(), "the end is told");
+        // RocketMQ's broker leads to the end of the queue, Kourou's to its start: docs/differences.md.
+        long next = consumer.pull(queue, "*", 99, 4).getNextBeginOffset();
+        check(next == 10 || next == 0, "an offset of the queue is told: " + next);
         equal(PullStatus.NO_MATCHED_MSG, consumer.pull(queue, "odd", 0, 32).getPullStatus(), "no such tag");
 
         CompletableFuture<PullResult> called = new CompletableFuture<>();
