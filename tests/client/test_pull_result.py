@@ -132,3 +132,16 @@ def test_message_whose_package_is_missing_is_left_for_a_pull_of_its_own(
     assert ([one.queue_offset for one in decoded.messages], decoded.rest_offset) == ([6], 7)
     with pytest.raises(CodecMissingError):
         decode_answer(compressed)
+
+
+def test_pull_goes_on_behind_all_of_a_batch_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    compressed = record(13, b"any", CompressionType.ZSTD.sys_flag)
+    batch = pulled(10).raw.replace(b"TAGS", b"XAGS", 1)  # its checksum is wrong
+
+    decoded = decode_answer(batch + compressed)
+
+    [(message, _)] = decoded.undecodable
+    assert (message.queue_offset, decoded.rest_offset) == (10, 13)

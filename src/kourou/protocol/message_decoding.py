@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model.message import MessageExt, message_of_record
-from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
+from kourou.model.properties import INNER_NUM, PROPERTIES_SIZE_MAX, decode_properties
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
 from kourou.protocol.hashing import unmasked_crc32
@@ -30,6 +30,7 @@ from kourou.protocol.message_layout import (
 
 _unpack_head_v4: Final = HEAD_V4.unpack_from
 _UNWRAP_FLAGS: Final = NEED_UNWRAP | INNER_BATCH
+_COUNT_DIGITS_MAX: Final = 5
 _NOT_AS_SENT: Final = _UNWRAP_FLAGS | COMPRESSED
 _NOT_PLAIN: Final = _NOT_AS_SENT | HOST_FLAGS
 _HEAD_SIZE: Final = HEAD_V4.size
@@ -154,7 +155,7 @@ def decode_answer(data: bytes) -> DecodedAnswer:
                     return DecodedAnswer(messages, undecodable, message.queue_offset)
                 message.body, message.sys_flag = stored
                 undecodable.append(Undecodable(message, error))
-                next_offset = message.queue_offset + 1
+                next_offset = message.queue_offset + _count_of(message)
                 continue
         except (MalformedMessageError, CodecMissingError):
             if not messages and not undecodable:
@@ -226,6 +227,13 @@ def _inflate(message: MessageExt, size_max: int) -> int:
     message.body = decompress(message.body, message.sys_flag, size_max=size_max)
     message.sys_flag &= ~COMPRESSED
     return len(message.body)
+
+
+def _count_of(message: MessageExt) -> int:
+    """Return how many queue offsets a message has: a batch that cannot be read says so itself."""
+    said = message.properties.get(INNER_NUM, "")
+    is_batch = message.sys_flag & INNER_BATCH and said.isascii() and said.isdigit()
+    return max(1, int(said)) if is_batch and len(said) <= _COUNT_DIGITS_MAX else 1
 
 
 def _unwrap(outer: MessageExt) -> list[MessageExt]:

@@ -14,9 +14,11 @@ from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import Message
 from kourou.model.properties import DLQ_REASON, encode_properties
 from kourou.model.queue import MessageQueue
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import CompressionType, compress
+from kourou.protocol.message_layout import RecordDraft
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -85,6 +87,65 @@ def test_push_consumer_gets_all_others_and_the_bad_ones_become_dead_letters(
     with caplog.at_level(logging.ERROR):
         run_virtual(main())
     assert sum("message.unreadable" in one.getMessage() for one in caplog.records) == 3
+
+
+@pytest.mark.parametrize("is_polled", [False, True])
+def test_batch_that_cannot_be_taken_apart_becomes_a_dead_letter(*, is_polled: bool) -> None:
+    async def main() -> None:
+        async with recording(queues=1) as w:
+            async with w.cluster.admin() as admin:
+                await admin.delete_topic(TOPIC)
+                await admin.create_topic(TOPIC, queues=1, attributes={"queue.type": "BatchCQ"})
+            async with w.consumer():
+                pass  # the group has its retry topic from now on
+            good = [Message(TOPIC, body) for body in GOOD]
+            async with w.cluster.producer() as producer:
+                await producer.send_batch(good[:3])
+                await store_bad_batch(w)
+                await producer.send_batch(good[3:])
+            if is_polled:
+                await poll_all(w)
+            else:
+                async with w.consumer():
+                    await w.until_got(*GOOD, timeout_s=20)
+                    await asyncio.sleep(6)
+                    assert await w.committed() == len(GOOD) + 2
+            assert w.got == GOOD
+            [(body, reason)] = await dead_letters(w)
+            assert body == b"no batch"
+            assert reason
+
+    run_virtual(main())
+
+
+async def store_bad_batch(w: Recording) -> None:
+    """Store a batch of two messages, as a broker might have that does not look into it."""
+    running = w.cluster.broker()._running
+    assert running is not None
+    draft = RecordDraft(
+        topic=TOPIC.encode(),
+        queue_id=0,
+        flag=0,
+        sys_flag=INNER_BATCH | NEED_UNWRAP,
+        born_at_ms=0,
+        born_host=("127.0.0.1", 1),
+        store_host=("127.0.0.1", 2),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=b"no batch",
+        properties=encode_properties({"UNIQ_KEY": "BAD", "INNER_NUM": "2"}),
+    )
+    assert (await running._parts.commit.put_and_wait([draft], 0)).appended
+
+
+async def poll_all(w: Recording) -> None:
+    """Have a polling member of the group get what there is."""
+    config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with w.cluster.pull_consumer("consumers", config) as reader:
+        await reader.assign([QUEUE])
+        async with asyncio.timeout(20):
+            while len(w.got) < len(GOOD):
+                w.got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
 
 
 class NoSendBacks:

@@ -27,6 +27,7 @@ from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.model.sysflag import INNER_BATCH
 from kourou.protocol.message_decoding import Undecodable
 
 log = logging.getLogger(__name__)
@@ -181,21 +182,28 @@ async def bury(
 ) -> bool:
     """Have a message that cannot be read become a dead letter; return whether it is one.
 
-    Its broker is asked by the record's position: no copy could be sent of what cannot be read.
+    Its broker is asked by the record's position, so that the dead letter is what is stored. A batch
+    that is one record is sent as a plain copy: brokers keep those in topics of their kind only.
     """
     message, error = undecodable
     try:
-        address = await instance.routes.address(queue.topic, queue.broker_name, timeout_s)
-        await calls_consume.send_back(
-            instance.pool,
-            address,
-            group,
-            message,
-            delay_level=-1,
-            max_reconsume_times=None,
-            timeout_s=timeout_s,
-            reason=reason_of(error),
-        )
+        if message.sys_flag & INNER_BATCH:
+            how = Redelivery(level=-1, reason=reason_of(error))
+            await send_to_retry_topic(
+                instance, group, message, max_reconsume_times=None, timeout_s=timeout_s, how=how
+            )
+        else:
+            address = await instance.routes.address(queue.topic, queue.broker_name, timeout_s)
+            await calls_consume.send_back(
+                instance.pool,
+                address,
+                group,
+                message,
+                delay_level=-1,
+                max_reconsume_times=None,
+                timeout_s=timeout_s,
+                reason=reason_of(error),
+            )
     except KourouError as refused:
         log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, refused)
         return False
