@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import shlex
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,16 @@ def test_every_module_the_architecture_names_exists() -> None:
 
     assert len(named) > 20
     assert not [p for p in sorted(named) if not (ROOT / "src" / "kourou" / p).exists()]
+
+
+def test_the_layers_of_the_architecture_are_those_that_are_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    checked = [set(re.findall(r"\w+", layer)) for layer in layers]
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = text.partition("## 3. Layers")[2].split("```")[1]
+    rows = re.findall(r"^(\w+(?: \| \w+)*)", table, re.MULTILINE)
+    assert [set(row.split(" | ")) for row in rows] == checked
 
 
 def test_each_python_program_in_the_readme_is_an_example_that_the_tests_run() -> None:

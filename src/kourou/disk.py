@@ -10,8 +10,9 @@ who asked knows whether a missing file or a full disk is an error.
 from __future__ import annotations
 
 import errno
-import fcntl
+import mmap
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from kourou.errors import UsageError
 from kourou.file_locks import FILE_LOCKS
 from kourou.kernel_syncs import write_back_file_system
 from kourou.mapped_files import CAN_MAP, MappedFiles
@@ -29,7 +31,7 @@ Buffer = bytes | bytearray | memoryview
 _IOV_MAX = 1024
 """Buffers that one pwritev takes (IOV_MAX of Linux and macOS)."""
 
-_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+_PAGE_BYTES: Final = mmap.PAGESIZE
 
 _SYNC_THREADS: Final = 16
 """Syncs that wait at once: the file system takes several in one turn of its journal. On ext4 this
@@ -194,10 +196,31 @@ def replace(disk: Disk, name: str, data: bytes, *, backup: str | None) -> None:
     disk.sync_directory(name.rpartition("/")[0])
 
 
+def require_file_calls(purpose: str) -> None:
+    """Refuse a system that lacks the file calls of `OsDisk`, such as Windows.
+
+    Args:
+        purpose: the thing that needs them, for the text.
+
+    Raises:
+        UsageError: the calls are missing.
+    """
+    if not hasattr(os, "pwritev"):
+        raise UsageError(
+            f"{purpose} needs Linux or macOS: servers, stores, and the offset files of "
+            "broadcasting consumers do not work on Windows, other clients do"
+        )
+
+
 class OsDisk:
-    """A directory of a local file system; at most `open_files_max` descriptors stay open."""
+    """A directory of a local file system; at most `open_files_max` descriptors stay open.
+
+    Raises:
+        UsageError: the system lacks the calls, as Windows does.
+    """
 
     def __init__(self, root: Path, *, open_files_max: int = 512) -> None:
+        require_file_calls(f"the use of {root}")
         self.root = str(root)
         self._files = OpenFiles(self._path, open_files_max)
         self._mapped = MappedFiles() if CAN_MAP else None
@@ -400,7 +423,9 @@ def _sync_each(syncs: Sequence[Callable[[], None]]) -> None:
 
 def _sync_descriptor(fd: int) -> None:
     """Make the file's contents durable, past the drive's cache where the system allows it."""
-    if hasattr(fcntl, "F_FULLFSYNC"):
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS: its fsync stops at the drive's cache
+    if sys.platform == "darwin":
+        import fcntl  # noqa: PLC0415  # not on Windows, where clients import this module
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # its fsync stops at the drive's cache
     else:
         os.fdatasync(fd)

@@ -5,7 +5,6 @@ Source: for the lock itself DefaultMessageStore.start, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Callable
@@ -35,6 +34,8 @@ class FileLocks:
             StoreLockedError: another process has it, or another holder in this one.
             OSError: the file cannot be opened or written.
         """
+        import fcntl  # noqa: PLC0415  # not on Windows, where clients import this module
+
         real = os.path.realpath(path)
         with self._mutex:
             if real in self._held:

@@ -183,9 +183,10 @@ def _system(number: int, *arguments: object) -> int:
     return called
 
 
-# PyDLL keeps the interpreter: these calls take microseconds, and giving it away to a thread that
-# works could take milliseconds.
-_call: Final = ctypes.PyDLL(None).syscall
-_call.restype = ctypes.c_long
+if sys.platform != "win32":  # where clients import this module, and nothing calls it
+    # PyDLL keeps the interpreter: these calls take microseconds, and giving it away to a thread
+    # that works could take milliseconds.
+    _call: Final = ctypes.PyDLL(None).syscall
+    _call.restype = ctypes.c_long
 
-_LIBC: Final = ctypes.CDLL(None)
+    _LIBC: Final = ctypes.CDLL(None)

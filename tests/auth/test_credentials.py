@@ -151,3 +151,9 @@ def test_environment_with_one_key_is_refused(given: str) -> None:
     with pytest.raises(CredentialsError, match=f"{missing.pop()} is missing") as raised:
         Credentials.from_environment({given: SECRET})
     assert SECRET not in str(raised.value)
+
+
+def test_error_names_the_variable_that_named_the_file(tmp_path: Path) -> None:
+    absent = {"KOUROU_CREDENTIALS_FILE": str(tmp_path / "absent")}
+    with pytest.raises(CredentialsError, match=r"KOUROU_CREDENTIALS_FILE=.*absent: No such file"):
+        Credentials.from_environment(absent)

@@ -129,6 +129,9 @@ def test_the_name_of_a_broker_may_begin_with_its_machine_room() -> None:
         ({"pending_bytes_max": 1024}, "pending_bytes_max"),
         ({"namesrv_addr": ("10.0.0.1:9876", "bad")}, "namesrv_addr: address 'bad' names no port"),
         ({"advertise": "host:port"}, "advertise: address"),
+        ({"advertise": "0.0.0.0"}, r"advertise: 0\.0\.0\.0 names no machine"),  # noqa: S104  # refused
+        ({"advertise": "[::]:10911"}, "advertise: :: names no machine"),
+        ({"advertise": "10.0.0.9:0"}, "advertise: port 0"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(options: dict[str, object], named: str) -> None:

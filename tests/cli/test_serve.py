@@ -237,6 +237,14 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     ]
 
 
+def test_file_in_place_of_the_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = run_command("serve", "--store", str(tmp_path / "file"), *FREE)
+
+    assert outcome.code == 3
+    assert outcome.err.startswith(f"Error: store {tmp_path}/file: a file, not a directory")
+
+
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     outcome = run_command(
         *("serve", "--store", str(tmp_path), *FREE, "--listen", "203.0.113.7"),

@@ -77,6 +77,7 @@ def test_what_is_written_is_read_back(address: tuple[str, int]) -> None:
         ("localhost:\u0661", "not a number from 0 to 65535"),
         ("[::1:9876", r"expected \[IPv6 address\]:port"),
         ("[::1]9876", r"expected \[IPv6 address\]:port"),
+        ("local host:9876", "a space within the host"),
     ],
 )
 def test_a_bad_address_is_refused_with_its_text(text: str, why: str) -> None:

@@ -127,6 +127,16 @@ def test_a_damaged_file_is_replaced(
     ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])  # good now: nothing is made
 
 
+def test_first_certificate_is_logged_and_a_replaced_one_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kourou")
+    for host in ("first.example", "other.example"):
+        ensure_certificate(tmp_path, [host], NOW_MS)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    assert "it names other hosts" in caplog.text
+
+
 def test_a_key_of_another_certificate_is_replaced(tmp_path: Path, own: OwnCertificate) -> None:
     stranger = Authority(tmp_path / "pki").issue("x", "broker.example")
     own.pem.write_bytes(stranger.key.read_bytes() + own.certificate.read_bytes())

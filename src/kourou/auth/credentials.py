@@ -111,7 +111,10 @@ class Credentials:
                 f"{FILE_VARIABLE} and {ACCESS_KEY_VARIABLE} and the like are both set: unset one"
             )
         if file:
-            return cls.from_file(file)
+            try:
+                return cls.from_file(file)
+            except CredentialsError as error:
+                raise CredentialsError(f"{FILE_VARIABLE}={error}") from error
         if not is_keyed:
             return None
         for name, value in zip(names, (access_key, secret_key), strict=False):

@@ -7,7 +7,6 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
-import os
 import signal
 import threading
 from collections import deque
@@ -26,6 +25,7 @@ from typing import (
 )
 
 from kourou.client.lifetime import Lifetime
+from kourou.client.process_identity import call_in_forked_children
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt
 
@@ -42,7 +42,7 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.forget()
-        os.register_at_fork(after_in_child=self.forget)
+        call_in_forked_children(self.forget)
 
     def forget(self) -> None:
         """Start anew: a fork copies the loop, but not the thread that runs it."""

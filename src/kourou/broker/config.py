@@ -13,6 +13,7 @@ from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
+from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE, TRACE_TOPIC, check_topic
 from kourou.protocol.bodies_locks import MessageRequestMode
 from kourou.remoting.limits import ConnectionLimits
@@ -345,9 +346,24 @@ def _check_addresses(config: BrokerConfig) -> None:
         raise ConfigError(f"namesrv_addr: {error}") from None
     try:
         if config.advertise is not None:
-            parse_address(config.advertise, config.port)
+            # where the port is 0, the one that is found is added later
+            _check_advertised(*parse_address(config.advertise, config.port or 1))
     except ConfigError as error:
         raise ConfigError(f"advertise: {error}") from None
+
+
+def _check_advertised(host: str, port: int) -> None:
+    """Refuse an address that leads a client to its own machine, or to no port.
+
+    Raises:
+        ConfigError: it is the address of all addresses, or port 0.
+    """
+    if host in WILDCARD_HOSTS:
+        raise ConfigError(f"{host} names no machine: give an address that clients reach")
+    if port == 0:
+        raise ConfigError(
+            "port 0 is no port that clients reach: leave it out, or give the real one"
+        )
 
 
 def _check_sizes(config: BrokerConfig) -> None:

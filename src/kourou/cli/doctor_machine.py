@@ -21,7 +21,7 @@ from kourou import __version__
 from kourou.cli.finding import Finding, State
 from kourou.cli.port_owner import PortOwner, port_owners
 from kourou.disk import OsDisk
-from kourou.errors import StoreLockedError
+from kourou.errors import StoreLockedError, UsageError
 from kourou.store.paths import ABORT, COMMITLOG, LOCK
 
 EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
@@ -168,7 +168,10 @@ def check_store(store: Path, read_time_s: ReadTimeS = time.perf_counter) -> list
         what = "no directory" if not place.is_dir() else "not to be read and written"
         remedy = "choose another one with --store, or change its owner or mode"
         return [Finding(State.WRONG, "store", f"{place} is {what}", remedy)]
-    disk = OsDisk(place)
+    try:
+        disk = OsDisk(place)
+    except UsageError as error:
+        return [Finding(State.NOTE, "store", str(error))]
     try:
         state = _store_state(disk, store)
         try:

@@ -241,6 +241,8 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 def _make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise StoreUnusableError(str(path), "a file, not a directory") from error
     except OSError as error:
         raise _unusable(path, error) from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):

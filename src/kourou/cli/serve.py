@@ -21,7 +21,7 @@ from kourou.cli.exits import FAILED, say
 from kourou.cli.options import CONSOLE_PORT
 from kourou.cli.process import Plan, run
 from kourou.cli.ready import Ready, ready_line
-from kourou.disk import OsDisk
+from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.logs import Level
@@ -252,6 +252,7 @@ def serve(
     ready_json: _ReadyJson = False,
 ) -> None:
     """Read the options and serve."""
+    require_file_calls("`kourou serve`")
     logs.configure(log_level or _usual_level())
     flags = {
         "store_path": store,

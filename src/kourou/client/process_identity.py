@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from typing import Final
 
 from kourou.errors import ForkedError
@@ -12,12 +13,18 @@ _ELSEWHERE: Final = ("192.0.2.1", 9)
 """An address for documentation: nobody is there, and nothing is sent."""
 
 
+def call_in_forked_children(function: Callable[[], None]) -> None:
+    """Call the function in each child that this process forks; Windows has no forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
 class _Forks:
     """Counts the forks that lead to this process: cheaper than asking for its id at every call."""
 
     def __init__(self) -> None:
         self.count = 0
-        os.register_at_fork(after_in_child=self._on_forked)
+        call_in_forked_children(self._on_forked)
 
     def _on_forked(self) -> None:
         self.count += 1

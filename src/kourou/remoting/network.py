@@ -175,6 +175,8 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
         host, _, port = text.partition(":")
     if not host:
         raise ConfigError(f"address {text!r} names no host: expected host:port")
+    if any(map(str.isspace, host)):
+        raise ConfigError(f"address {text!r} has a space within the host: expected host:port")
     if not port:
         if default_port is None:
             raise ConfigError(f"address {text!r} names no port: expected host:port")

@@ -41,6 +41,7 @@ RENEW_DAYS: Final = 60
 """A certificate that expires within so many days is replaced."""
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_NONE_YET: Final = "there is none yet"
 _DAY_MS: Final = 24 * 3600 * 1000
 _OPENSSL_TIMEOUT_S: Final = 30
 _HANDSHAKE_ROUNDS: Final = 4
@@ -191,7 +192,12 @@ def ensure_certificate(
                 "pip install 'kourou[server]'"
             )
         _replace(own.pem, made, mode=0o600)
-        log.info("certificate.made file=%s hosts=%s reason=%r", own.pem, ";".join(wanted), fault)
+        # Clients that trust the one before refuse the new one: an operator must see that.
+        level = logging.INFO if fault is _NONE_YET else logging.WARNING
+        log.log(
+            level, "certificate.made file=%s hosts=%s reason=%r trust=%s",
+            own.pem, ";".join(wanted), fault, own.certificate,
+        )  # fmt: skip
     _publish(own)
     return own
 
@@ -199,7 +205,7 @@ def ensure_certificate(
 def _fault(pem: Path, hosts: Sequence[str], now_ms: int) -> str | None:
     """Return why the certificate cannot be used any longer; None if it can."""
     if not pem.exists():
-        return "there is none yet"
+        return _NONE_YET
     try:
         named, expires_at_ms = _shown(pem)
     except (OSError, ValueError) as error:  # of OpenSSL: no PEM, not a pair, expired
