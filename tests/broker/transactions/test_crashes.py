@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,33 @@ def test_a_rollback_that_was_answered_outlives_a_power_cut() -> None:
         assert not rig.bodies()
 
     run(after, run_killed(rolled_back, is_power_cut=True), later_ms=10_000)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_half_message_that_names_another_transaction_does_not_replace_it(is_fast: bool) -> None:
+    halves: list[Half] = []
+
+    async def forged(rig: TransactionRig) -> None:
+        halves.append(await rig.half(b"theirs"))
+        fields = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "TRANSACTION_CHECK_TIMES": "9"}
+        lone = rig.sends.connect(is_fast=is_fast)
+        halves.append(await rig.half(b"forged", group="other", lone=lone, **fields))
+        rig.connect()
+        rig.connect("other", 40_001)
+        await rig.round(after_s=30)
+
+    async def after(rig: TransactionRig) -> None:
+        assert (await rig.end(halves[1], ROLLBACK)).code == ResponseCode.SUCCESS
+        assert (await rig.end(halves[0], COMMIT)).code == ResponseCode.SUCCESS
+        assert rig.bodies() == [b"theirs"]
+
+    async def both(rig: TransactionRig) -> None:
+        await forged(rig)
+        await after(rig)
+
+    run(both)
+    halves.clear()
+    run(after, run_killed(forged), later_ms=10_000)
 
 
 def test_what_was_given_up_before_a_crash_is_kept_once() -> None:

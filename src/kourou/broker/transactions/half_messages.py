@@ -41,6 +41,8 @@ HALF_QUEUE: Final = 0
 """The queue of half messages, of their ends, and of those given up; RocketMQ uses no other."""
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _GIVEN_UP: Final = TRANS_CHECK_MAX_TIME_TOPIC.encode()
+BROKERS_OWN: Final = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
+"""Properties that say how a half record follows others; of clients they are not believed."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,9 @@ def place_half(
 ) -> Placement:
     """Return where a half message is stored; its properties get its destination.
 
+    What only the broker says of half records is removed: by a TRAN_PREPARED_QUEUE_OFFSET of its
+    own, a message would be taken for a later record of the transaction of another producer.
+
     Raises:
         MessageIllegalError: it is delayed as well. RocketMQ's clients refuse that; its broker
             takes the message, and it is lost.
@@ -97,6 +102,8 @@ def place_half(
         raise MessageIllegalError(
             ResponseCode.MESSAGE_ILLEGAL, "transactional messages do not support delayed delivery"
         )
+    for name in BROKERS_OWN:
+        properties.pop(name, None)
     properties[names.TRANSACTION_ID] = properties[names.UNIQ_KEY]
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QID] = str(queue_id)

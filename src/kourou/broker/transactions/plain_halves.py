@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kourou.broker.transactions.half_messages import BROKERS_OWN
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT
@@ -37,7 +38,7 @@ MORE_BYTES_MAX: Final = len(HALF_PART) + len(TRANSACTION_ID) + 32 + 256
 _OWN: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
 """Properties that the broker sets."""
 LOOKED_AT: Final = frozenset(
-    {names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32}
+    {names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *BROKERS_OWN}
 )
 """Properties that count when a half message ends."""
 _HEAD_BYTES: Final = HEAD_V4.size
