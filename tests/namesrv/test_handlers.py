@@ -7,17 +7,20 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import ParamSpec, TypeVar
 
 import pytest
 
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
+from kourou.namesrv.broker_identity import BrokerIdentity
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.handlers import AT_ONCE_BYTES, NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
-from kourou.namesrv.routes import RouteTable
+from kourou.namesrv.routes import TOPICS_AT_ONCE, RouteTable
 from kourou.protocol.bodies import (
     DataVersion,
     RegisterBody,
@@ -451,6 +454,51 @@ def test_a_large_registration_is_decoded_off_the_loop_and_later_ones_wait_for_it
             await asyncio.sleep(1)
         assert [one.code for one in asked.peer.sent[-2:]] == [0, 0]
         assert asked.route("T5").code == 0
+
+    run_virtual(main())
+
+
+def test_many_topics_of_a_registration_are_entered_in_slices() -> None:
+    async def main() -> None:
+        asked = Asked()
+        count = 3 * TOPICS_AT_ONCE + 1
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(count)]
+        asked.register_later(*many)
+        entered = []
+        while len(asked.peer.sent) < 1:
+            entered.append(len(asked.routes.queues))
+            await asyncio.sleep(0)
+        assert asked.peer.sent[-1].code == 0
+        assert len(asked.routes.queues) == count
+        assert max(b - a for a, b in pairwise(entered)) == TOPICS_AT_ONCE
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_broker_that_is_forgotten_while_its_topics_are_entered_leaves_none(
+    is_replaced: bool,
+) -> None:
+    async def main() -> None:
+        asked = Asked()
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(3 * TOPICS_AT_ONCE)]
+        asked.register_later(*many)
+        for _ in range(100):
+            if len(asked.routes.queues) == TOPICS_AT_ONCE:
+                break
+            await asyncio.sleep(0)
+        if is_replaced:
+            other = BrokerIdentity(BROKER[2], BROKER[0], 0, "127.0.0.1:9", "", None, None, None)
+            newer = replace(VERSION, state_version=1)
+            topics = {name: TopicConfig(name, 1, 1) for name in ("U", "V")}
+            asked.routes.register(other, TopicConfigTable(topics, newer), "other", 0)
+            asked.routes.unregister(*other.key)
+        else:
+            asked.routes.unregister_connection(asked.peer)
+        await asyncio.sleep(1)
+        assert asked.peer.sent[-1].code == 0
+        assert not asked.routes.queues.topics()
+        assert asked.route("T1").code == 17
 
     run_virtual(main())
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from kourou.errors import RemoteSystemError, TopicNotFoundError
 from kourou.model.route import at_host, is_wildcard
@@ -31,7 +31,7 @@ from kourou.namesrv.acting_master import with_acting_masters
 from kourou.namesrv.broker_identity import BrokerIdentity
 from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from kourou.namesrv.live_config import LiveConfig
-from kourou.namesrv.routes import RouteTable
+from kourou.namesrv.routes import RouteTable, finish
 from kourou.namesrv.zones import ZONE_NAME, wanted_zone, within_zone
 from kourou.protocol.bodies import (
     RegisterBody,
@@ -121,8 +121,8 @@ class NamesrvHandlers:
     def on_register_broker(self, request: Request) -> RemotingCommand | None:
         """REGISTER_BROKER (103).
 
-        A large one is decoded off the loop. Those that come meanwhile wait for it: of two
-        registrations of one broker, the later one has to count.
+        A large one is decoded off the loop, and its topics are entered in slices. Those that come
+        meanwhile wait for it: of two registrations of one broker, the later one has to count.
         """
         command = request.command
         header = command.header(RegisterBrokerRequestHeader)
@@ -136,7 +136,7 @@ class NamesrvHandlers:
         )
         size_max = COMPRESSED_AT_ONCE_BYTES if header.compressed else AT_ONCE_BYTES
         if len(command.body) <= size_max and not self._decoding_count:
-            return self._register(request, header, decode())
+            return finish(self._register(request, header, decode()))
         self._later.answer(request, partial(self._register_later, request, header, decode))
         self._decoding_count += 1
         return None
@@ -152,14 +152,20 @@ class NamesrvHandlers:
                 body = await self._offload(decode)
                 if not request.connection.is_open:  # nobody would take the broker out again
                     return response(request.command)
-                return self._register(request, header, body)
+                steps = self._register(request, header, body)
+                while True:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        return cast(RemotingCommand, end.value)
+                    await asyncio.sleep(0)
         finally:
             self._decoding_count -= 1
 
     def _register(
         self, request: Request, header: RegisterBrokerRequestHeader, body: RegisterBody
-    ) -> RemotingCommand:
-        """Take the broker and its topics in."""
+    ) -> Generator[None, None, RemotingCommand]:
+        """Take the broker and its topics in; pause now and then where there are many."""
         command = request.command
         identity = BrokerIdentity(
             header.cluster_name,
@@ -173,7 +179,7 @@ class NamesrvHandlers:
         )
         _check_reachable(identity.address, request)
         is_new = self._routes.data_version(*identity.key) is None
-        master = self._routes.register(
+        master = yield from self._routes.registering(
             identity,
             body.table,
             request.connection,

@@ -18,10 +18,11 @@ Source: RouteInfoManager.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar, cast
 
 from kourou.errors import RemoteSystemError
 from kourou.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute
@@ -35,7 +36,10 @@ NAME_LENGTH_MAX: Final = 255
 """Characters of the name of a topic, broker or cluster, and of an address; what is known at once is
 counted by the piece."""
 
+TOPICS_AT_ONCE: Final = 2_000
+"""Topics of a registration that are entered without a pause: 10 ms at most."""
 _SHARED_MAX: Final = 1024
+_Result = TypeVar("_Result")
 _TOPICS_OF_A_SINGLE_CHANGE: Final = 1
 
 
@@ -96,7 +100,24 @@ class RouteTable:
         *,
         drop_missing: bool = False,
     ) -> MasterAddresses:
-        """Take a broker and its topics in, or refresh what is known of them.
+        """Take a broker and its topics in at once; see `registering`."""
+        return finish(
+            self.registering(identity, table, connection, now_ms, drop_missing=drop_missing)
+        )
+
+    def registering(
+        self,
+        identity: BrokerIdentity,
+        table: TopicConfigTable,
+        connection: Hashable,
+        now_ms: int,
+        *,
+        drop_missing: bool = False,
+    ) -> Generator[None, None, MasterAddresses]:
+        """Take a broker and its topics in, or refresh what is known of them; pause now and then.
+
+        Between two steps the table may be asked and changed. Where the broker is forgotten
+        meanwhile, registers once more, or another one takes its place, the rest is left out.
 
         `connection` is what `unregister_connection` later names. A broker that comes with an
         older state than another one that lives under its name and id is ignored, and told nothing.
@@ -125,20 +146,22 @@ class RouteTable:
                 del broker.addresses[broker_id]
         is_new = identity.broker_id not in broker.addresses
         broker.addresses[identity.broker_id] = identity.address
-        if self._brings_topics(identity, broker):
-            known = self._alive.get(identity.key)
-            is_changed = is_new or known is None or known.data_version != table.data_version
-            self._take_topics(identity, table, is_changed=is_changed)
-            if drop_missing and identity.broker_name in table.topics:
-                for topic in set(self._queues.of_broker(identity.broker_name)) - set(table.topics):
-                    self._queues.remove(topic, identity.broker_name)
-        self._alive[identity.key] = _Alive(
+        known = self._alive.get(identity.key)
+        is_changed = is_new or known is None or known.data_version != table.data_version
+        self._alive[identity.key] = alive = _Alive(
             identity,
             now_ms,
             self._broker_timeout_ms if identity.timeout_ms is None else identity.timeout_ms,
             table.data_version,
             connection,
         )
+        if self._brings_topics(identity, broker):
+            yield from self._taking_topics(identity, table, is_changed=is_changed)
+            if not self._is_current(identity, alive):
+                return MasterAddresses()
+            if drop_missing and identity.broker_name in table.topics:
+                for topic in set(self._queues.of_broker(identity.broker_name)) - set(table.topics):
+                    self._queues.remove(topic, identity.broker_name)
         if has_least_id:
             self._tell_min_id(broker, joined=identity)
         return self._master_of(identity, broker)
@@ -291,15 +314,28 @@ class RouteTable:
         is_current = identity.enable_acting_master is not None
         return is_current and identity.broker_id == min(broker.addresses)
 
-    def _take_topics(
+    def _taking_topics(
         self, identity: BrokerIdentity, table: TopicConfigTable, *, is_changed: bool
-    ) -> None:
+    ) -> Generator[None, None, None]:
+        """Enter its topics, with a pause behind each slice of many; not if it was forgotten."""
         is_stand_in = identity.broker_id != MASTER_ID and identity.enable_acting_master
         withheld = PERM_WRITE if is_stand_in else 0
-        known = self._queues.of_broker(identity.broker_name)
-        for name, config in table.topics.items():
-            if is_changed or name not in known:
-                self._queues.put(name, _queue_data(config, identity, withheld))
+        alive = self._alive[identity.key]
+        topics = iter(table.topics.items())
+        for _ in range(0, len(table.topics), TOPICS_AT_ONCE):
+            known = self._queues.of_broker(identity.broker_name)
+            for name, config in islice(topics, TOPICS_AT_ONCE):
+                if is_changed or name not in known:
+                    self._queues.put(name, _queue_data(config, identity, withheld))
+            if len(table.topics) > TOPICS_AT_ONCE:
+                yield
+            if not self._is_current(identity, alive):
+                return
+
+    def _is_current(self, identity: BrokerIdentity, alive: _Alive) -> bool:
+        """Return whether it was neither forgotten nor replaced, nor has registered once more."""
+        holder = self._addresses(identity.broker_name).get(identity.broker_id)
+        return self._alive.get(identity.key) is alive and holder == identity.address
 
     def _master_of(self, identity: BrokerIdentity, broker: _Broker) -> MasterAddresses:
         address = broker.addresses.get(MASTER_ID)
@@ -343,6 +379,15 @@ class RouteTable:
             broker.enable_acting_master,
             broker.zone,
         )
+
+
+def finish(steps: Generator[None, None, _Result]) -> _Result:
+    """Do all steps at once, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(_Result, end.value)
 
 
 # Most topics of a broker have the same: a registration of 5,000 makes a few objects, not 5,000.
