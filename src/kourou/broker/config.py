@@ -197,9 +197,11 @@ class BrokerConfig:
     default_message_request_mode: MessageRequestMode = field(
         default=MessageRequestMode.PULL, metadata={"live": True}
     )
-    """How such members read topics for which nobody has set it (401)."""
+    """How such members read topics for which nobody has set it (401). Pop is not built yet: with
+    POP, they are told to pull as well, and the log says so."""
     default_pop_share_queue_num: int = field(default=-1, metadata={"live": True})
-    """With POP, how many other members read a member's queues too; below 1: all of them."""
+    """With POP, how many other members read a member's queues too; below 1: all of them. Without
+    effect until pop is built."""
     use_server_side_reset_offset: bool = True
     """Whether a group whose offset is reset learns of it by its next pull, connected or not. If
     not, its connected members are told, as by brokers before 5.0, and one that is not connected
