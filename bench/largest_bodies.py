@@ -22,6 +22,7 @@ import tempfile
 import typing
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,6 +47,8 @@ HEADER_SIZE_MAX: Final = ConnectionLimits().header_bytes_max
 _FRAME_REST: Final = 4096
 """Bytes of a largest frame that are left for a header beside the body."""
 
+BATCH_BYTES_MAX: Final = 4 << 20
+"""Largest batch that is taken (`max_message_size_bytes`)."""
 _LINE: Final = ("", "k{}=v\n", "")
 _BODIES: Final[dict[str, tuple[str, str, str]]] = {
     "lines": _LINE,
@@ -180,6 +183,12 @@ def bodies(code: int, size_max: int) -> Iterator[tuple[str, bytes]]:
         body = encode_batch([item]) * count
         if len(body) <= size_max:
             yield f"batch of {count:,}", body
+    for size in (1_000, 2_000, 10_000, 14_000):
+        rest = "".join(f"k{number:x}\x01v\x02" for number in range(size // 7))
+        texts = (f"n{number}\x01v\x02{rest}".encode() for number in range(BATCH_BYTES_MAX))
+        items = (BatchItem(0, b"x", text) for text in texts)
+        count = min(size_max, BATCH_BYTES_MAX) // (size + 100)
+        yield f"batch, properties of {size:,}", encode_batch(list(islice(items, count)))
 
 
 def field_texts(size_max: int) -> Iterator[tuple[str, str]]:

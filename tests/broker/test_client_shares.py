@@ -7,14 +7,26 @@ import asyncio
 import pytest
 
 from kourou.broker.client_shares import Shares
+from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
+from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.bodies_locks import (
+    MessageRequestMode,
+    SetMessageRequestMode,
+    encode_message_request_mode,
+)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.headers_admin import GetSubscriptionGroupConfigRequestHeader
+from kourou.protocol.headers_admin_offsets import CloneGroupOffsetRequestHeader
 from kourou.protocol.headers_consume import UpdateConsumerOffsetRequestHeader
+from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.remoting.dispatch import Handler
+from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends
@@ -97,6 +109,8 @@ def test_groups_of_a_host_are_its_share(
         pulled = parts.pull(greedy, consumer_group="d")
         assert pulled is not None
         assert pulled.code == 26
+        assert "clients of 10.0.0.9 have made 2" in str(pulled.remark)
+        assert "clientSharePercent" in str(pulled.remark)
         assert commit(parts, greedy, "d", "T").code == 26
         assert [parts.groups.get(name) is None for name in "abcd"] == [False, False, True, True]
         assert parts.topics.get("%RETRY%c") is None
@@ -111,6 +125,59 @@ def test_groups_of_a_host_are_its_share(
     monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
     run_with_parts(test, config=small_config(client_share_percent=5))
     assert "clients of 10.0.0.9 have made 2" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["read", "cloned", "retried", "given back", "mode"])
+def test_groups_that_requests_make_beside_are_of_the_share_of_their_host(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make(parts: BrokerParts, peer: FakePeer, group: str, place: int) -> RemotingCommand:
+        body = b""
+        header: object = None
+        handler: Handler
+        if way == "read":
+            header = GetSubscriptionGroupConfigRequestHeader(group)
+            handler = parts.admin.groups.on_get_subscription_group_config
+        elif way == "cloned":
+            header = CloneGroupOffsetRequestHeader("source", group, "T", offline=True)
+            handler = parts.admin.offsets.on_clone_group_offset
+        elif way == "given back":
+            header = ConsumerSendMsgBackRequestHeader(place, group, 1)
+            handler = parts.send_backs.on_consumer_send_msg_back
+        elif way == "mode":
+            mode = SetMessageRequestMode("T", group, MessageRequestMode.PULL)
+            body = encode_message_request_mode(mode)
+            handler = AssignmentHandlers(
+                parts.live, broker_name="b", topics=parts.topics, groups=parts.groups,
+                clients=parts.clients, modes=parts.tables.modes, later=parts.later,
+                routes=AssignmentRoutes((), "b", parts.topics, None, steady_ms),  # type: ignore[arg-type]
+            ).on_set_message_request_mode  # fmt: skip
+        else:
+            asked = peer.request_of(message(topic=f"%RETRY%{group}"))
+            peer.ask(SendRig(parts).handlers.on_send_message, asked)
+            await asyncio.sleep(1)
+            return peer.sent[-1]
+        peer.ask(handler, peer.request(0, header, body))
+        await asyncio.sleep(1)
+        return peer.sent[-1]
+
+    async def test(parts: BrokerParts) -> None:
+        parts.topics.put(TopicConfig("T", 4, 4))
+        [appended] = (await parts.store_messages([parts.draft()])).appended
+        place = appended.physical_offset
+        greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
+        for group in "ab":
+            assert (await make(parts, greedy, group, place)).code == 0
+        refused = await make(parts, greedy, "c", place)
+        assert refused.code == 26
+        assert "clients of 10.0.0.9 have made 2" in str(refused.remark)
+        assert parts.groups.get("c") is None
+        assert parts.topics.get("%RETRY%c") is None
+        assert (await make(parts, greedy, "b", place)).code == 0
+        assert (await make(parts, modest, "c", place)).code == 0
+
+    monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
+    run_with_parts(test, config=small_config(client_share_percent=5))
 
 
 def test_pairs_of_group_and_topic_of_a_host_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

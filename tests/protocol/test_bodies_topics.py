@@ -255,3 +255,16 @@ def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes, wrap: boo
             decode(data)
         except MalformedBodyError:
             pass
+
+
+def test_unusual_registration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    unusual = PLAIN.replace(
+        b'"topicConfigSerializeWrapper"', b'"\\u0074opicConfigSerializeWrapper"'
+    )
+    unusual = unusual.replace(b"{", b'{"$ref":"",', 1)
+    monkeypatch.setattr("kourou.protocol.bodies_topics._UNUSUAL_BYTES_MAX", len(unusual))
+    decode_register_body(unusual)
+    monkeypatch.setattr("kourou.protocol.bodies_topics._UNUSUAL_BYTES_MAX", len(unusual) - 1)
+    with pytest.raises(MalformedBodyError, match="not as brokers write it"):
+        decode_register_body(unusual)
+    assert decode_register_body(PLAIN) == REGISTRATION

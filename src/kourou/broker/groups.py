@@ -117,22 +117,20 @@ class Groups:
         known = self._groups.get(name)
         if known is not None:
             return known
-        if not self.auto_create and not is_system_group(name):
+        reason = self._refusal(name, host)
+        if reason is None:
+            return SubscriptionGroup(name)
+        if self._shares.has_room(host):
+            log.debug("group.refused reason=%s", reason)
             return None
-        try:
-            self._check_new(name)
-        except InvalidGroupError as error:
-            log.debug("group.refused reason=%s", error)
-            return None
-        if not self._shares.has_room(host):
-            suppressed = self._refusals.take(self._clock.now_ms() / 1000)
-            if suppressed is not None:
-                log.warning(
-                    "group.refused name=%s reason=%s suppressed=%d",
-                    name, self._shares.refusal(host), suppressed,
-                )  # fmt: skip
-            return None
-        return SubscriptionGroup(name)
+        suppressed = self._refusals.take(self._clock.now_ms() / 1000)
+        if suppressed is not None:
+            log.warning("group.refused name=%s reason=%s suppressed=%d", name, reason, suppressed)
+        return None
+
+    def absence(self, name: str, host: str | None = None) -> str:
+        """Return what the client is told for whom `find` has no group, with the remedy."""
+        return f"consumer group {name} does not exist: {self._refusal(name, host)}"
 
     def get_or_create(self, name: str, host: str | None = None) -> SubscriptionGroup | None:
         """Return the group, made now if that is allowed; None if it is not, or the name is bad.
@@ -214,6 +212,16 @@ class Groups:
             OSError: the file could not be written; it is as it was.
         """
         await self._saver.save()
+
+    def _refusal(self, name: str, host: str | None) -> str | None:
+        """Return why a client of the host cannot make the group by using it; None if it can."""
+        if not self.auto_create and not is_system_group(name):
+            return "create it, or have autoCreateSubscriptionGroup on"
+        try:
+            self._check_new(name)
+        except InvalidGroupError as error:
+            return str(error)
+        return None if self._shares.has_room(host) else self._shares.refusal(host)
 
     def _check_new(self, name: str) -> None:
         """Refuse a name that no group can have, and one more group than there may be."""

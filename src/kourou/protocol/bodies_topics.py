@@ -225,6 +225,8 @@ def encode_register_body(body: RegisterBody) -> bytes:
     )
 
 
+_UNUSUAL_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of registrations that `plain_registration` does not know: they make an object of each value."""
 _BARE_KEYS_BYTES_MAX: Final = 256 * 1024
 """Of registrations: those of a Java broker with static topics have integer keys."""
 
@@ -248,6 +250,11 @@ def decode_register_body(
     if plain is not None:
         table = _table_of(plain.topic_config_serialize_wrapper)
         return RegisterBody(table, tuple(plain.filter_server_list))
+    if len(body) > _UNUSUAL_BYTES_MAX:
+        raise MalformedBodyError(
+            f"a registration of {len(body)} bytes that is not as brokers write it; of such, at "
+            f"most {_UNUSUAL_BYTES_MAX} bytes are taken"
+        )
     data = as_object(loads(body, bare_keys_bytes_max=_BARE_KEYS_BYTES_MAX), "registration")
     if version < VERSION_FULL_REGISTER_BODY:
         return RegisterBody(_table_from_json(data))

@@ -415,3 +415,13 @@ def test_shapes_and_layouts_are_bounded() -> None:
         assert columns is not None
         assert columns.bodies == (b"b", b"bb")
     assert max(len(reader._forms), len(reader._cuts)) <= 1024
+
+
+def test_only_so_many_properties_of_a_batch_are_decoded_to_find_out_their_form() -> None:
+    def read(count: int) -> bool:
+        texts = [b"n%d\x01%b\x02" % (number, b"v" * 990) for number in range(count)]
+        items = [BatchItem(0, b"x" * (1 + number % 2), text) for number, text in enumerate(texts)]
+        return BatchReader().read(memoryview(encode_batch(items)), b"\x01T", 1000) is not None
+
+    assert read(120)
+    assert not read(140)

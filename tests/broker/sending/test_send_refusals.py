@@ -143,12 +143,36 @@ def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> N
 
 
 @pytest.mark.parametrize(
+    ("text", "count", "code"),
+    [
+        (b"\xff\x01b\x02" * 3_000, 10, 0),
+        (b"\xff\x01b\x02" * 3_000, 11, 13),
+        (b"a\x01b\x02" * 7_501, 4, 0),
+        (b"a\x01b\x02" * 7_501, 5, 13),
+        (b"a\x01b\x02" * 7_500, 11, 0),
+        ("é\x01b\x02".encode() * 2_100, 13, 0),
+    ],
+    ids=["not UTF-8", "more not UTF-8", "long", "more long", "not long", "UTF-8"],
+)
+def test_only_so_many_properties_of_a_batch_are_decoded(text: bytes, count: int, code: int) -> None:
+    async def test(bench: SendRig) -> None:
+        body = encode_batch([BatchItem(0, b"x", text)] * count)
+        answer = await bench.send(body, "", code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+        assert answer.code == code, answer.remark
+        assert bench.stored_count() == (0 if code else count)
+        assert not code or "send these messages one by one" in str(answer.remark)
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize(
     ("items", "header"),
     [
         ([], {}),
         ([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"DELAY\x011\x02")], {}),
         ([BatchItem(0, b"a", b"TRAN_MSG\x01true\x02")], {}),
         ([BatchItem(0, b"a", b"TIMER_DELAY_MS\x011\x02")], {}),
+        ([BatchItem(0, b"a", b"DELAY\x010\x02DELAY\x010\x02")], {}),
         ([BatchItem(0, b"a", b"__LITE_TOPIC\x01l\x02")], {}),
         ([BatchItem(0, b"a", b"")], {"sys_flag": 0x4}),
         ([BatchItem(0, b"a", b"")], {"topic": "Batched", "sys_flag": 0x1, "properties": UNIQUE}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -72,7 +73,7 @@ def test_half_message_that_names_another_transaction_does_not_replace_it(is_fast
 
     async def forged(rig: TransactionRig) -> None:
         halves.append(await rig.half(b"theirs"))
-        fields = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "TRANSACTION_CHECK_TIMES": "9"}
+        fields: dict[str, Any] = {"TRAN_PREPARED_QUEUE_OFFSET": "0", "TRANSACTION_CHECK_TIMES": "9"}
         lone = rig.sends.connect(is_fast=is_fast)
         halves.append(await rig.half(b"forged", group="other", lone=lone, **fields))
         rig.connect()

@@ -8,6 +8,7 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -48,6 +49,8 @@ from kourou.remoting.later import LaterReplies
 
 PAGE_GROUPS_MAX: Final = 2000
 """Groups in one page of an answer to 201."""
+GROUPS_AT_ONCE: Final = 100
+"""Groups of one request that are checked or made without a pause: 10 ms at most."""
 RETRY_QUEUES_MAX: Final = 1024
 """Queues that a group's retry topic may be asked to have."""
 
@@ -83,12 +86,23 @@ class GroupAdminHandlers:
     def on_update_and_create_subscription_group_list(self, request: Request) -> None:
         """Make the groups of the body, or replace them, in one save (225).
 
-        All names are checked before the first is made.
+        All names are checked before the first is made; other requests are served in between.
         """
         groups = decode_subscription_group_list(request.command.body)
-        for group in [self._checked(group) for group in groups]:
-            self._put(group)
-        self._later.answer(request, partial(self._saved, request))
+
+        async def serve() -> RemotingCommand:
+            checked = []
+            for number, group in enumerate(groups, 1):
+                checked.append(self._checked(group))
+                if not number % GROUPS_AT_ONCE:
+                    await asyncio.sleep(0)
+            for number, group in enumerate(checked, 1):
+                self._put(group)
+                if not number % GROUPS_AT_ONCE:
+                    await asyncio.sleep(0)
+            return await self._saved(request)
+
+        self._later.answer(request, serve)
 
     def on_delete_subscription_group(self, request: Request) -> None:
         """Forget the group, with its offsets if that is asked (207). An unknown one is no error.
@@ -107,11 +121,12 @@ class GroupAdminHandlers:
     def on_get_subscription_group_config(self, request: Request) -> RemotingCommand:
         """Return one group (352), made now where groups are made on their first use."""
         header = request.command.header(GetSubscriptionGroupConfigRequestHeader)
-        group = self._groups.get_or_create(header.group)
+        host = request.remote_address[0]
+        group = self._groups.get_or_create(header.group, host)
         if group is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"consumer group {header.group} does not exist",
+                self._groups.absence(header.group, host),
             )
         return response(request.command, body=encode_subscription_group(group))
 

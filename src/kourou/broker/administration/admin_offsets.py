@@ -149,9 +149,10 @@ class OffsetAdminHandlers:
         header = request.command.header(CloneGroupOffsetRequestHeader)
         source, destination = header.src_group, header.dest_group
         check_not_reserved(destination)
-        if self._groups.get_or_create(destination) is None:
+        host = request.remote_address[0]
+        if self._groups.get_or_create(destination, host) is None:
             raise GroupNotFoundError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {destination} does not exist"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, self._groups.absence(destination, host)
             )
         live = None if header.offline else self._clients.consumer_group(source)
         topic = (header.topic or "").strip()

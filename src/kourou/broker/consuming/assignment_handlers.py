@@ -125,14 +125,16 @@ class AssignmentHandlers:
             )
         if self._topics.get(mode.topic) is None:
             raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
-        if self._groups.get_or_create(mode.consumer_group) is None:
-            raise GroupNotFoundError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
-            )
         if mode.mode is MessageRequestMode.POP and not self._is_pop_served:
             raise RemoteError(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 "this broker does not serve pop yet: let the group pull the topic (mode PULL)",
+            )
+        host = request.remote_address[0]
+        if self._groups.get_or_create(mode.consumer_group, host) is None:
+            raise GroupNotFoundError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                self._groups.absence(mode.consumer_group, host),
             )
         self._modes.put(mode)
 

@@ -123,11 +123,12 @@ class SendBackHandler:
         command = request.command
         header = command.header(ConsumerSendMsgBackRequestHeader)
         check_not_reserved(header.group)
-        group = self._groups.find(header.group)
+        host = request.remote_address[0]
+        group = self._groups.find(header.group, host)
         if group is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"consumer group {header.group} does not exist",
+                self._groups.absence(header.group, host),
             )
         if not self._config.now.is_writable:
             raise NoPermissionError(ResponseCode.NO_PERMISSION, "the broker is not writable")
@@ -151,8 +152,8 @@ class SendBackHandler:
         command = request.command
         message, stored_text = await self._message_at(header.offset)
         check_delivered(message.topic, header.offset)
-        self._groups.get_or_create(group.group_name)  # only now is it certain to be used
         host = request.remote_address[0]
+        self._groups.get_or_create(group.group_name, host)  # only now is it certain to be used
         topic = ensure_retry_topic(self._topics, group, host, unit_mode=header.unit_mode)
         level = header.delay_level
         draft = None

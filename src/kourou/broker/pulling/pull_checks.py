@@ -192,7 +192,7 @@ class PullChecks:
             return _refuse(command, ResponseCode.NO_PERMISSION, reserved, 3)
         group = self._groups.find(header.consumer_group, host)
         if group is None:
-            text = f"consumer group {header.consumer_group} does not exist"
+            text = self._groups.absence(header.consumer_group, host)
             return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         if not group.consume_enable:
             text = f"consumer group {group.group_name} may not consume"

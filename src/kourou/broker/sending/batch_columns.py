@@ -34,6 +34,10 @@ _SIZE16: Final = struct.Struct(">H")
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
 _FORMS_MAX: Final = 1024
+_UNKNOWN_BYTES_MAX: Final = 128 * 1024
+"""Properties of one batch that are decoded to find out their form: 20 ms at most. A batch whose
+first 16 KiB of them let expect more is left to the general path, which decodes none."""
+_UNKNOWN_BYTES_MIN: Final = 16 * 1024
 _Shape = tuple[int, str]
 """Tag's hash and tags of all messages whose properties differ in id and keys only."""
 _Pieces = tuple[bytes, bytes, bytes, bytes, bytes]
@@ -178,6 +182,7 @@ class BatchReader:
         fixed = HEAD_V4.size + len(topic_part) + SEAL_BYTES
         rows: list[_Row] = []
         found_forms: list[_Form] = []
+        unknown_bytes = 0
         cuts, forms, unpack = self._cuts, self._forms, _ITEM.unpack_from
         while at < end:
             if end - at < _ITEM_BYTES_MIN or len(rows) >= messages_max:
@@ -193,6 +198,10 @@ class BatchReader:
                 before, first, between, second, after = cuts[len(text)](text)
                 form = forms[before, between, after]
             except KeyError:
+                unknown_bytes += len(text)
+                expected_bytes = unknown_bytes * end // at
+                if unknown_bytes > _UNKNOWN_BYTES_MIN and expected_bytes > _UNKNOWN_BYTES_MAX:
+                    return None
                 found = self._find_out(text)
                 if found is None:
                     return None

@@ -131,16 +131,15 @@ class ReplyHandler:
         command = request.command
         try:
             header = send_header(command)
-            topic, properties = self._accept(command, header)
+            topic, properties = self._accept(request, header)
         except RemoteError as error:
             return self._answers.plain(command, error.code, error.remark)
         self._later.answer(request, partial(self._serve, request, header, topic, properties))
         return None
 
-    def _accept(
-        self, command: RemotingCommand, header: SendHeader
-    ) -> tuple[TopicConfig, dict[str, str]]:
+    def _accept(self, request: Request, header: SendHeader) -> tuple[TopicConfig, dict[str, str]]:
         """Return the topic of a reply that may be served, which may have to be made."""
+        command = request.command
         check_has_body(command.body)
         topic = self._checks.topic_of(header)
         check_size(command.body, self._config.now)
@@ -148,7 +147,7 @@ class ReplyHandler:
         properties |= self._region
         check_reply(topic, header, properties)
         if is_retry_topic(topic.name):
-            self._checks.group_of_retry(topic.name)
+            self._checks.group_of_retry(topic.name, request.remote_address[0])
         stored_properties(properties)  # or refuse them
         return topic, properties
 

@@ -185,7 +185,7 @@ class SendHandlers:
         """
         command = request.command
         try:
-            send = self._accept(command)
+            send = self._accept(request)
             if self._is_to_be_verified(send):
                 self._later.answer(request, partial(self._store_when_verified, request, send))
             elif self._topics.is_saved(send.topic.name):
@@ -197,8 +197,9 @@ class SendHandlers:
             return self._answers.plain(command, error.code, error.remark)
         return None
 
-    def _accept(self, command: RemotingCommand) -> _Send:
+    def _accept(self, request: Request) -> _Send:
         """Return what the request asks for; nothing is made or stored here."""
+        command = request.command
         header = send_header(command)
         check_has_body(command.body)
         topic = self._checks.topic_of(header)
@@ -214,7 +215,7 @@ class SendHandlers:
             self._add_unique_key(properties)
             return _Send(header, topic, queue_id, properties, items)
         if is_retry_topic(topic.name):
-            group = self._checks.group_of_retry(topic.name)
+            group = self._checks.group_of_retry(topic.name, request.remote_address[0])
             is_dead = self._checks.is_dead(header, properties, group, command.version)
             if is_dead and not is_redriven(header, properties):
                 topic = find_dlq_topic(self._topics, group)

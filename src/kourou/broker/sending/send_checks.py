@@ -20,7 +20,6 @@ Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor, apache/rock
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -72,11 +71,12 @@ from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 _LONG_HEADERS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
-_CHECKED_IN_BATCHES: Final = re.compile(
-    b"(?:^|\x02)(?:%b)\x01"
-    % b"|".join(name.encode() for name in (names.TRAN_MSG, names.DELAY, *names.TIMERS, *_LIGHT))
+_CHECKED_IN_BATCHES: Final = tuple(
+    f"\x02{name}\x01".encode() for name in (names.TRAN_MSG, names.DELAY, *names.TIMERS, *_LIGHT)
 )
-"""Finds the properties that messages of batches must not have, whatever their values."""
+"""Find the properties that messages of batches must not have, whatever their values."""
+_DECODED_BYTES_MAX: Final = 128 * 1024
+"""Properties of the messages of one batch that are decoded: 20 ms at most."""
 
 
 def send_header(command: RemotingCommand) -> SendHeader:
@@ -238,17 +238,21 @@ class SendChecks:
             )
         return topic
 
-    def group_of_retry(self, topic: str) -> SubscriptionGroup:
+    def group_of_retry(self, topic: str, host: str) -> SubscriptionGroup:
         """Return the group whose retry topic this is, or the one that the send may make.
+
+        Args:
+            topic: its name.
+            host: that of the client which sends.
 
         Raises:
             GroupNotFoundError: it does not exist, and may not be made.
         """
         name = topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find(name)
+        group = self._groups.find(name, host)
         if group is None:
             raise GroupNotFoundError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {name} not exist"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, self._groups.absence(name, host)
             )
         return group
 
@@ -404,17 +408,60 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerCo
         raise _illegal("a batch has no transactions and no inner batches")
     if not items:
         raise _illegal("the batch is empty")
+    decoded_bytes = 0
     for item in items:
-        is_short = 3 * len(item.properties) <= SENT_PROPERTIES_SIZE_MAX  # see `check_properties`
-        if is_short and _CHECKED_IN_BATCHES.search(item.properties) is None:
-            continue  # to decode all would take ten times as long
-        properties = decode_properties(item.properties)
-        check_properties(item.properties, properties)
+        text = item.properties
+        if not _is_surely_short(text):
+            decoded_bytes += len(text)
+            if decoded_bytes > _DECODED_BYTES_MAX:
+                raise _illegal(
+                    f"more than {_DECODED_BYTES_MAX} bytes of properties in a batch that are near "
+                    "their limit, or not UTF-8: send these messages one by one"
+                )
+            check_properties(text, decode_properties(text))
+        properties = _checked_in_batches(text)
+        if not properties:
+            continue
         is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
         if is_half or delay_level_of(properties) > 0 or has_timer(properties):
             raise _illegal("a message of a batch is not delayed and not part of a transaction")
         if any(name in properties for name in _LIGHT):
             raise _illegal("light queues are not served yet")
+
+
+def _is_surely_short(text: bytes) -> bool:
+    """Return whether `check_properties` lets the text pass, whatever is in it."""
+    if 3 * len(text) <= SENT_PROPERTIES_SIZE_MAX:
+        return True  # as there
+    if len(text) > SENT_PROPERTIES_SIZE_MAX:
+        return False
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True  # and what is UTF-8 is as long when it is encoded again
+
+
+def _checked_in_batches(text: bytes) -> dict[str, str]:
+    """Return those properties of a batch's message that are looked at.
+
+    They are searched for, since to decode all takes ten times as long.
+
+    Raises:
+        MessageIllegalError: there are two of a name. No client sends that, and to find out which
+            one counts may take long.
+    """
+    text = b"\x02" + text
+    found = []
+    for marker in _CHECKED_IN_BATCHES:
+        at = text.find(marker)
+        if at < 0:
+            continue
+        if text.find(marker, at + 1) >= 0:
+            name = marker[1:-1].decode()
+            raise _illegal(f"a message of the batch has property {name} twice")
+        found.append(text[at + 1 :].partition(b"\x02")[0])
+    return decode_properties(b"\x02".join(found)) if found else {}
 
 
 def check_inner_batch(

@@ -37,9 +37,7 @@ MORE_BYTES_MAX: Final = len(HALF_PART) + len(TRANSACTION_ID) + 32 + 256
 """Bytes that the record of a half message has more than that of another message, and some."""
 _OWN: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
 """Properties that the broker sets."""
-LOOKED_AT: Final = frozenset(
-    {names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *BROKERS_OWN}
-)
+LOOKED_AT: Final = frozenset({names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *BROKERS_OWN})
 """Properties that count when a half message ends."""
 _HEAD_BYTES: Final = HEAD_V4.size
 _UNPACK_HEAD: Final = HEAD_V4.unpack_from
