@@ -258,6 +258,57 @@ def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_behind_its_messag
     run(after, disk, later_ms=5_000)
 
 
+def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_behind_its_messages() -> None:
+    async def kill(disk: SimDisk) -> None:
+        parts = BrokerParts(disk)
+        await parts.start_deliveries()
+        gone = parts.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
+        await parts.store_messages([gone, parts.draft(b"before", topic="Gone")])
+        await parts.store_messages([named(parts, b"late")])
+        await parts.queue_deletion.delete("Gone")
+        parts.topics.delete("Gone")
+        await asyncio.sleep(1.5)
+        assert bodies(parts) == [b"late"]
+        parts.topics.put(TopicConfig("Gone"))
+        await parts.topics.persist()
+        parts.abandon()
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(1)
+        assert bodies(parts) == [b"late"]
+        assert parts.delay.offsets == {1: 2}
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=5_000)
+
+
+def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill() -> None:
+    async def kill(disk: SimDisk) -> None:
+        parts = BrokerParts(disk)
+        await parts.start_deliveries()
+        await parts.store_messages([named(parts, b"first")])
+        await asyncio.sleep(0.5)
+        again = parts.draft(b"again", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "again"})
+        await parts.store_messages([again, parts.draft(b"before", topic="Gone")])
+        await parts.queue_deletion.delete("Gone")
+        parts.topics.delete("Gone")
+        parts.topics.put(TopicConfig("Gone"))
+        await parts.topics.persist()
+        await asyncio.sleep(0.7)
+        assert bodies(parts) == [b"first"]
+        parts.abandon()
+
+    async def after(parts: BrokerParts) -> None:
+        await asyncio.sleep(1)
+        assert bodies(parts) == [b"first"]
+        assert bodies(parts, "Gone") == [b"again"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=5_000)
+
+
 def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=18)])

@@ -6,7 +6,9 @@ RocketMQ delivers them once more each time that it is killed, and so whatever co
 
 What a level delivers, it delivers in its order: its progress goes on over the messages at its head
 whose delivery is found, up to the first that was not delivered. A message without a unique id is
-not told from others: it counts as not delivered.
+not told from others: it counts as not delivered. A message that was sent to an earlier topic of the
+same name may have been passed over while there was no topic: it counts as passed over if a message
+behind it was delivered.
 """
 
 from __future__ import annotations
@@ -120,10 +122,12 @@ def _passed(topics: Topics, store: MessageStore, queue_id: int, offset: int, kno
             continue  # nothing to deliver: those behind it tell whether it was passed over
         unique_id = decode_properties(draft.properties).get(names.UNIQ_KEY)
         times, born_at_ms = draft.reconsume_times, draft.born_at_ms
-        key = draft.topic.decode(), draft.queue_id, unique_id or "", times, born_at_ms
+        topic = draft.topic.decode()
+        key = topic, draft.queue_id, unique_id or "", times, born_at_ms
         places = known.get(key, [])
         behind = bisect_right(places, entry.physical_offset)
-        if not unique_id or behind == len(places):
+        if unique_id and behind < len(places):
+            del places[behind]
+            passed = offset
+        elif entry.physical_offset >= store.topic_begin(topic):
             return passed
-        del places[behind]
-        passed = offset
