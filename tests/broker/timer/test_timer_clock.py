@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from typing import cast
 
@@ -14,6 +15,8 @@ from kourou.store.timer.layouts import SLOTS
 from kourou.store.timer.placing import ROLL_WINDOW_SLOTS_MAX
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.clock import LoopClock
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
 from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send_at, timer_draft
 
@@ -60,6 +63,29 @@ def test_after_a_kill_a_clock_that_was_set_back_delays_nothing() -> None:
         assert bodies(parts) == [b"a"]
 
     run(again, run(test), later_ms=3_500 - HOUR_MS)
+
+
+def test_kills_after_a_clock_was_ahead_for_a_moment_repeat_nothing() -> None:
+    disk = SimDisk()
+
+    async def kill(life: int) -> None:
+        parts = BrokerParts(disk, later_ms=life * 20_000)
+        await parts.start_deliveries()
+        if life == 0:
+            for number in range(30):
+                await send_at(parts, b"%d" % number, parts.clock.now_ms() + number * 1_500)
+            await asyncio.sleep(5)
+            step(parts, 73 * HOUR_MS)
+            await send_at(parts, b"ahead", parts.clock.now_ms() + 1_000)
+            await asyncio.sleep(2)
+            step(parts, -73 * HOUR_MS)
+        await send_at(parts, b"back-%d" % life, parts.clock.now_ms() + 7_000)
+        await asyncio.sleep(10)
+        assert max(Counter(bodies(parts)).values()) == 1
+        parts.abandon()
+
+    for life in range(4):
+        run_virtual(kill(life))
 
 
 def test_a_clock_that_is_set_forward_is_noticed_within_half_a_minute() -> None:

@@ -42,6 +42,7 @@ class TimerStorage:
     Attributes:
         scan_from: tells where in the commit log what the files may lack of deliveries begins.
         delivered: what the start found to have been delivered, that the files did not know of.
+        delivered_until_ms: when the last of these was stored, by the clock of then; 0: none was.
         recalled: what the start found to be taken back by messages that were to be rolled while
             nobody served the store: they may be in the wheel behind those that they take back.
     """
@@ -70,6 +71,7 @@ class TimerStorage:
         self._is_recount_due = False
         self.scan_from: Callable[[], int] = lambda: 0
         self.delivered: Counter[DeliveryKey] = Counter()
+        self.delivered_until_ms = 0
         self.recalled: list[RecallKey] = []
 
     async def open(self) -> TimerFiles:
@@ -106,7 +108,8 @@ class TimerStorage:
             since_ms = files.read_at_ms - PRECISION_MS
             scan_from = stored_before(self._disk, segment_bytes, since_ms)
         if scan_from is not None and scan_from < self._store.written_position:
-            self.delivered = delivered_since(self._disk, segment_bytes, scan_from)
+            delivered = delivered_since(self._disk, segment_bytes, scan_from)
+            self.delivered, self.delivered_until_ms = delivered
         if files.scan_from is None:
             files.scan_from = scan_from
             self._begin(files)

@@ -124,7 +124,8 @@ class Timers:
             return
         files = await self.storage.open()
         self._delivered = self.storage.delivered
-        self._delivered_until_ms = self._clock.now_ms()
+        # The last run was ahead of this one's time if its clock was.
+        self._delivered_until_ms = max(self._clock.now_ms(), self.storage.delivered_until_ms)
         self._slots.recall_all(self.storage.recalled)
         self._files = self._intake.files = files
         self._intake.clamp()

@@ -32,17 +32,23 @@ def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
     return topic, unique_id, properties.get(names.TIMER_OUT_MS, ""), rolled
 
 
-def delivered_since(disk: Disk, segment_bytes: int, start: int) -> Counter[DeliveryKey]:
+def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter[DeliveryKey], int]:
     """Return what the commit log holds of deliveries from byte `start` on; on any thread.
+
+    Returns:
+        How often each was delivered, and when the last one was stored, by the clock of then:
+        nothing of them was due later. It is in the future if the clock was ahead.
 
     Raises:
         OSError: the log cannot be read.
     """
     found: Counter[DeliveryKey] = Counter()
+    until_ms = 0
     for header, text in marked_records(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS):
         properties = decode_properties(text)
         found[delivery_key(taken_out_for(header, properties), properties)] += 1
-    return found
+        until_ms = max(until_ms, header.store_at_ms)
+    return found, until_ms
 
 
 def taken_out_for(header: RecordHeader, properties: Mapping[str, str]) -> str:
