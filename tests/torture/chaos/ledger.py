@@ -27,10 +27,23 @@ PULLERS: Final = "pullers"
 HEARERS: Final = "hearers"
 """One member, which broadcasts and keeps its own offsets."""
 PAYERS: Final = "payers"
-GROUPS: Final = {MIXED: (TAKERS, CHOOSERS, PULLERS, HEARERS), ORDERS: (ORDERLY,)}
+REMADE: Final = "Remade"
+"""A topic that is deleted and created again while messages are sent to it."""
+GONE: Final = "Gone"
+"""The same, but nobody sends while it does not exist."""
+GROUPS: Final = {
+    MIXED: (TAKERS, CHOOSERS, PULLERS, HEARERS),
+    ORDERS: (ORDERLY,),
+    REMADE: ("remade-pushers", "remade-orderly", "remade-pollers"),
+    GONE: ("gone-pushers", "gone-orderly", "gone-pollers"),
+}
 CHOICE: Final = "kind IN ('plain', 'at', 'pay') AND lot BETWEEN 2 AND 5"
 TRIES_MAX: Final = 3
 """Deliveries again before a message of the takers is a dead letter."""
+
+
+WAIT_MS_MAX: Final = 60_000
+"""Of delayed messages while clocks are right, the tries of their producers included."""
 
 
 def now_ms() -> int:
@@ -98,6 +111,11 @@ def fails(key: str, reconsume_times: int) -> bool:
     return is_poison(key) or (fate(key, "listener") % 12 == 1 and reconsume_times < 2)
 
 
+def fails_once(key: str) -> bool:
+    """Return whether a listener of a topic that is deleted at times fails with it at first."""
+    return fate(key, "listener") % 40 == 0
+
+
 def wants(group: str, key: str) -> bool:
     """Return whether a group that consumes the message's topic is to get it."""
     return group != CHOOSERS or (kind(key) in ("plain", "at", "pay") and 2 <= lot(key) <= 5)
@@ -127,6 +145,7 @@ class Ledger:
         missing: what must still come, by group.
         failures: what should not have happened, by the figure it spoils.
         counts: what happened how often.
+        clock: when the broker's wall clock was set, and how far it has been ahead since.
         is_over: whoever sends should end.
     """
 
@@ -146,6 +165,7 @@ class Ledger:
     )
     failures: list[tuple[str, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    clock: list[tuple[int, int]] = field(default_factory=list)
     is_over: bool = False
 
     def begin(self, key: str, topic: str = MIXED) -> None:
@@ -159,6 +179,34 @@ class Ledger:
         for group in GROUPS[topic]:
             if wants(group, key) and not self._is_done(group, key):
                 self.missing[group].add(key)
+
+    def release(self, topic: str) -> None:
+        """Note that a topic is deleted: what is due may be lost with it."""
+        at_ms = now_ms() + self.jumped_ms()
+        for group in GROUPS[topic]:
+            missing = self.missing[group]
+            missing -= {key for key in missing if self.due_ms.get(key, 0) <= at_ms}
+
+    def note_clock(self, ahead_ms: int) -> None:
+        """Note that the broker's wall clock is ahead of ours by so much from now on."""
+        self.clock.append((now_ms(), ahead_ms))
+
+    def jumped_ms(self, until_ms: int | None = None) -> int:
+        """Return by how much the broker's clock moved while a message waited that came then.
+
+        Args:
+            until_ms: when it came; None: now.
+        """
+        if until_ms is None:
+            until_ms = now_ms()
+        ahead, before = set[int](), 0
+        for at_ms, ahead_ms in self.clock:
+            if at_ms <= until_ms - WAIT_MS_MAX:
+                before = ahead_ms
+            elif at_ms <= until_ms:
+                ahead.add(ahead_ms)
+        ahead.add(before)
+        return max(ahead) - min(ahead)
 
     def doubt(self, key: str) -> None:
         """Note that it is being taken back: it may come or not."""

@@ -152,7 +152,7 @@ class Senders:
             await asyncio.sleep(self._dice.uniform(0, 2))
             ledger.doubt(key)
             await producer.recall(MIXED, receipt.recall_handle)
-            if now_ms() < due_ms:
+            if now_ms() + ledger.jumped_ms() < due_ms:
                 ledger.take_back(key)
 
     async def _ask(self, producer: Producer) -> None:

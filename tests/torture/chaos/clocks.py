@@ -1,0 +1,74 @@
+"""The wall clock of a killed broker, which jumps and drifts while the ledger watches.
+
+Clocks of clients stay right. A delayed message may come before its time by as much as the broker's
+clock jumped while it waited, and a message whose time was computed while the clock was ahead comes
+when the clock is there: so the clock is set ahead in the end, once and for all, before what is
+still missing counts as lost. Nothing expires, as no jump lasts for `clockSettleMinutes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import struct
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tests.torture.chaos.ledger import Ledger
+
+HOUR_MS: Final = 3_600_000
+JUMPS_MS: Final = (HOUR_MS, 73 * HOUR_MS, -HOUR_MS)
+DRIFT_MS: Final = 50
+"""Each second, one way or the other: 5 %."""
+LAST_MS: Final = 60_000
+"""The clock is set ahead by so much more in the end than it ever was."""
+SETTINGS: Final = f"deleteWhen={';'.join(f'{hour:02}' for hour in range(24))}\n"
+"""What has expired is removed at any hour, so that a jump can do harm."""
+
+
+class FakedClock:
+    """The wall clock of processes that are started with `environ`.
+
+    Args:
+        file: to be made; the processes read from it by how much they are ahead.
+        ledger: told of each jump.
+    """
+
+    def __init__(self, file: Path, ledger: Ledger) -> None:
+        self._ledger = ledger
+        file.write_bytes(bytes(8))
+        with file.open("r+b") as opened:
+            self._shared = mmap.mmap(opened.fileno(), 8)
+        self._ahead_ms = self._latest_ms = 0
+        self.environ = {
+            "PYTHONPATH": str(Path(__file__).with_name("faked_clock")),
+            "CHAOS_CLOCK": str(file),
+        }
+
+    def _step(self, ms: int) -> None:
+        self._ahead_ms += ms
+        self._latest_ms = max(self._latest_ms, self._ahead_ms)
+        self._ledger.note_clock(self._ahead_ms)
+        struct.pack_into("q", self._shared, 0, self._ahead_ms * 1_000_000)
+
+    async def jump(self, dice: Random) -> None:
+        """Jump and drift until cancelled; be right for most of the time."""
+        while True:
+            await asyncio.sleep(dice.uniform(1, 12))
+            drift_ms = dice.choice((-DRIFT_MS, DRIFT_MS))
+            if dice.random() < 0.5:
+                jump_ms = dice.choice(JUMPS_MS)
+                self._step(jump_ms)
+                self._ledger.counts[f"jumps of the clock by {jump_ms // HOUR_MS} h"] += 1
+                await asyncio.sleep(dice.choice((0.3, 1, 4)))
+                self._step(-jump_ms)
+            else:
+                for _ in range(10):
+                    self._step(drift_ms)
+                    await asyncio.sleep(1)
+                self._step(-self._ahead_ms)
+
+    def advance(self) -> None:
+        """Set the clock ahead of all that it ever said."""
+        self._step(self._latest_ms - self._ahead_ms + LAST_MS)

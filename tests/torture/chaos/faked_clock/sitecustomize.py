@@ -1,0 +1,27 @@
+# ruff: noqa: TID251 - this is the clock
+"""Moves the wall clock of the process that has this directory in PYTHONPATH.
+
+Python imports this module at its start. `CHAOS_CLOCK` names a file with one number: by how many
+nanoseconds the wall clock is ahead. Other clocks, and the dates of files, stay as they are.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _move(path: Path) -> None:
+    with path.open("rb") as file:
+        shared = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+    ahead = struct.Struct("q").unpack_from
+    right_ns: Callable[[], int] = time.time_ns
+    time.time_ns = lambda: right_ns() + ahead(shared)[0]
+    time.time = lambda: time.time_ns() / 1e9
+
+
+_move(Path(os.environ["CHAOS_CLOCK"]))

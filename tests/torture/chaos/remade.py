@@ -1,0 +1,378 @@
+"""Topics that are deleted and created again while messages are sent to them and consumed.
+
+A life of a topic begins when its creation is acknowledged, and ends when its deletion is requested.
+
+- A message is owed to each group if it was sent and acknowledged within one life. The end of that
+  life ends the debt: what was not consumed by then may be lost with the topic. Before every second
+  deletion everything owed must have been consumed.
+- A delayed message is owed beyond the life in which it was sent: it is lost only if it was due
+  before the topic was there again, and belongs to the life in which it becomes due.
+- A message whose sending began in one life, or in none, and whose acknowledgment came in another
+  may be stored in either, or lost. It is owed to nobody.
+- Nothing that was acknowledged in an earlier life is stored in the last one, unless a second try of
+  its producer or its delay brought it there.
+- In the end each group has committed the end of each queue: no offset of an earlier life is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from random import Random
+from typing import Final
+
+from kourou import (
+    AdminClient,
+    ConsumeFromWhere,
+    MessageExt,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PullConsumerConfig,
+    PushConsumer,
+)
+from kourou.errors import KourouError, TopicNotFoundError
+from tests.torture.chaos.consumers import DISORDER, RefusedError, config_of
+from tests.torture.chaos.ledger import (
+    GONE,
+    GROUPS,
+    MIXED,
+    REMADE,
+    Ledger,
+    Tries,
+    fails_once,
+    key_of,
+    message_of,
+    now_ms,
+    promise_all,
+)
+from tests.torture.chaos.senders import LEVELS_MS
+
+REVIVED: Final = "of a deleted topic, and stored in its successor"
+STALE: Final = "offsets that are not the end of a queue consumed to its end"
+QUEUES: Final = 4
+"""As many as a producer asks for when the broker creates the topic on a send."""
+ORDER_KEYS: Final = 4
+HELD_MAX: Final = 5
+"""Messages of a queue that a consumer holds, so that it is often held back by flow control."""
+REFRESH_MS: Final = 1_000
+REST_S: Final = 0.1
+COMMITTED_S: Final = 30
+
+
+class RemadeTopic:
+    """One topic, who deletes and creates it, and all that send to it and consume it.
+
+    Args:
+        name: of the topic, with groups in the ledger.
+        ledger: told of all.
+        namesrv: the name server's address.
+        dice: its randomness.
+        lasts_s: how long a life lasts at least and at most.
+        is_sent_meanwhile: messages are sent while the topic does not exist, too: a send then
+            creates it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        namesrv: str,
+        dice: Random,
+        lasts_s: tuple[float, float],
+        *,
+        is_sent_meanwhile: bool,
+    ) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._namesrv = namesrv
+        self._dice = dice
+        self._lasts_s = lasts_s
+        self._is_sent_meanwhile = is_sent_meanwhile
+        self._pushers, self._orderly, self._pollers = GROUPS[name]
+        self._numbers = itertools.count()
+        self._lives = itertools.count()
+        self._life: int | None = next(self._lives)  # None: it is being deleted or created
+        self._acknowledged_in: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def living(self) -> AsyncIterator[list[asyncio.Task[None]]]:
+        """Send and consume until the block is left; the tasks end when the ledger is over."""
+        async with AsyncExitStack() as stack:
+            config = ProducerConfig(send_timeout_ms=10_000, route_refresh_interval_ms=REFRESH_MS)
+            producer = await stack.enter_async_context(
+                Producer("remade", self._namesrv, config=config, hooks=[Tries(self._ledger)])
+            )
+            members = [await self._enter(stack, self._pusher()) for _ in range(2)]
+            members += [await self._enter(stack, self._in_order()) for _ in range(2)]
+            poller = await stack.enter_async_context(self._poller())
+            polling = asyncio.create_task(self._poll(poller))
+            loops = [self._plain, self._plain, self._batch, self._delayed]
+            tasks = [asyncio.create_task(self._repeat(producer, one)) for one in loops]
+            others = [
+                *(self._send_in_order(producer, order) for order in range(ORDER_KEYS)),
+                self._delete_and_create(),
+                self._pause(members, poller),
+            ]
+            tasks += [asyncio.create_task(other) for other in others]
+            try:
+                yield tasks
+            finally:
+                polling.cancel()
+                [ended] = await asyncio.gather(polling, return_exceptions=True)
+                if isinstance(ended, Exception):
+                    self._ledger.fail("tracebacks", f"{self._pollers}: {ended!r}")
+
+    async def _delete_and_create(self) -> None:
+        async with AdminClient(self._namesrv) as admin:
+            for deletion in itertools.count():
+                await self._wait(self._dice.uniform(*self._lasts_s))
+                if deletion % 2:
+                    await self._consumed()
+                if self._ledger.is_over:
+                    return
+                self._life = None
+                self._ledger.release(self._name)
+                await self._until_done(lambda: self._delete(admin))
+                await asyncio.sleep(self._dice.choice((0, 0, 0.5, 3)))
+                await self._until_done(lambda: self._create(admin))
+                self._ledger.release(self._name)  # what was due while there was no topic
+                self._life = next(self._lives)
+                self._ledger.counts[f"times that {self._name} was created again"] += 1
+
+    async def _delete(self, admin: AdminClient) -> bool:
+        """Delete the topic; return False if that is to be tried again."""
+        try:
+            await admin.delete_topic(self._name)
+        except TopicNotFoundError:
+            # Deleted by a try whose answer was lost, or the broker has not registered since its
+            # start: that tells no topic at all.
+            topics = await admin.topic_list()
+            return MIXED in topics and self._name not in topics
+        return True
+
+    async def _create(self, admin: AdminClient) -> bool:
+        await admin.create_topic(self._name, queues=QUEUES)
+        return True
+
+    async def _until_done(self, request: Callable[[], Awaitable[bool]]) -> None:
+        """Ask again until it is done: the broker may be killed meanwhile."""
+        while True:
+            try:
+                if await request():
+                    return
+            except KourouError as error:
+                name = type(error).__name__
+                self._ledger.counts[f"deletions or creations that failed: {name}"] += 1
+            await asyncio.sleep(0.2)
+
+    async def _consumed(self) -> None:
+        """Wait until all that is owed now has been consumed, or nothing is sent any more."""
+        owed = {(group, key) for group in GROUPS[self._name] for key in self._ledger.missing[group]}
+        owed = {(group, key) for group, key in owed if key not in self._ledger.due_ms}
+        while not self._ledger.is_over:
+            owed = {(group, key) for group, key in owed if key in self._ledger.missing[group]}
+            if not owed:
+                self._ledger.counts["lives consumed to their end"] += 1
+                return
+            await asyncio.sleep(0.1)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait, but not longer than messages are sent."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over(), seconds)
+
+    async def _over(self) -> None:
+        while not self._ledger.is_over:  # noqa: ASYNC110 - a flag that several loops look at
+            await asyncio.sleep(0.1)
+
+    async def _pause(self, members: list[PushConsumer], poller: PullConsumer) -> None:
+        """Pause and resume members, all of their queues or some; in the end nobody is paused."""
+        while not self._ledger.is_over:
+            await self._wait(self._dice.uniform(0.2, 3))
+            if self._dice.random() < 0.25:
+                poller.pause(poller.queues)
+                await self._wait(self._dice.uniform(0.2, 8))
+                poller.resume(poller.queues)
+            else:
+                member = self._dice.choice(members)
+                member.pause(*self._dice.choice(((), member.queues)))
+                await self._wait(self._dice.uniform(0.2, 8))
+                member.resume()
+
+    async def _repeat(self, producer: Producer, one: Callable[[Producer], Awaitable[None]]) -> None:
+        while not self._ledger.is_over:
+            if self._life is not None or self._is_sent_meanwhile:
+                try:
+                    await one(producer)
+                except KourouError as error:
+                    self._ledger.counts[f"sends that failed: {type(error).__name__}"] += 1
+            await asyncio.sleep(self._dice.uniform(0, REST_S))
+
+    def _key(self, kind: str) -> str:
+        key = f"{kind}-{self._name}-{next(self._numbers)}"
+        self._ledger.begin(key, self._name)
+        return key
+
+    def _is_same(self, life: int | None, *keys: str) -> bool:
+        """Return whether what was sent in this life was acknowledged in it; note it if it was."""
+        if life is None or self._life != life:
+            self._ledger.counts["acknowledged across a deletion or creation"] += 1
+            return False
+        self._acknowledged_in.update(dict.fromkeys(keys, life))
+        return True
+
+    async def _plain(self, producer: Producer) -> None:
+        life, key = self._life, self._key("plain")
+        await producer.send(message_of(key, self._name))
+        if self._is_same(life, key):
+            self._ledger.promise(key)
+
+    async def _batch(self, producer: Producer) -> None:
+        life, keys = self._life, [self._key("batch") for _ in range(self._dice.randint(2, 12))]
+        receipts = await producer.send_batch([message_of(key, self._name) for key in keys])
+        if self._is_same(life, *keys):
+            promise_all(self._ledger, keys, receipts)
+
+    async def _delayed(self, producer: Producer) -> None:
+        life, key = self._life, self._key("at")
+        if self._dice.random() < 0.5:
+            level = self._dice.randint(1, len(LEVELS_MS))
+            delay_ms, message = LEVELS_MS[level - 1], message_of(key, self._name, delay_level=level)
+        else:
+            delay_ms = self._dice.randint(300, 8_000)
+            message = message_of(key, self._name, delay_ms=delay_ms)
+        self._ledger.due_ms[key] = now_ms() + delay_ms
+        await producer.send(message)
+        if self._is_same(life, key):
+            self._ledger.promise(key)
+
+    async def _send_in_order(self, producer: Producer, order: int) -> None:
+        """Send one message after the other with one sharding key; what fails is left out."""
+
+        async def one(producer: Producer) -> None:
+            life, key = self._life, self._key(f"order{order}")
+            await producer.send(message_of(key, self._name), sharding_key=f"k{order}")
+            if self._is_same(life, key):
+                self._ledger.promise(key)
+
+        await self._repeat(producer, one)
+
+    async def _enter(self, stack: AsyncExitStack, member: PushConsumer) -> PushConsumer:
+        return await stack.enter_async_context(member)
+
+    def _member(self, group: str) -> PushConsumer:
+        config = config_of(
+            f"{group}-{next(self._numbers)}",
+            route_refresh_interval_ms=REFRESH_MS,
+            pull_threshold_count=HELD_MAX,
+            consume_threads=4,
+        )
+        member = PushConsumer(group, self._namesrv, config=config)
+        member.subscribe(self._name)
+        return member
+
+    def _pusher(self) -> PushConsumer:
+        async def take(message: MessageExt) -> None:
+            await asyncio.sleep(self._dice.uniform(0, 0.02))
+            key = key_of(message.body)
+            if fails_once(key) and message.reconsume_times == 0:
+                self._ledger.counts["listeners that raised"] += 1
+                raise RefusedError
+            self._ledger.note(self._pushers, message)
+
+        member = self._member(self._pushers)
+        member.listen(take)
+        return member
+
+    def _in_order(self) -> PushConsumer:
+        async def take(message: MessageExt) -> None:
+            await asyncio.sleep(self._dice.uniform(0, 0.01))
+            self._ledger.note(self._orderly, message)
+
+        member = self._member(self._orderly)
+        member.listen_orderly(take)
+        return member
+
+    def _poller(self) -> PullConsumer:
+        config = PullConsumerConfig(
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+            auto_commit=False,
+            rebalance_interval_ms=2_000,
+            heartbeat_interval_ms=5_000,
+            route_refresh_interval_ms=REFRESH_MS,
+            pull_threshold_count=HELD_MAX,
+        )
+        consumer = PullConsumer(self._pollers, self._namesrv, config=config)
+        consumer.subscribe(self._name)
+        return consumer
+
+    async def _poll(self, consumer: PullConsumer) -> None:
+        while True:
+            for message in await consumer.poll(timeout_ms=500, max_messages=20):
+                self._ledger.note(self._pollers, message)
+            try:
+                await consumer.commit()
+            except KourouError:
+                self._ledger.counts["commits that failed"] += 1
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def judge(self, messages: list[MessageExt]) -> None:
+        """Compare what the last life stores, and what came, with what was sent."""
+        for message in messages:
+            key = key_of(message.body)
+            life = self._acknowledged_in.get(key)
+            is_new = life is None or life == self._life
+            if not is_new and key not in self._ledger.due_ms and self._ledger.tries[key] == 1:
+                text = f"{key} of life {life} is stored in life {self._life} of {self._name}"
+                self._ledger.fail(REVIVED, text)
+
+        self._judge_order()
+
+    def _judge_order(self) -> None:
+        """See that what each sender sent in one life came in order, when it came first."""
+        last: dict[tuple[int, str], int] = {}
+        for key in self._ledger.seen[self._orderly]:  # as they came
+            kind, _, number = key.split("-")
+            life = self._acknowledged_in.get(key)
+            if kind.startswith("order") and life is not None:
+                before = last.get((life, kind), -1)
+                if int(number) < before:
+                    self._ledger.fail(DISORDER, f"{key} of life {life} came behind {before}")
+                last[life, kind] = max(before, int(number))
+
+    async def judge_offsets(self) -> None:
+        """See that each group committed the end of each queue; some commits are still to come."""
+        wrong: list[str] = []
+        async with AdminClient(self._namesrv) as admin:
+            for _ in range(COMMITTED_S):
+                wrong = [text for group in GROUPS[self._name] for text in await _open(admin, group)]
+                if not wrong:
+                    return
+                await asyncio.sleep(1)
+        for text in wrong:
+            self._ledger.fail(STALE, text)
+
+
+async def _open(admin: AdminClient, group: str) -> list[str]:
+    """Return where the group has not committed the end of a queue."""
+    stats = await admin.consume_stats(group)
+    return [
+        f"{group} in {queue}: {at.consumer_offset} of {at.broker_offset}"
+        for queue, at in stats.offsets.items()
+        if at.consumer_offset != at.broker_offset
+    ]
+
+
+def remade_topics(ledger: Ledger, namesrv: str, dice: Random, seconds: int) -> list[RemadeTopic]:
+    """Return the topics; a run of so many seconds sees each of them created again."""
+    lasts_s = min(1.0, seconds / 12), min(12.0, seconds / 6)
+    return [
+        RemadeTopic(name, ledger, namesrv, dice, lasts_s, is_sent_meanwhile=name == REMADE)
+        for name in (REMADE, GONE)
+    ]
