@@ -81,6 +81,8 @@ OWN = {
     "putMessageEntireTimeMax",
     # no delay is too long: it rolls on
     "timerMaxDelaySec",
+    # every send of a scheduled message answers with a recall handle
+    "recallMessageEnable",
     # zeros go ahead of the log's records, with their write
     "warmMapedFileEnable",
     # how many sends may wait here
