@@ -35,6 +35,16 @@ def handler_set(number: int, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@pytest.fixture(autouse=True)
+def default_handlers() -> Iterator[None]:
+    """Let signals have Python's handlers: a shell ignores SIGINT for what it runs in background."""
+    with (
+        handler_set(signal.SIGINT, signal.default_int_handler),
+        handler_set(signal.SIGTERM, signal.SIG_DFL),
+    ):
+        yield
+
+
 @pytest.mark.parametrize("number", END_SIGNALS)
 def test_a_signal_ends_run_forever_and_commits_what_listeners_did(number: int) -> None:
     async def main() -> None:

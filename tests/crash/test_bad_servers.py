@@ -33,7 +33,11 @@ def serve(listener: socket.socket, behave: Behaviour) -> None:
     ("behave", "reason", "remedy"),
     [
         (lambda _: None, "did not tell the route of orders within", "--timeout waits longer"),
-        (lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "frame of 1213486160", ""),
+        (
+            lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            "the peer speaks HTTP",
+            "",
+        ),
         (lambda peer: peer.sendall(b"\xff" * 100), "exceeds the limit of 16777212 bytes", ""),
         (lambda peer: peer.close(), "no name server answered", "correct the address"),
     ],
