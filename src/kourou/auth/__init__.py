@@ -1,1 +1,1 @@
-"""Who a client is, and the signature by which its requests prove it."""
+"""Credentials of a client, and the signature of its requests."""

@@ -1,4 +1,4 @@
-"""What the clients of each host have made in tables that all clients share.
+"""Counts of what the clients of each host have made in tables that all clients share.
 
 Clients make topics, groups, filters and offsets by naming them, and the broker keeps them. Their
 numbers are bounded; so that one program cannot use up what is there for all, the clients of one
