@@ -80,7 +80,7 @@ def judge_deliveries(ledger: Ledger) -> None:
     """Compare what came with what was promised."""
     for group, missing in ledger.missing.items():
         for key in sorted(missing):
-            ledger.fail(LOST, f"{key} to {group}")
+            ledger.fail(LOST, f"{key} to {group}, which got {ledger.seen[group].get(key, [])}")
     for group, seen in ledger.seen.items():
         for key, arrivals in seen.items():
             if key not in ledger.begun:

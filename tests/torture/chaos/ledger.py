@@ -6,11 +6,13 @@ of it is its fate. So a process that is killed takes no knowledge along.
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple
 
 from kourou import Message, MessageExt, SendAttempt, SendOutcome, SendReceipt, TransactionState
@@ -132,7 +134,7 @@ class Arrival(NamedTuple):
 
 @dataclass
 class Ledger:
-    """All of it.
+    """All of it. Listeners note what they get on threads of their own, beside the event loop.
 
     Attributes:
         begun: keys that somebody tried to send.
@@ -167,6 +169,7 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter)
     clock: list[tuple[int, int]] = field(default_factory=list)
     is_over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, key: str, topic: str = MIXED) -> None:
         """Note that a message leaves: from now on it may be seen."""
@@ -175,17 +178,20 @@ class Ledger:
     def promise(self, key: str) -> None:
         """Note that a broker has it, and consumers are to get it."""
         topic = self.begun[key]
-        self.acknowledged[key] = topic
-        for group in GROUPS[topic]:
-            if wants(group, key) and not self._is_done(group, key):
-                self.missing[group].add(key)
+        # A message may arrive while its answer does: what is done must not be missing after that.
+        with self._lock:
+            self.acknowledged[key] = topic
+            for group in GROUPS[topic]:
+                if wants(group, key) and not self._is_done(group, key):
+                    self.missing[group].add(key)
 
     def release(self, topic: str) -> None:
         """Note that a topic is deleted: what is due may be lost with it."""
         at_ms = now_ms() + self.jumped_ms()
-        for group in GROUPS[topic]:
-            missing = self.missing[group]
-            missing -= {key for key in missing if self.due_ms.get(key, 0) <= at_ms}
+        with self._lock:
+            for group in GROUPS[topic]:
+                missing = self.missing[group]
+                missing -= {key for key in missing if self.due_ms.get(key, 0) <= at_ms}
 
     def note_clock(self, ahead_ms: int) -> None:
         """Note that the broker's wall clock is ahead of ours by so much from now on."""
@@ -211,8 +217,9 @@ class Ledger:
     def doubt(self, key: str) -> None:
         """Note that it is being taken back: it may come or not."""
         self.recalling.add(key)
-        for missing in self.missing.values():
-            missing.discard(key)
+        with self._lock:
+            for missing in self.missing.values():
+                missing.discard(key)
 
     def take_back(self, key: str) -> None:
         """Note that it was taken back."""
@@ -223,10 +230,16 @@ class Ledger:
         """Note that a listener of the group has done with the message; return its key."""
         key = key_of(message.body)
         arrival = Arrival(message.queue_id, message.queue_offset, message.reconsume_times, now_ms())
-        self.seen[group][key].append(arrival)
-        if self._is_done(group, key):
-            self.missing[group].discard(key)
+        with self._lock:
+            self.seen[group][key].append(arrival)
+            if self._is_done(group, key):
+                self.missing[group].discard(key)
         return key
+
+    def count_missing(self, is_wanted: Callable[[str], bool]) -> int:
+        """Return how many deliveries are missing of messages whose keys are wanted."""
+        with self._lock:
+            return sum(map(is_wanted, chain.from_iterable(self.missing.values())))
 
     def _is_done(self, group: str, key: str) -> bool:
         """Return whether it came, and does not come again because a listener failed."""

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -155,7 +154,7 @@ async def _until_came(
 ) -> None:
     """Wait until all that was promised has come, or nothing comes any more."""
     before, waited_s = 0, 0
-    while left := sum(map(is_wanted, chain.from_iterable(ledger.missing.values()))):
+    while left := ledger.count_missing(is_wanted):
         waited_s = 0 if left != before else waited_s + 1
         before = left
         if waited_s > PATIENCE_S:
