@@ -1,4 +1,4 @@
-"""The path of plain batches leaves what the ordinary one leaves: files, answers, counts."""
+"""The fast path of batches produces the files, answers and counts of the general path."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _VALUES = (
 
 
 def item_text(rng: Random, oddity: float) -> bytes:
-    """Return a message's property text, with something unusual in `oddity` of the cases."""
+    """Return a message's property text, unusual with a probability of `oddity`."""
     properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true", "TAGS": "TagA"}
     if rng.random() < 0.3:
         properties["KEYS"] = rng.choice((f"k{rng.getrandbits(20)}", "é", "a\x01b", "__CRC32#"))
@@ -63,7 +63,7 @@ def item_text(rng: Random, oddity: float) -> bytes:
 
 
 def random_batch(rng: Random) -> bytes:
-    """Return a batch's body: plain in most cases, all of its messages alike in half of them."""
+    """Return a batch's body: plain in most cases, with uniform messages in half of the cases."""
     oddity = 0.2 if rng.random() < 0.15 else 0.0
     count = rng.choice((1, 2, 3, 8, 32))
     size = rng.choice((0, 1, 100, 1000))
@@ -94,7 +94,7 @@ def random_batch(rng: Random) -> bytes:
 
 
 def random_command(rng: Random) -> RemotingCommand:
-    """Return a batch: plain in most cases, with something unusual in some."""
+    """Return a batch: plain in most cases, unusual in some."""
     properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true"}
     odd = rng.random() < 0.2
     if odd:
@@ -125,7 +125,7 @@ def random_command(rng: Random) -> RemotingCommand:
 
 
 def random_frame(rng: Random) -> bytes:
-    """Return the frame of a random batch, or of a send, in some cases with a bit changed."""
+    """Return the frame of a random batch or send, in some cases with a bit flipped."""
     if rng.random() < 0.2:
         return plain_frames(1 + rng.randrange(4))[-1]
     command = random_command(rng)
@@ -138,7 +138,9 @@ def random_frame(rng: Random) -> bytes:
 
 @pytest.mark.parametrize("flush", FlushDiskType)
 @pytest.mark.parametrize("seed", range(30))
-def test_random_batches_leave_the_same_by_either_path(seed: int, flush: FlushDiskType) -> None:
+def test_random_batches_have_the_same_outcome_on_both_paths(
+    seed: int, flush: FlushDiskType
+) -> None:
     rng = Random(seed)
     frames = plain_frames(4) + [random_frame(rng) for _ in range(60)]
     store = StoreConfig(commitlog_segment_bytes=1 << 18)
@@ -152,7 +154,7 @@ def test_random_batches_leave_the_same_by_either_path(seed: int, flush: FlushDis
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(exchanges()) if name.startswith("320_")])
-def test_recorded_batches_leave_the_same_by_either_path(name: str) -> None:
+def test_recorded_batches_have_the_same_outcome_on_both_paths(name: str) -> None:
     frame = exchanges()[name].request.frame
     assert_same([frame, frame + frame])
 
@@ -166,7 +168,7 @@ def batch_frame(
     keys: Callable[[int], str] = lambda _: "",
     **header: Any,
 ) -> bytes:
-    """Return the frame of a plain batch for a queue of `T`; `text` takes an id, and keys."""
+    """Return the frame of a plain batch for a queue of `T`; `text` formats a unique id and keys."""
     items = []
     for i in range(count):
         of_text = {"%s": f"{number:016X}{i:016X}", "%k": keys(i)}
@@ -195,7 +197,7 @@ def batch_frame(
         "KEYS\x01a b\x02UNIQ_KEY\x01%s\x02KEYS\x01c\x02",
     ],
 )
-def test_what_looks_odd_leaves_the_same_by_either_path(text: str) -> None:
+def test_unusual_batch_properties_have_the_same_outcome_on_both_paths(text: str) -> None:
     frames = []
     for sizes in ((1, 1, 1), (1, 2, 3)):
         items = [
@@ -226,7 +228,7 @@ _KEYS_OF_A_BATCH: tuple[Callable[[int], str], ...] = (
 
 @pytest.mark.parametrize("text", _KEYED)
 @pytest.mark.parametrize("keys", _KEYS_OF_A_BATCH)
-def test_keys_leave_the_same_by_either_path(text: str, keys: Callable[[int], str]) -> None:
+def test_keys_have_the_same_outcome_on_both_paths(text: str, keys: Callable[[int], str]) -> None:
     frames = [
         batch_frame(number, text=text, keys=keys, body=body)
         for number in range(3)
@@ -240,12 +242,12 @@ def test_keys_leave_the_same_by_either_path(text: str, keys: Callable[[int], str
     "header",
     [{"properties": "UNIQ_KEY\x01A\x02WAIT\x01false\x02"}, {"body": lambda _: b"b" * 3000}],
 )
-def test_odd_batches_leave_the_same_by_either_path(header: dict[str, Any]) -> None:
+def test_unusual_batches_have_the_same_outcome_on_both_paths(header: dict[str, Any]) -> None:
     assert_same([*plain_frames(4), batch_frame(**header)], max_message_size_bytes=1 << 16)
 
 
 def taken(frames: list[bytes]) -> int:
-    """Return how many bytes of the frames the path takes; the queues of `T` are there."""
+    """Return how many bytes of the frames the fast path accepts; the queues of `T` exist."""
     found: list[int] = []
 
     async def main() -> None:
@@ -253,7 +255,7 @@ def taken(frames: list[bytes]) -> int:
         rig = SendRig(parts)
         await parts.topics.persist()
         lone = rig.connect(is_fast=True)
-        lone.receive_bytes(b"".join(plain_frames(4)))  # makes the queues, by the ordinary way
+        lone.receive_bytes(b"".join(plain_frames(4)))  # creates the queues on the general path
         data = bytearray(b"".join(frames))
         found.append(rig.fast_path(lone.connection, data, 0, len(data)))
         await asyncio.sleep(1)
@@ -279,7 +281,7 @@ def taken(frames: list[bytes]) -> int:
         batch_frame(text="TAGS\x01a\x02"),
     ],
 )
-def test_plain_batches_take_the_path(frame: bytes) -> None:
+def test_plain_batches_take_the_fast_path(frame: bytes) -> None:
     rest = batch_frame()[:100]
     assert taken([frame, frame, rest]) == 2 * len(frame)
 
@@ -303,7 +305,7 @@ def test_all_batches_of_one_read_are_answered_in_one_write() -> None:
     run_virtual(main())
 
 
-def test_a_batch_is_not_parted_where_the_segment_ends() -> None:
+def test_a_batch_is_not_split_at_the_end_of_a_segment() -> None:
     frames = plain_frames(4) + [batch_frame(n, body=lambda _: b"b" * 300) for n in range(20)]
     store = StoreConfig(commitlog_segment_bytes=1 << 16)
     fast = assert_same([b"".join(frames)], store=store, max_message_size_bytes=1 << 15)
@@ -318,25 +320,25 @@ def test_a_batch_is_not_parted_where_the_segment_ends() -> None:
         {"pending_connection_bytes_max": 16_000},
     ],
 )
-def test_what_exceeds_a_limit_is_refused_as_by_the_other_path(limits: dict[str, int]) -> None:
+def test_both_paths_refuse_the_same_requests_above_a_limit(limits: dict[str, int]) -> None:
     options = {"max_message_size_bytes": 8_000} | limits
     fast = assert_same([*plain_frames(4), b"".join(map(batch_frame, range(16)))], **options)
     assert b"[OVERLOAD]" in fast.answers
 
 
-def test_batches_for_queues_with_extensions_leave_the_same_by_either_path() -> None:
+def test_batches_for_extended_queues_have_the_same_outcome_on_both_paths() -> None:
     store = StoreConfig(consumequeue_extension=True)
     frames = [*plain_frames(4), b"".join(map(batch_frame, range(8))), *plain_frames(8)[4:]]
     fast = assert_same(frames, store=store)
     assert any(name.startswith("consumequeue_ext/T/") for name in fast.files())
 
 
-def test_large_batches_leave_the_same_by_either_path() -> None:
+def test_large_batches_have_the_same_outcome_on_both_paths() -> None:
     frames = [batch_frame(number, count=600) for number in range(3)]
     assert b'"code":0' in assert_same([*plain_frames(4), *frames]).answers
 
 
-def test_a_failed_write_refuses_what_it_held() -> None:
+def test_a_failed_write_refuses_its_messages() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         lone.receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
@@ -349,7 +351,7 @@ def test_a_failed_write_refuses_what_it_held() -> None:
     assert [answer.code for answer in fast[4:]] == [14, 14, 14]
 
 
-def test_what_a_full_disk_took_back_is_in_no_index() -> None:
+def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
     disk = SimDisk()
 
     async def main() -> None:
@@ -372,7 +374,7 @@ def test_what_a_full_disk_took_back_is_in_no_index() -> None:
     assert check_store(disk).findings == []
 
 
-def test_a_sync_that_does_not_end_in_time_is_told() -> None:
+def test_a_late_sync_is_answered_with_flush_disk_timeout() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         lone.receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
@@ -385,7 +387,7 @@ def test_a_sync_that_does_not_end_in_time_is_told() -> None:
     assert [answer.code for answer in fast[4:]] == [10, 10, 10]
 
 
-def test_a_topic_that_is_changed_is_looked_at_again() -> None:
+def test_a_changed_topic_invalidates_the_cache() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         lone.receive_bytes(b"".join(plain_frames(4)) + batch_frame(1))
         await asyncio.sleep(1)
@@ -417,7 +419,7 @@ def test_shapes_and_layouts_are_bounded() -> None:
     assert max(len(reader._forms), len(reader._cuts)) <= 1024
 
 
-def test_only_so_many_properties_of_a_batch_are_decoded_to_find_out_their_form() -> None:
+def test_decoding_of_a_batchs_properties_is_bounded_on_the_fast_path() -> None:
     def read(count: int) -> bool:
         texts = [b"n%d\x01%b\x02" % (number, b"v" * 990) for number in range(count)]
         items = [BatchItem(0, b"x" * (1 + number % 2), text) for number, text in enumerate(texts)]

@@ -1,4 +1,4 @@
-"""What the paths of plain requests meet at the edges: odd headers, limits, changes, errors."""
+"""Edge cases of the fast paths: unusual headers, limits, configuration changes, errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.broker.sending.test_fast_batch import batch_frame, taken
 from tests.broker.sending.test_fast_send import Outcome, assert_same, plain_frames
 
 QUEUES = b"".join(plain_frames(4))
-"""Makes the queues of `T`, by the ordinary way."""
+"""Creates the queues of `T` on the general path."""
 REGION = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
 
 
@@ -66,7 +66,7 @@ def changed(frame: bytes, old: bytes, new: bytes) -> bytes:
         (b'{"code":3', b'{"code":10,"code":3'),
     ],
 )
-def test_an_odd_header_leaves_the_same_by_either_path(
+def test_an_unusual_header_has_the_same_outcome_on_both_paths(
     old: bytes, new: bytes, *, is_batch: bool
 ) -> None:
     odd = changed(batch_frame(2) if is_batch else plain_frames(7)[6], old, new)
@@ -74,7 +74,7 @@ def test_an_odd_header_leaves_the_same_by_either_path(
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_properties_of_the_largest_size_leave_the_same_by_either_path(more: int) -> None:
+def test_properties_at_the_size_limit_have_the_same_outcome_on_both_paths(more: int) -> None:
     text = f"UNIQ_KEY\x01{1:032X}\x02WAIT\x01true\x02a\x01"
     own_counts = (0, len(REGION), len(REGION) + len("__CRC32#\x010123456789\x02"))
     for own_bytes in (*own_counts, 2 - len(text)):
@@ -83,7 +83,7 @@ def test_properties_of_the_largest_size_leave_the_same_by_either_path(more: int)
         assert_same([QUEUES, frame, frame])
 
 
-def test_a_record_that_just_fits_into_its_segment_goes_there_by_either_path() -> None:
+def test_a_record_that_just_fits_into_its_segment_is_stored_there_on_both_paths() -> None:
     store = StoreConfig(commitlog_segment_bytes=1 << 14, consumequeue_file_bytes=2000)
     last_positions = set()
     for size in range(3986, 3993):
@@ -96,7 +96,7 @@ def test_a_record_that_just_fits_into_its_segment_goes_there_by_either_path() ->
     assert len(last_positions) > 1, "in some cases it did fit"
 
 
-def test_what_the_broker_adds_to_a_message_counts_before_it_is_taken() -> None:
+def test_properties_added_by_the_broker_count_towards_the_record_size() -> None:
     options: dict[str, Any] = {
         "region_id": "r" * 3000,
         "max_message_size_bytes": 10_000,
@@ -110,19 +110,19 @@ Change = Callable[[BrokerParts], object]
 
 
 def change_order(parts: BrokerParts) -> None:
-    """Let the topic be ordered, on a broker that is not writable."""
+    """Make the topic ordered and the broker not writable."""
     parts.topics.put(replace(parts.topics.by_name["T"], order=True))
     parts.live.update({"brokerPermission": "4"}, 1)
 
 
 def delete_topic(parts: BrokerParts) -> None:
-    """Begin to delete the topic, as a request to do so does."""
+    """Begin to delete the topic, as its admin request does."""
     parts.topics.delete("T")
     parts.commit.begin_deletion("T")
 
 
 def make_topic_again(parts: BrokerParts) -> None:
-    """Make the topic again while its files are being removed."""
+    """Recreate the topic while its files are being removed."""
     delete_topic(parts)
     parts.topics.put(TopicConfig("T", 4, 4))
 
@@ -149,7 +149,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("pause_s", [0.0, 1.0])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_changes_between_two_reads_counts_at_once(name: str, pause_s: float) -> None:
+def test_a_change_between_two_reads_takes_effect_at_once(name: str, pause_s: float) -> None:
     plain = plain_frames(16)
 
     def read(first: int) -> bytes:
@@ -186,7 +186,7 @@ def test_what_changes_between_two_reads_counts_at_once(name: str, pause_s: float
     assert outcome(is_fast=True) == outcome(is_fast=False)
 
 
-def test_frames_that_were_kept_wait_for_their_sync_from_when_they_are_handled() -> None:
+def test_sync_timeout_of_buffered_frames_starts_when_they_are_processed() -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk(), config=small_config(sync_flush_timeout_ms=5_000))
         rig = SendRig(parts)
@@ -209,7 +209,7 @@ def test_frames_that_were_kept_wait_for_their_sync_from_when_they_are_handled() 
 
 
 @pytest.mark.parametrize("size", [30_000, 2_000_000])
-def test_long_properties_are_not_remembered(size: int) -> None:
+def test_long_properties_are_not_cached(size: int) -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk(), config=small_config(max_message_size_bytes=1 << 19))
         rig = SendRig(parts)
@@ -227,27 +227,27 @@ def test_long_properties_are_not_remembered(size: int) -> None:
     run_virtual(main())
 
 
-def test_a_batch_whose_answer_would_be_no_frame_is_left_to_the_ordinary_way(
+def test_a_batch_with_too_large_an_answer_takes_the_general_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frame = batch_frame(count=600)
     assert taken([frame]) == len(frame)
 
-    # As half a million messages do with the real limit.
+    # The real limit needs half a million messages.
     monkeypatch.setattr("kourou.broker.sending.fast_batch._ANSWER_BYTES_MAX", 33 * 600)
     assert taken([frame]) == 0
     assert_same([QUEUES, frame])
 
 
 class BrokenClock:
-    """A clock that stopped."""
+    """A clock that raises an error."""
 
     def now_ms(self) -> int:
         raise OSError
 
 
 class BrokenPath:
-    """Whose sends cannot be counted."""
+    """A path whose sends cannot be counted."""
 
     answers = SendAnswers({})
     clock = BrokenClock()
@@ -262,7 +262,7 @@ class BrokenPath:
         lambda sends: sends.answer(PutResult(PutStatus.BUSY)),
     ],
 )
-def test_an_error_in_one_producers_answer_does_not_keep_others_from_theirs(
+def test_a_failing_answer_to_one_producer_does_not_affect_others(
     end: Callable[[PlainSends], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

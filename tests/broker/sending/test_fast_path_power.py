@@ -1,4 +1,4 @@
-"""What the path of plain sends answered or showed outlives a power cut at any disk operation."""
+"""Messages acknowledged or visible on the fast path survive a power cut at any disk operation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READS = 60
 
 
 class PowerLostError(Exception):
-    """Raised out of the disk."""
+    """Raised by the disk at the power cut."""
 
 
 class Life:
@@ -36,7 +36,7 @@ class Life:
 
     Attributes:
         sent: queue id -> bodies, in order.
-        promised: queue id -> messages that were answered, or that consumers could see.
+        promised: queue id -> number of messages that were acknowledged or visible to consumers.
     """
 
     def __init__(self, seed: int, config: BrokerConfig) -> None:
@@ -51,7 +51,7 @@ class Life:
         self._is_over = False
 
     async def live(self, *, is_killed: bool) -> None:
-        """Send in random reads; be killed, or lose power amid an operation of the disk."""
+        """Send in random reads until a kill, or a power cut during a disk operation."""
         parts = BrokerParts(self.disk, config=self._config)
         rig = SendRig(parts)
 
@@ -79,14 +79,14 @@ class Life:
                 break
         if not self._is_over:
             self._take_down(parts, lone)
-        assert self._ordinary < self._sends / 2 + 10, "most took the path"
+        assert self._ordinary < self._sends / 2 + 10, "most took the fast path"
         self.disk.on_operation = None
         parts.abandon()
         if not is_killed:
             self.disk.crash()
 
     def _frame(self) -> bytes:
-        """Return the next message, or a batch of some."""
+        """Return the frame of the next message or batch."""
         self._sends += 1
         queue_id = self._dice.choice(QUEUES)
         count = self._dice.choice((1, 1, 1, 2, 9))
@@ -102,7 +102,7 @@ class Life:
         )
 
     def _take_down(self, parts: BrokerParts, lone: LoneConnection) -> None:
-        """Note what producers and consumers were told until now."""
+        """Note the messages acknowledged or visible so far."""
         for arrival in parts.arrivals:
             end = arrival.queue_offset + 1
             self.promised[arrival.queue_id] = max(self.promised[arrival.queue_id], end)
@@ -114,7 +114,7 @@ class Life:
             self.promised[queue_id] = max(self.promised[queue_id], end)
 
     def compare(self) -> None:
-        """Open the store again: what was promised is there, and nothing but what was sent."""
+        """Reopen the store: it holds all promised messages, and only messages that were sent."""
         store = MessageStore.open(self.disk, self._config.store_config, 2_000_000_000_000, pid=1)
         for queue_id in QUEUES:
             end = store.max_offset("T", queue_id)
@@ -139,11 +139,11 @@ def assert_outlived(seed: int, flush: FlushDiskType, *, is_killed: bool) -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_answered_or_shown_outlives_a_power_cut(seed: int) -> None:
+def test_acknowledged_or_visible_messages_survive_a_power_cut(seed: int) -> None:
     assert_outlived(seed, FlushDiskType.SYNC_FLUSH, is_killed=False)
 
 
 @pytest.mark.parametrize("flush", FlushDiskType)
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_answered_or_shown_outlives_a_kill(seed: int, flush: FlushDiskType) -> None:
+def test_acknowledged_or_visible_messages_survive_a_kill(seed: int, flush: FlushDiskType) -> None:
     assert_outlived(seed, flush, is_killed=True)

@@ -1,4 +1,4 @@
-"""The path of plain sends leaves what the ordinary one leaves: files, answers, counts."""
+"""The fast path of sends produces the files, answers and counts of the general path."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _VALUES = ("true", "false", "1", "TagA", "k1 k2", "", "é", "a\x01b", "a" * 300,
 
 
 class Outcome:
-    """What a broker that got some bytes leaves.
+    """Files, answers and statistics of a broker after it received some bytes.
 
     Attributes:
-        files: of its store once it was stopped; those of the index, named by times, by number.
-        answers: what it wrote, read by read.
-        stats: what it counted.
+        files: files of its store after a stop; index files, named by times, are numbered.
+        answers: bytes that it wrote, in order.
+        stats: its counters.
     """
 
     def __init__(self, disk: SimDisk, connection: LoneConnection, parts: BrokerParts) -> None:
@@ -85,7 +85,7 @@ class Outcome:
 
 
 def outcome(chunks: list[bytes], *, is_fast: bool, seed: int, **options: Any) -> Outcome:
-    """Let a broker get the chunks in one read each, some of them in one turn of its loop."""
+    """Pass each chunk to a broker as one read, several of them in some loop iterations."""
     disk = SimDisk(seed)
     found: list[Outcome] = []
 
@@ -127,7 +127,7 @@ def assert_same(chunks: list[bytes], *, seed: int = 0, **options: Any) -> Outcom
 
 
 def random_command(rng: Random) -> RemotingCommand:
-    """Return a send: plain in most cases, with something unusual in some."""
+    """Return a send: plain in most cases, unusual in some."""
     properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true", "TAGS": "TagA"}
     if rng.random() < 0.5:
         properties["KEYS"] = f"k{rng.getrandbits(20)}"
@@ -169,7 +169,7 @@ def random_command(rng: Random) -> RemotingCommand:
 
 
 def as_half(rng: Random, text: str, sys_flag: int) -> tuple[str, int]:
-    """Return properties and flag of a half message, of most with nothing unusual about that."""
+    """Return properties and flag of a half message: plain in most cases, unusual in some."""
     text = f"TRAN_MSG\x01true\x02{text}PGROUP\x01p\x02"
     if rng.random() < 0.1:
         text = text.replace("true", rng.choice(("True", "false", "")), 1)
@@ -203,7 +203,7 @@ def random_frame(rng: Random) -> bytes:
 
 
 def cut(rng: Random, frames: list[bytes]) -> list[bytes]:
-    """Return the frames as reads: some of several frames, some of parts."""
+    """Return the frames as reads: some of several frames, some of parts of a frame."""
     chunks, stream = [], b"".join(frames)
     while stream:
         size = rng.choice((len(frames[0]), rng.randrange(1, 9000), 20_000))
@@ -214,14 +214,14 @@ def cut(rng: Random, frames: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("flush", FlushDiskType)
 @pytest.mark.parametrize("seed", range(30))
-def test_random_sends_leave_the_same_by_either_path(seed: int, flush: FlushDiskType) -> None:
+def test_random_sends_have_the_same_outcome_on_both_paths(seed: int, flush: FlushDiskType) -> None:
     rng = Random(seed)
     chunks = cut(rng, [random_frame(rng) for _ in range(60)])
     assert_same(chunks, seed=seed, flush_disk_type=flush)
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(exchanges()) if name.startswith("310_")])
-def test_recorded_sends_leave_the_same_by_either_path(name: str) -> None:
+def test_recorded_sends_have_the_same_outcome_on_both_paths(name: str) -> None:
     frame = exchanges()[name].request.frame
     assert_same([frame, frame + frame])
 
@@ -236,7 +236,7 @@ def plain_frames(count: int, body: bytes = b"b" * 100) -> list[bytes]:
     return frames
 
 
-def test_plain_sends_take_the_path() -> None:
+def test_plain_sends_take_the_fast_path() -> None:
     taken: list[int] = []
 
     async def main() -> None:
@@ -244,7 +244,7 @@ def test_plain_sends_take_the_path() -> None:
         rig = SendRig(parts)
         await parts.topics.persist()
         lone = rig.connect(is_fast=True)
-        lone.receive_bytes(b"".join(plain_frames(4)))  # makes the queues, by the ordinary way
+        lone.receive_bytes(b"".join(plain_frames(4)))  # creates the queues on the general path
         await asyncio.sleep(1)
         connection = lone.connection
         frames = bytearray(b"".join([*plain_frames(5), plain_frames(1)[0][:50]]))
@@ -256,7 +256,7 @@ def test_plain_sends_take_the_path() -> None:
     assert taken == [0]
 
 
-def test_messages_without_an_id_get_one_by_the_path() -> None:
+def test_the_fast_path_adds_a_missing_unique_id() -> None:
     bare = [
         encode_frame(message(b"b" * 5_000, text, queue_id=number % 4))
         for number, text in enumerate(["", "TAGS\x01a\x02", "KEYS\x01k\x02a\x01b\x02"] * 10)
@@ -274,7 +274,7 @@ def test_messages_without_an_id_get_one_by_the_path() -> None:
     assert 34 < len(set(stored)) == len(stored) < 50
 
 
-def test_all_that_one_read_brings_is_answered_in_one_write() -> None:
+def test_all_sends_of_one_read_are_answered_in_one_write() -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk(), config=small_config())
         rig = SendRig(parts)
@@ -290,7 +290,7 @@ def test_all_that_one_read_brings_is_answered_in_one_write() -> None:
     run_virtual(main())
 
 
-def test_the_log_rolls_to_its_next_segment_on_the_way() -> None:
+def test_the_log_rolls_to_its_next_segment_between_sends() -> None:
     frames = plain_frames(150, b"b" * 1000)
     store = StoreConfig(commitlog_segment_bytes=1 << 16, consumequeue_file_bytes=20 * 100)
     fast = assert_same(cut(Random(1), frames), store=store, max_message_size_bytes=1 << 15)
@@ -305,7 +305,7 @@ def test_the_log_rolls_to_its_next_segment_on_the_way() -> None:
         {"pending_connection_bytes_max": 3_000},
     ],
 )
-def test_what_exceeds_a_limit_is_refused_as_by_the_other_path(limits: dict[str, int]) -> None:
+def test_both_paths_refuse_the_same_requests_above_a_limit(limits: dict[str, int]) -> None:
     options = {"max_message_size_bytes": 1_000} | limits
     fast = assert_same([b"".join(plain_frames(64))], **options)
     assert b"[OVERLOAD]" in fast.answers
@@ -315,7 +315,7 @@ Failing = Callable[[SendRig, LoneConnection], Awaitable[None]]
 
 
 def run_both(test: Failing, **options: Any) -> list[list[RemotingCommand]]:
-    """Run the test with and without the path, and return the answers of each."""
+    """Run the test with and without the fast path, and return the answers of each."""
     answers = []
 
     async def main(*, is_fast: bool) -> None:
@@ -333,7 +333,7 @@ def run_both(test: Failing, **options: Any) -> list[list[RemotingCommand]]:
     return answers
 
 
-def test_a_failed_write_refuses_what_it_held() -> None:
+def test_a_failed_write_refuses_its_messages() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         rig.parts.disk.fail_after(0, OSError(errno.EIO, "broken"), operations=("write",))
         lone.receive_bytes(b"".join(plain_frames(3)))
@@ -360,13 +360,13 @@ def indexed_frames(rng: Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_index_gets_of_plain_sends_what_it_reads_in_the_log(seed: int) -> None:
+def test_the_index_fed_by_the_fast_path_equals_that_of_the_general_path(seed: int) -> None:
     rng = Random(seed)
     fast = assert_same(cut(rng, indexed_frames(rng, 300)), seed=seed)
     assert fast.files()["index/0"]
 
 
-def test_what_a_full_disk_took_back_is_in_no_index() -> None:
+def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
     disk = SimDisk()
 
     async def main() -> None:
@@ -390,7 +390,7 @@ def test_what_a_full_disk_took_back_is_in_no_index() -> None:
     assert check_store(disk).findings == []
 
 
-def test_a_sync_that_does_not_end_in_time_is_told() -> None:
+def test_a_late_sync_is_answered_with_flush_disk_timeout() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         rig.parts.flusher.stall()
         lone.receive_bytes(b"".join(plain_frames(3)))

@@ -1,4 +1,4 @@
-"""A batch for a topic with batch consume queues is one record, and its messages come one by one."""
+"""A batch for a topic with batch consume queues: one record, delivered as single messages."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_consumers_get_each_message_at_its_own_offset() -> None:
     run_batches(test)
 
 
-def test_a_filter_takes_a_batch_as_a_whole_and_no_more_messages_than_asked_for() -> None:
+def test_a_filter_accepts_whole_batches_up_to_the_requested_count() -> None:
     async def test(bench: SendRig) -> None:
         for unique in ("a", "b", "c"):
             await send_batch(bench, ITEMS, f"UNIQ_KEY\x01{unique}\x02")
@@ -119,7 +119,7 @@ def test_a_batch_without_an_id_of_its_own_is_stored_message_by_message() -> None
     run_batches(test)
 
 
-def test_a_batch_for_a_usual_topic_is_stored_message_by_message() -> None:
+def test_a_batch_for_a_normal_topic_is_stored_message_by_message() -> None:
     async def test(bench: SendRig) -> None:
         answer = await bench.send(encode_batch(ITEMS), UNIQUE, batch=True)
         header = answer.header(SendMessageResponseHeader)
@@ -129,7 +129,7 @@ def test_a_batch_for_a_usual_topic_is_stored_message_by_message() -> None:
     run_batches(test)
 
 
-def test_the_messages_of_a_batch_are_counted_each() -> None:
+def test_each_message_of_a_batch_is_counted() -> None:
     async def test(bench: SendRig) -> None:
         await send_batch(bench, ITEMS)
         bench.parts.stats.sample(0)
@@ -139,7 +139,7 @@ def test_the_messages_of_a_batch_are_counted_each() -> None:
 
 
 @pytest.mark.parametrize("kind", ["BatchCQ", "SimpleCQ"])
-def test_a_topic_made_again_after_its_deletion_may_be_of_the_other_kind(kind: str) -> None:
+def test_a_recreated_topic_may_have_another_queue_type(kind: str) -> None:
     async def test(bench: SendRig) -> None:
         await send_batch(bench, ITEMS)
         parts = bench.parts

@@ -1,4 +1,4 @@
-"""Plain sends of many producers in one turn of the loop are taken and answered together."""
+"""Plain sends of many producers in one loop iteration are processed and answered together."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.broker.sending.test_fast_send import (
 
 PRODUCERS = 6
 ODD = encode_frame(message(b"odd", "UNIQ_KEY\x01short\x02WAIT\x01true\x02"))
-"""A send that is not as plain as it seems at sight."""
+"""A send that is buffered and then refused by the fast path."""
 
 
 class Turns:
-    """A broker with some producers, whose queues are there.
+    """A broker with some producers; the queues of its topic exist.
 
     Attributes:
         lones: their connections.
@@ -47,7 +47,7 @@ class Turns:
         self.lones = [self.rig.connect(is_fast=is_fast) for _ in range(PRODUCERS)]
 
     async def make_queues(self) -> None:
-        """Let each queue of `T` have a message, and forget the answers."""
+        """Send a message to each queue of `T`, and drop the answers."""
         await self.parts.topics.persist()
         self.lones[0].receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
@@ -63,7 +63,7 @@ class Turns:
         return [[answer.code for answer in lone.sent()] for lone in self.lones]
 
     def assert_nothing_waits(self) -> None:
-        """No limit counts anything any more."""
+        """Assert that no limit counts a pending send."""
         assert self.parts.commit.pending_bytes == len(self.parts.commit._pending) == 0
         for lone in self.lones:
             unanswered = lone.connection.unanswered
@@ -93,7 +93,7 @@ def run_turns(
 
 @pytest.mark.parametrize("flush", FlushDiskType)
 @pytest.mark.parametrize("seed", range(6))
-def test_plain_sends_of_many_producers_leave_what_the_ordinary_path_leaves(
+def test_buffered_sends_of_many_producers_have_the_outcome_of_the_general_path(
     seed: int, flush: FlushDiskType
 ) -> None:
     def outcome(*, is_fast: bool) -> tuple[object, ...]:
@@ -117,7 +117,7 @@ def test_plain_sends_of_many_producers_leave_what_the_ordinary_path_leaves(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_odd_sends_among_them_get_the_same_answers(seed: int) -> None:
+def test_unusual_sends_among_buffered_ones_get_the_same_answers(seed: int) -> None:
     def answers(*, is_fast: bool) -> object:
         rng = Random(seed)
         found: list[object] = []
@@ -129,7 +129,7 @@ def test_odd_sends_among_them_get_the_same_answers(seed: int) -> None:
             await asyncio.sleep(30)
             turns.assert_nothing_waits()
             for lone in turns.lones:
-                # In any order: one that does not wait for the sync may pass one that does.
+                # In any order: a send that does not wait for the sync may overtake one that does.
                 answered = sorted((one.opaque, one.code, one.remark or "") for one in lone.sent())
                 found.append((lone.transport.ending, answered))
             found.append((turns.parts.stats.sizes, turns.parts.stats.store.put_failures))
@@ -140,7 +140,7 @@ def test_odd_sends_among_them_get_the_same_answers(seed: int) -> None:
     assert answers(is_fast=True) == answers(is_fast=False)
 
 
-def test_they_share_one_write_and_one_sync_and_each_gets_its_own_answer() -> None:
+def test_buffered_sends_share_one_write_and_one_sync_and_get_separate_answers() -> None:
     async def test(turns: Turns) -> None:
         synced = turns.parts.flusher.sync_count
         written = turns.parts.store.written_position
@@ -158,7 +158,7 @@ def test_they_share_one_write_and_one_sync_and_each_gets_its_own_answer() -> Non
     run_turns(test)
 
 
-def test_a_producer_that_hangs_up_in_the_turn_has_sent() -> None:
+def test_a_buffered_send_is_stored_if_its_producer_disconnects() -> None:
     async def test(turns: Turns) -> None:
         turns.send_each(plain_frames(3))
         turns.lones[0].connection.eof_received()
@@ -172,7 +172,7 @@ def test_a_producer_that_hangs_up_in_the_turn_has_sent() -> None:
     run_turns(test)
 
 
-def test_what_came_from_a_connection_that_we_end_in_the_turn_was_never_read() -> None:
+def test_buffered_frames_of_a_connection_that_the_broker_closes_are_dropped() -> None:
     async def test(turns: Turns) -> None:
         turns.send_each([plain_frames(1)[0], ODD, plain_frames(3)[2]])
         turns.lones[0].connection.close("a test")
@@ -187,7 +187,7 @@ def test_what_came_from_a_connection_that_we_end_in_the_turn_was_never_read() ->
 
 
 @pytest.mark.parametrize("second", [ODD, plain_frames(2)[1], ODD + plain_frames(2)[1]])
-def test_what_a_producer_sends_next_does_not_overtake(second: bytes) -> None:
+def test_the_next_frame_of_a_producer_does_not_overtake_a_buffered_one(second: bytes) -> None:
     async def test(turns: Turns) -> None:
         lone = turns.lones[0]
         for frame in (plain_frames(1)[0], ODD, second):
@@ -209,7 +209,7 @@ def test_what_a_producer_sends_next_does_not_overtake(second: bytes) -> None:
         {"pending_bytes_max": 20_000, "pending_connection_bytes_max": 2_400},
     ],
 )
-def test_a_limit_that_is_reached_in_the_turn_refuses_the_same(limits: dict[str, Any]) -> None:
+def test_a_limit_reached_by_buffered_sends_refuses_the_same_sends(limits: dict[str, Any]) -> None:
     def codes(*, is_fast: bool) -> list[list[int]]:
         found: list[list[int]] = []
 
@@ -231,7 +231,7 @@ def test_a_limit_that_is_reached_in_the_turn_refuses_the_same(limits: dict[str, 
     assert {code for one in fast for code in one} == {0, 2}
 
 
-def test_a_late_sync_is_told_to_each_and_counts_until_it_ends() -> None:
+def test_a_late_sync_is_reported_to_each_producer_and_counts_until_it_ends() -> None:
     async def test(turns: Turns) -> None:
         turns.parts.flusher.stall()
         turns.send_each([*plain_frames(3), ODD])
@@ -248,7 +248,7 @@ def test_a_late_sync_is_told_to_each_and_counts_until_it_ends() -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failing_disk_refuses_all_of_them(operation: str) -> None:
+def test_a_failing_disk_refuses_all_buffered_sends(operation: str) -> None:
     async def main() -> None:
         disk = SimDisk()
         parts = BrokerParts(disk, config=small_config())
@@ -266,7 +266,7 @@ def test_a_failing_disk_refuses_all_of_them(operation: str) -> None:
     run_virtual(main())
 
 
-def test_a_broker_that_stops_in_the_turn_has_taken_them() -> None:
+def test_a_stopping_broker_stores_buffered_sends() -> None:
     async def test(turns: Turns) -> None:
         turns.send_each(plain_frames(3))
         await turns.parts.commit.close()
@@ -278,7 +278,7 @@ def test_a_broker_that_stops_in_the_turn_has_taken_them() -> None:
     run_turns(test)
 
 
-def test_a_broker_that_is_killed_in_the_turn_answers_nobody() -> None:
+def test_a_killed_broker_answers_no_buffered_send() -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk(), config=small_config())
         turns = Turns(parts)
@@ -291,7 +291,7 @@ def test_a_broker_that_is_killed_in_the_turn_answers_nobody() -> None:
     run_virtual(main())
 
 
-def test_what_is_handed_back_to_a_peer_that_does_not_read_waits_until_it_does() -> None:
+def test_a_frame_returned_to_a_paused_connection_waits_until_it_resumes() -> None:
     async def test(turns: Turns) -> None:
         turns.send_each([plain_frames(1)[0], ODD])
         for lone in turns.lones[:2]:
@@ -307,10 +307,10 @@ def test_what_is_handed_back_to_a_peer_that_does_not_read_waits_until_it_does() 
     run_turns(test)
 
 
-def test_more_than_is_kept_at_once_is_taken_at_once() -> None:
+def test_reads_beyond_the_buffer_limit_are_processed_at_once() -> None:
     async def test(turns: Turns) -> None:
         (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
-        path._kept_bytes = 1 << 30  # as of many thousand producers
+        path._kept_bytes = 1 << 30  # as if from thousands of producers
         turns.send_each(plain_frames(2))
         assert not path._kept
         path._kept_bytes = 0
@@ -320,14 +320,14 @@ def test_more_than_is_kept_at_once_is_taken_at_once() -> None:
     run_turns(test)
 
 
-def test_a_bug_that_one_producer_meets_ends_its_connection_and_no_other(
+def test_an_internal_error_for_one_producer_closes_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(turns: Turns) -> None:
         (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
         turns.lones[0].receive_bytes(plain_frames(1)[0])
         await asyncio.sleep(1)
-        path._shapes = dict(path._shapes)  # type: ignore[assignment]  # knows no other from now on
+        path._shapes = dict(path._shapes)  # type: ignore[assignment]  # any other shape raises KeyError
         other = encode_frame(message(b"x", f"UNIQ_KEY\x01{1:032X}\x02TAGS\x01Other\x02"))
         turns.send_each([plain_frames(1)[0], other, plain_frames(3)[2]])
         await asyncio.sleep(1)
@@ -340,7 +340,7 @@ def test_a_bug_that_one_producer_meets_ends_its_connection_and_no_other(
     run_turns(test)
 
 
-def test_a_bug_that_all_of_them_meet_ends_their_connections_and_not_the_broker(
+def test_an_internal_error_for_all_buffered_sends_closes_their_connections_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(turns: Turns) -> None:
@@ -360,7 +360,7 @@ def test_a_bug_that_all_of_them_meet_ends_their_connections_and_not_the_broker(
     run_turns(test)
 
 
-def test_a_bug_in_the_ordinary_way_of_one_harms_no_other(
+def test_an_internal_error_on_the_general_path_affects_no_other_producer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Replies reach the producer that asked, and are answered and stored as by Java's broker."""
+"""Replies are pushed to their requester, answered and stored as by Java's broker."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def run_replies(
         ),
     ],
 )
-def test_the_requester_is_handed_what_java_hands_it(
+def test_the_requester_receives_the_same_push_as_from_java(
     golden: Golden, sent: str, handed_on: str
 ) -> None:
     request, expected = golden(sent)
@@ -142,7 +142,7 @@ def test_the_requester_is_handed_what_java_hands_it(
 
 
 @pytest.mark.parametrize("name", ["no-property", "no-requester"])
-def test_a_reply_that_reaches_nobody_is_answered_as_by_java(golden: Golden, name: str) -> None:
+def test_an_undeliverable_reply_is_answered_as_by_java(golden: Golden, name: str) -> None:
     request, expected = golden(f"325_SEND_REPLY_MESSAGE_V2_raw-send-reply-{name}_rc1")
     assert expected is not None
 
@@ -157,7 +157,7 @@ def test_a_reply_that_reaches_nobody_is_answered_as_by_java(golden: Golden, name
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_a_requester_that_does_not_take_its_reply_is_told_of(
+def test_a_reply_that_the_requester_does_not_accept_is_answered_with_an_error(
     golden: Golden, *, is_silent: bool
 ) -> None:
     request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
@@ -173,7 +173,7 @@ def test_a_requester_that_does_not_take_its_reply_is_told_of(
     run_replies(test)
 
 
-def test_a_reply_is_handed_on_although_the_disk_fails(golden: Golden) -> None:
+def test_a_reply_is_pushed_although_the_disk_fails(golden: Golden) -> None:
     request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
 
     async def test(rig: ReplyRig) -> None:
@@ -204,7 +204,7 @@ def test_a_reply_without_a_queue_is_stored_in_one_of_its_topic_and_counted(golde
 
 
 @pytest.mark.parametrize(("is_late", "durability"), [(False, "DISK"), (True, "MEMORY")])
-def test_an_answer_says_of_a_stored_reply_how_safe_it_is(
+def test_the_answer_to_a_stored_reply_has_its_durability(
     golden: Golden, durability: str, *, is_late: bool
 ) -> None:
     request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
@@ -219,7 +219,7 @@ def test_an_answer_says_of_a_stored_reply_how_safe_it_is(
     run_replies(test)
 
 
-def test_without_storing_the_answer_names_no_place(golden: Golden) -> None:
+def test_the_answer_to_a_reply_that_is_not_stored_has_no_message_id(golden: Golden) -> None:
     request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
 
     async def test(rig: ReplyRig) -> None:
@@ -234,7 +234,7 @@ def test_without_storing_the_answer_names_no_place(golden: Golden) -> None:
     run_replies(test, store_reply_message_enable=False)
 
 
-def test_what_is_refused_is_neither_handed_on_nor_stored(golden: Golden) -> None:
+def test_a_refused_reply_is_neither_pushed_nor_stored(golden: Golden) -> None:
     request, _ = golden("325_SEND_REPLY_MESSAGE_V2_request-reply")
 
     async def test(rig: ReplyRig) -> None:
@@ -266,7 +266,7 @@ def test_what_is_refused_is_neither_handed_on_nor_stored(golden: Golden) -> None
     run_replies(test, auto_create_subscription_group=False)
 
 
-def test_a_producer_is_found_by_its_id_as_long_as_one_of_its_groups_is_there() -> None:
+def test_a_producer_is_found_by_client_id_while_one_of_its_groups_is_registered() -> None:
     async def test(rig: ReplyRig) -> None:
         clients = rig.parts.clients
         member = Member("c", rig.requester, 0, 513, 0)

@@ -1,4 +1,4 @@
-"""Sends are stored as Java stores them, and acknowledged when they are safe."""
+"""Sends are stored as by Java's broker, and acknowledged when durable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 BROKEN = OSError(errno.EIO, "Input/output error")
 
 
-# What is stored and answered
+# Records and answers
 
 
 def test_the_answer_is_javas_field_by_field(golden: Golden) -> None:
@@ -75,7 +75,7 @@ def test_a_message_is_stored_as_java_stores_it(golden: Golden, name: str) -> Non
     run_sends(test)
 
 
-def test_a_delayed_message_waits_in_the_queue_that_java_puts_it_in(golden: Golden) -> None:
+def test_a_delayed_message_is_stored_in_javas_queue(golden: Golden) -> None:
     request, expected = golden("310_SEND_MESSAGE_V2_send-delay-level")
     _, pulled = golden("11_PULL_MESSAGE_pull-schedule-topic")
     assert expected is not None
@@ -107,7 +107,7 @@ def test_a_delay_level_out_of_range_is_the_highest_or_none(told: str, level: int
     run_sends(test)
 
 
-def test_a_delay_level_counts_more_than_a_time() -> None:
+def test_a_delay_level_takes_precedence_over_a_delivery_time() -> None:
     both = "DELAY\x013\x02TIMER_DELIVER_MS\x011700000000000\x02TIMER_DELAY_SEC\x019\x02"
 
     async def test(bench: SendRig) -> None:
@@ -119,7 +119,7 @@ def test_a_delay_level_counts_more_than_a_time() -> None:
 
 
 @pytest.mark.parametrize("timer", ["TIMER_DELIVER_MS\x014102444800000", "TIMER_DELAY_MS\x0190000"])
-def test_a_copy_of_a_scheduled_message_waits_for_its_own_time(timer: str) -> None:
+def test_a_copy_of_a_scheduled_message_is_scheduled_for_its_own_time(timer: str) -> None:
     async def test(bench: SendRig) -> None:
         now_ms = bench.parts.clock.now_ms()
         copied = f"{timer}\x02TIMER_OUT_MS\x01{now_ms - 5_000}\x02"
@@ -131,7 +131,7 @@ def test_a_copy_of_a_scheduled_message_waits_for_its_own_time(timer: str) -> Non
     run_sends(test, timer=TimerConfig(timer_max_delay_sec=3_000_000_000))
 
 
-def test_the_long_names_of_code_10_say_the_same(golden: Golden) -> None:
+def test_code_10_with_long_field_names_is_equivalent(golden: Golden) -> None:
     request, expected = golden("10_SEND_MESSAGE_v1-send-code-10")
     assert expected is not None
 
@@ -203,7 +203,7 @@ def test_a_negative_queue_lets_the_broker_choose() -> None:
     run_sends(test)
 
 
-def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> None:
+def test_a_priority_chooses_the_queue_unless_another_property_takes_precedence() -> None:
     async def test(bench: SendRig) -> None:
         low = await bench.send(properties="_SYS_MSG_PRIORITY_\x011\x02")
         high = await bench.send(properties="_SYS_MSG_PRIORITY_\x012147483647\x02")
@@ -218,8 +218,8 @@ def test_a_priority_chooses_the_queue_unless_something_else_counts_more() -> Non
 @pytest.mark.parametrize(
     "declared", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"]
 )
-def test_a_broker_takes_every_kind_of_message_whatever_its_topic_declares(declared: str) -> None:
-    """As Java's: only its proxy holds producers to it."""
+def test_a_broker_accepts_every_message_type_whatever_the_topic_declares(declared: str) -> None:
+    """In Java too, only the proxy enforces the message type."""
 
     async def test(bench: SendRig) -> None:
         attributes = {"message.type": declared}
@@ -263,7 +263,7 @@ def test_properties_that_leave_no_room_for_later_ones_are_refused(golden: Golden
 
 @pytest.mark.parametrize(("more", "code"), [(-1, 0), (0, 0), (1, 13)])
 @pytest.mark.parametrize("is_batch", [False, True], ids=["message", "batch"])
-def test_properties_of_a_message_fill_their_room(more: int, code: int, *, is_batch: bool) -> None:
+def test_properties_are_accepted_up_to_their_limit(more: int, code: int, *, is_batch: bool) -> None:
     added = f"UNIQ_KEY\x01{'0' * 32}\x02CLUSTER\x01c\x02REAL_TOPIC\x01T\x02"
 
     async def test(bench: SendRig) -> None:
@@ -305,7 +305,7 @@ def test_a_topic_that_cannot_be_saved_refuses_its_messages_until_it_can() -> Non
     run_sends(test)
 
 
-def test_a_retry_topic_makes_its_group_and_takes_the_message(golden: Golden) -> None:
+def test_a_send_to_a_retry_topic_creates_its_group(golden: Golden) -> None:
     request, _ = golden("310_SEND_MESSAGE_V2_raw-send-retry-topic")
 
     async def test(bench: SendRig) -> None:
@@ -317,7 +317,7 @@ def test_a_retry_topic_makes_its_group_and_takes_the_message(golden: Golden) -> 
     run_sends(test)
 
 
-def test_a_message_given_back_too_often_becomes_a_dead_letter(golden: Golden) -> None:
+def test_a_message_above_the_limit_of_retries_becomes_a_dead_letter(golden: Golden) -> None:
     request, _ = golden("310_SEND_MESSAGE_V2_raw-send-retry-topic-to-dlq")
 
     async def test(bench: SendRig) -> None:
@@ -329,7 +329,7 @@ def test_a_message_given_back_too_often_becomes_a_dead_letter(golden: Golden) ->
     run_sends(test)
 
 
-def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> None:
+def test_a_client_from_3_4_9_on_may_override_the_groups_limit_of_retries() -> None:
     async def test(bench: SendRig) -> None:
         bench.parts.groups.put(SubscriptionGroup("g", retry_max_times=2))
         since = VERSION_MAX_RECONSUME_TIMES
@@ -345,7 +345,7 @@ def test_the_limit_is_the_groups_unless_a_client_of_3_4_9_on_says_another() -> N
     run_sends(test)
 
 
-def test_a_dead_letter_waits_for_no_time() -> None:
+def test_a_dead_letter_is_not_scheduled() -> None:
     async def test(bench: SendRig) -> None:
         answer = await bench.send(
             b"x", "TIMER_DELIVER_MS\x014102444800000\x02", topic="%RETRY%g", reconsume_times=17
@@ -357,7 +357,7 @@ def test_a_dead_letter_waits_for_no_time() -> None:
     run_sends(test)
 
 
-def test_what_a_group_gives_up_while_it_consumes_in_order_is_a_dead_letter() -> None:
+def test_a_message_sent_back_by_an_ordered_group_is_a_dead_letter() -> None:
     async def test(bench: SendRig) -> None:
         queue = MessageQueue("T", "broker-a", 0)
         bench.locks.lock("ordered", "c", [queue], steady_ms())
@@ -372,7 +372,7 @@ def test_what_a_group_gives_up_while_it_consumes_in_order_is_a_dead_letter() -> 
     run_sends(test)
 
 
-def test_a_redriven_dead_letter_that_fails_again_is_dead_again() -> None:
+def test_a_redriven_message_that_fails_again_becomes_a_dead_letter() -> None:
     redriven = "KOUROU_REDRIVEN_FROM\x01%DLQ%g\x02"
 
     async def test(bench: SendRig) -> None:
@@ -386,7 +386,7 @@ def test_a_redriven_dead_letter_that_fails_again_is_dead_again() -> None:
     run_sends(test)
 
 
-# What the disk makes of it
+# Disk results
 
 
 def test_a_sync_that_fails_is_answered_as_not_available() -> None:
@@ -427,7 +427,7 @@ def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> N
     run_sends(test)
 
 
-def test_a_half_message_waits_for_the_sync_whatever_it_says() -> None:
+def test_a_half_message_waits_for_the_sync_whatever_its_properties() -> None:
     async def test(bench: SendRig) -> None:
         bench.parts.flusher.stall()
         bench.start(message(properties="WAIT\x01false\x02TRAN_MSG\x01true\x02"))
@@ -448,7 +448,7 @@ def test_without_waiting_for_syncs_an_acknowledged_message_is_in_memory() -> Non
     run_sends(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
 
-def test_a_full_disk_says_so() -> None:
+def test_a_full_disk_is_answered_with_its_free_bytes() -> None:
     async def test(bench: SendRig) -> None:
         assert (await bench.send()).code == 0
         bench.parts.commit.flush(bench.parts.clock.now_ms())
@@ -463,7 +463,7 @@ def test_a_full_disk_says_so() -> None:
     run_sends(test)
 
 
-def test_too_much_at_once_is_answered_busy() -> None:
+def test_sends_beyond_the_pending_limit_are_answered_busy() -> None:
     async def test(bench: SendRig) -> None:
         bench.parts.flusher.stall()
         for _ in range(5):
@@ -479,7 +479,7 @@ def test_too_much_at_once_is_answered_busy() -> None:
     run_sends(test, pending_connection_bytes_max=2 * 4 * 1024 * 1024)
 
 
-def test_replies_leave_in_the_order_of_the_log() -> None:
+def test_answers_are_sent_in_log_order() -> None:
     async def test(bench: SendRig) -> None:
         for number in range(50):
             bench.start(message(queue_id=number % 4))
@@ -519,7 +519,7 @@ def test_a_batch_of_more_messages_than_allowed_is_refused_and_nothing_stored(
 
 
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELIVER_MS", "TRAN_MSG"])
-def test_what_messages_of_batches_must_not_have_is_found_wherever_it_stands(name: str) -> None:
+def test_forbidden_properties_of_batch_messages_are_found_at_any_position(name: str) -> None:
     value = "true" if name == "TRAN_MSG" else "3"
 
     async def test(bench: SendRig) -> None:

@@ -1,4 +1,4 @@
-"""Sends that cannot be stored as what they are get Java's code, and leave nothing behind."""
+"""Refused sends get Java's response code and store nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
         "raw-send-topic-128_rc29",
     ],
 )
-def test_what_java_refuses_is_refused_by_the_same_code(golden: Golden, name: str) -> None:
+def test_sends_that_java_refuses_get_the_same_code(golden: Golden, name: str) -> None:
     request, expected = golden(f"310_SEND_MESSAGE_V2_{name}")
     assert expected is not None
 
@@ -56,7 +56,7 @@ def test_what_java_refuses_is_refused_by_the_same_code(golden: Golden, name: str
 
 @pytest.mark.parametrize("code", [10, 310, 320])
 @pytest.mark.parametrize("is_fast", [False, True])
-def test_topics_that_the_broker_alone_writes_take_no_sends(code: int, is_fast: bool) -> None:
+def test_topics_reserved_for_the_broker_refuse_sends(code: int, is_fast: bool) -> None:
     body = (
         encode_batch([BatchItem(0, b"x", b"")]) if code == RequestCode.SEND_BATCH_MESSAGE else b"x"
     )
@@ -77,7 +77,7 @@ def test_topics_that_the_broker_alone_writes_take_no_sends(code: int, is_fast: b
     run_sends(test)
 
 
-def test_topics_of_traces_and_benchmarks_take_sends() -> None:
+def test_topics_of_traces_and_benchmarks_accept_sends() -> None:
     async def test(bench: SendRig) -> None:
         for name in (
             "RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_region", "BenchmarkTest", "TBW102",
@@ -116,7 +116,7 @@ def test_a_batch_for_a_retry_topic_is_refused_as_by_java(golden: Golden) -> None
         ("", {"topic": "Closed", "queue_id": -1}, 29),
     ],
 )
-def test_what_is_not_served_yet_is_refused_and_never_stored_as_plain(
+def test_unimplemented_message_kinds_are_refused_and_not_stored(
     properties: str, header: dict[str, Any], code: int
 ) -> None:
     async def test(bench: SendRig) -> None:
@@ -131,7 +131,7 @@ def test_what_is_not_served_yet_is_refused_and_never_stored_as_plain(
     run_sends(test)
 
 
-def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> None:
+def test_a_transactional_message_sent_back_by_a_consumer_is_a_normal_one() -> None:
     async def test(bench: SendRig) -> None:
         answer = await bench.send(
             properties="TRAN_MSG\x01true\x02DELAY\x013\x02", topic="%RETRY%g", reconsume_times=1
@@ -154,7 +154,7 @@ def test_a_half_message_that_came_back_from_a_consumer_is_an_ordinary_one() -> N
     ],
     ids=["not UTF-8", "more not UTF-8", "long", "more long", "not long", "UTF-8"],
 )
-def test_only_so_many_properties_of_a_batch_are_decoded(text: bytes, count: int, code: int) -> None:
+def test_decoding_of_a_batchs_properties_is_bounded(text: bytes, count: int, code: int) -> None:
     async def test(bench: SendRig) -> None:
         body = encode_batch([BatchItem(0, b"x", text)] * count)
         answer = await bench.send(body, "", code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
@@ -194,9 +194,7 @@ def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str,
 
 
 @pytest.mark.parametrize(("count", "code"), [(32_767, 0), (32_768, 13)])
-def test_a_batch_of_one_record_has_no_more_messages_than_its_entry_can_count(
-    count: int, code: int
-) -> None:
+def test_an_inner_batch_is_limited_to_the_count_of_its_queue_entry(count: int, code: int) -> None:
     async def test(bench: SendRig) -> None:
         bench.parts.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
         body = encode_batch([BatchItem(0, b"a", b"")] * count)
@@ -209,7 +207,7 @@ def test_a_batch_of_one_record_has_no_more_messages_than_its_entry_can_count(
     run_sends(test, batch_messages_max=40_000)
 
 
-def test_a_body_that_is_no_batch_is_the_clients_fault() -> None:
+def test_a_malformed_batch_body_is_answered_as_a_client_error() -> None:
     async def test(bench: SendRig) -> None:
         answer = await bench.send(b"not a batch", code=RequestCode.SEND_BATCH_MESSAGE)
         assert answer.code == 1
@@ -218,21 +216,21 @@ def test_a_body_that_is_no_batch_is_the_clients_fault() -> None:
     run_sends(test)
 
 
-def test_unknown_topics_are_refused_where_they_are_not_made() -> None:
+def test_unknown_topics_are_refused_without_auto_creation() -> None:
     async def test(bench: SendRig) -> None:
         assert (await bench.send(topic="New")).code == 17
 
     run_sends(test, auto_create_topic_enable=False)
 
 
-def test_an_unknown_group_is_refused_where_groups_are_not_made() -> None:
+def test_an_unknown_group_is_refused_without_auto_creation() -> None:
     async def test(bench: SendRig) -> None:
         assert (await bench.send(topic="%RETRY%g")).code == 26
 
     run_sends(test, auto_create_subscription_group=False)
 
 
-def test_a_topic_that_shrinks_takes_messages_for_each_queue_that_is_still_read() -> None:
+def test_a_shrunk_topic_accepts_messages_for_queues_that_are_still_readable() -> None:
     async def test(bench: SendRig) -> None:
         bench.parts.topics.put(TopicConfig("Shrinking", 4, 2))
         assert (await bench.send(topic="Shrinking", queue_id=3)).code == 0
@@ -265,7 +263,7 @@ def test_a_broker_that_is_not_writable_refuses_ordered_topics() -> None:
     code=st.sampled_from([10, 310, 320]),
     body=st.binary(max_size=30),
 )
-def test_no_request_ends_in_an_error_of_ours(
+def test_no_request_causes_an_internal_error(
     fields: dict[str, str], code: int, body: bytes
 ) -> None:
     valid = message().ext_fields

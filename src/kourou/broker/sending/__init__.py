@@ -1,1 +1,1 @@
-"""Sends, plain ones and all others: what is checked, and which record a request becomes."""
+"""Send requests: validation, the fast paths, and conversion into commit-log records."""

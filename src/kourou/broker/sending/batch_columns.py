@@ -1,4 +1,4 @@
-"""The messages of a batch column by column, as the path of plain batches takes them.
+"""Columnar decoding of batch bodies for the fast path of batches.
 
 Source: see `kourou.protocol.message_batch`.
 """
@@ -28,32 +28,38 @@ from kourou.store.log.record_seal import SEAL_BYTES
 from kourou.store.queues.dispatch import queue_tags_code
 
 _ITEM: Final = struct.Struct(">i8xii")
-"""Of a message in a batch: its size, its flag, and the size of its body."""
+"""Layout of a message's head in a batch: message size, flag, body size."""
 _ITEM_BYTES_MIN: Final = _ITEM.size + 2
 _SIZE16: Final = struct.Struct(">H")
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
 _FORMS_MAX: Final = 1024
 _UNKNOWN_BYTES_MAX: Final = 128 * 1024
-"""Properties of one batch that are decoded to find out their form: 20 ms at most. A batch whose
-first 16 KiB of them let expect more is left to the general path, which decodes none."""
+"""Limit on the bytes of properties that are parsed for one batch: 20 ms at most. A batch is left to
+the general path, which parses none, once more than `_UNKNOWN_BYTES_MIN` bytes were parsed and the
+total extrapolated from them exceeds this limit."""
 _UNKNOWN_BYTES_MIN: Final = 16 * 1024
 _Shape = tuple[int, str]
-"""Tag's hash and tags of all messages whose properties differ in id and keys only."""
+"""Tag hash and tags, shared by all messages whose properties differ only in unique id and keys."""
 _Pieces = tuple[bytes, bytes, bytes, bytes, bytes]
-"""What is before, between and behind id and keys, with these."""
+"""Properties cut into: before, first value, between, second value, after. The two values are the
+unique id and the keys, in the order in which they occur."""
 
 
 class BatchColumns(NamedTuple):
-    """The messages of a batch, column by column.
+    """The messages of a batch, column by column; all columns are in the order of the batch.
 
     Attributes:
-        sizes: of the records, with their seals; `body_sizes`, `flags` and `codes` as these have.
-        bodies: in the same order, as all of these.
-        tails: columns of what follows the bodies: from the topic's size to the seal.
-        id_head, id_rests: unique ids of all, as `FedBatch` has them; empty if one has none.
-        tags: as properties have them, of each or one for all; "" for none.
-        keys: as properties have them, of each; "" for none; empty if none has any.
+        sizes: record sizes in bytes, seals included.
+        body_sizes: body sizes in bytes.
+        flags: message flags.
+        codes: tag hashes for the queue entries.
+        bodies: message bodies.
+        tails: columns of the bytes between body and seal, beginning with the topic's size.
+        id_head, id_rests: unique ids of all messages in the form of `FedBatch`; empty if any
+            message has none.
+        tags: the tags of each message, or one entry that all share; "" for none.
+        keys: the keys property of each message, "" for none; empty if no message has keys.
     """
 
     sizes: Sequence[int]
@@ -72,15 +78,16 @@ _NO_ID, _NO_KEYS, _KEYS_BEHIND, _KEYS_BEFORE = range(4)
 
 
 class _Form(NamedTuple):
-    """What messages have in common that differ in body, id and keys only.
+    """Properties of messages that differ only in body, unique id and keys.
 
-    Without an id, nothing but a message of the same properties has it.
+    A form without a unique id applies only to messages with exactly the same properties.
 
     Attributes:
-        code: the tag's hash.
-        start: the size of their properties as these are stored, and what is before id and keys.
-        between, end: what is between the two, and behind them.
-        kind: whether there is an id, and where the keys are.
+        code: hash of the tags.
+        start: stored size of the properties, and the bytes before the unique id and the keys.
+        between, end: bytes between the unique id and the keys, and after both.
+        tags: the tags property; "" for none.
+        kind: presence of a unique id, and the position of the keys relative to it.
     """
 
     code: int
@@ -92,28 +99,29 @@ class _Form(NamedTuple):
 
 
 _Found = tuple[_Form, bytes, bytes]
-"""A form, and of one message the first and the second of id and keys; empty if it lacks one."""
+"""The form of a message, and its values of unique id and keys in order; empty where absent."""
 _Row = tuple[int, int, int, bytes, bytes, bytes]
-"""Of one message: the size of its record and of its body, its flag, its body, and of id and keys
-the first and the second."""
+"""Record size, body size, flag and body of a message, and its values of unique id and keys in
+order."""
 
 
 class BatchReader:
-    """Reads the bodies of batches; keeps what it found out about messages that look the same."""
+    """Decodes batch bodies, and caches the forms of properties that recur."""
 
     def __init__(self) -> None:
-        # By the size of properties, with that of their size: cuts them. And by what is constant.
+        # Cuts are keyed by the size of the properties and their size field together, forms by the
+        # constant pieces.
         self._cuts: dict[int, Callable[[bytes], _Pieces]] = {}
         self._forms: dict[tuple[bytes, bytes, bytes], _Form] = {}
         self._shapes = Shapes(_shape)
 
     def read(self, body: memoryview, topic_part: bytes, messages_max: int) -> BatchColumns | None:
-        """Return the messages of the body; None if something about them is unusual.
+        """Return the messages of the body; None if the general path must decode it.
 
         Args:
-            body: of the batch.
-            topic_part: topic size and topic, as records have them.
-            messages_max: a body of more is unusual.
+            body: body of the batch.
+            topic_part: size and name of the topic as encoded in records.
+            messages_max: a body with more messages is left to the general path.
         """
         if len(body) < _ITEM_BYTES_MIN:
             return None
@@ -129,10 +137,10 @@ class BatchReader:
     def _alike(
         self, body: memoryview, topic_part: bytes, size: int, flag: int, body_size: int
     ) -> BatchColumns | None:
-        """Return messages that differ in body and id only, as those of one program mostly do.
+        """Return the messages if they differ only in body and unique id; None otherwise.
 
-        A third of the time of `_mixed`: only bodies and ids are taken out, and all else is compared
-        at once.
+        This is the common case: most programs send messages of one form. It takes a third of the
+        time of `_mixed`: only bodies and ids are extracted, and the rest is compared in one step.
         """
         count, rest = divmod(len(body), size)
         if rest:
@@ -143,7 +151,7 @@ class BatchReader:
             return None
         form = known[0]
         text_size, id_at = len(text), len(form.start)
-        # A head, and from then on bodies and what is between them, by turns.
+        # The first head, then each body followed by its properties and the next head.
         form_of_all = f"{_ITEM.size}s" + f"{body_size}s{text_size + _ITEM.size}s" * (count - 1)
         parts = layout(f"{form_of_all}{body_size}s{text_size}s").unpack(body)
         bodies, others = parts[1::2], b"".join(parts[::2])
@@ -176,7 +184,7 @@ class BatchReader:
         )
 
     def _mixed(self, body: memoryview, topic_part: bytes, messages_max: int) -> BatchColumns | None:
-        """Return messages of any kind; less than 1 us each."""
+        """Return messages of mixed forms, in less than 1 us each."""
         data = bytes(body)
         at, end = 0, len(data)
         fixed = HEAD_V4.size + len(topic_part) + SEAL_BYTES
@@ -212,9 +220,9 @@ class BatchReader:
         return _columns(rows, found_forms, topic_part)
 
     def _known(self, text: bytes) -> _Found | None:
-        """Return what others have in common with a message, and its first and second piece.
+        """Return the form of a message and its values of unique id and keys.
 
-        `text`: its properties with their size before them, as they came. None if they are unusual.
+        `text` is the size field and the properties as received. None if they are unusual.
         """
         cut = self._cuts.get(len(text))
         if cut is not None:
@@ -225,13 +233,13 @@ class BatchReader:
         return self._find_out(text)
 
     def _find_out(self, text: bytes) -> _Found | None:
-        """Return what `_known` does, and know it from now on."""
+        """Parse `text`, return the same as `_known`, and cache the form."""
         size = len(text) - 2
         if size > SENT_PROPERTIES_SIZE_MAX or _SIZE16.unpack_from(text)[0] != size:
             return None
         id_at, id_end = _id_place(text)
         keys_at, keys_end = _keys_place(text)
-        # Without their id and keys, they are mostly those of the message before.
+        # Without unique id and keys, the properties mostly equal those of the previous message.
         spans = sorted(((id_at - len(_UNIQ_KEY), id_end), (keys_at - len(_KEYS), keys_end)))
         rest, at = b"", 2
         for start, end in spans:
@@ -266,7 +274,7 @@ class BatchReader:
 def _columns(
     rows: Sequence[_Row], forms: Sequence[_Form], topic_part: bytes
 ) -> BatchColumns | None:
-    """Return the columns of messages of these forms; None if one is not of its form."""
+    """Return the columns of messages of these forms; None if a message does not match its form."""
     sizes, body_sizes, flags, bodies, firsts, seconds = zip(*rows, strict=True)
     codes, starts, betweens, ends, tags, kinds = zip(*forms, strict=True)
     ids, keys = firsts, seconds
@@ -281,7 +289,7 @@ def _columns(
     if unique_ids and not unique_ids.isalnum():
         return None
     if all_keys.count(b"\x02") != len(keys) - 1 or b"\x01" in all_keys or not all_keys.isascii():
-        return None  # something else was as long as the keys of others
+        return None  # the bytes cut out as keys contain a separator, so they are not a keys value
     head, id_rests = b"", unique_ids if len(unique_ids) == UNIQ_KEY_CHARS * len(ids) else b""
     if id_rests:
         cut = layout(f"{ID_HEAD_CHARS}s{UNIQ_KEY_CHARS - ID_HEAD_CHARS}s" * len(ids))
@@ -303,7 +311,7 @@ def _columns(
 
 
 def _id_place(text: bytes) -> tuple[int, int]:
-    """Return where the unique id is in properties with their size before them; zeros if nowhere."""
+    """Return start and end of the unique id in a size field and properties; zeros if absent."""
     at = text.find(_UNIQ_KEY, 2) + len(_UNIQ_KEY)
     end = at + UNIQ_KEY_CHARS
     before = at - len(_UNIQ_KEY) - 1
@@ -314,7 +322,7 @@ def _id_place(text: bytes) -> tuple[int, int]:
 
 
 def _keys_place(text: bytes) -> tuple[int, int]:
-    """Return the same of the keys."""
+    """Return start and end of the keys in a size field and properties; zeros if absent."""
     at = text.find(_KEYS, 2) + len(_KEYS)
     before = at - len(_KEYS) - 1
     end = text.find(b"\x02", at)
@@ -324,9 +332,9 @@ def _keys_place(text: bytes) -> tuple[int, int]:
 
 
 def _shape(rest: bytes) -> _Shape | None:
-    """Return what properties mean that have neither id nor keys; None if they are unusual.
+    """Return the shape of properties without unique id and keys; None if they are unusual.
 
-    Unusual is also a text that the ordinary path might not store as it is.
+    A text that the general path might store differently is unusual too.
     """
     properties = decode_properties(rest)
     if encode_properties(properties) != rest or not SPECIAL.isdisjoint(properties):

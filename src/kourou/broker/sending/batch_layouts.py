@@ -1,4 +1,4 @@
-"""Layouts of whole batches: all messages, or all of a column, packed or cut by one call."""
+"""Struct layouts of whole batches: one call packs or unpacks a column of all messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kourou.store.log.record_seal import SEAL_BYTES
 
 _KEPT_CHARS_MAX: Final = 4096
 _KEPT_COUNT_MAX: Final = 256
-"""A layout of a longer form, or of more records, is made each time: that takes as long as its use.
-"""
+"""A longer format, or one of more records, is compiled on each use, which takes as long as the use
+itself."""
 _KEPT_MAX: Final = 64
-"""Layouts kept, and as many sets of them, of at most 150 KB each; those of 32 records have 16."""
+"""Cached layouts, and cached `RecordLayouts`. One of the latter takes at most 150 KB, or 16 KB for
+32 records."""
 
 _HEAD: Final = "i4sIiiqq48si"
-"""A record's head, with all that the records of a batch have in common as bytes."""
+"""A record's head; the fields that the records of a batch share are one byte string."""
 assert struct.calcsize(f">{_HEAD}") == HEAD_V4.size, "the same layout"
 _ENTRY: Final = "qiq"
 assert struct.calcsize(f">{_ENTRY}") == ENTRY.size, "the same layout"
@@ -29,7 +30,7 @@ _Cut = Callable[[bytes], tuple[Any, ...]]
 
 
 class RecordLayouts(NamedTuple):
-    """What packs and cuts the columns of so many records."""
+    """Compiled functions that pack and unpack the columns of a given number of records."""
 
     pack_heads: _Pack
     cut_heads: _Cut
@@ -53,10 +54,10 @@ _kept_record_layouts = lru_cache(_KEPT_MAX)(_record_layouts)
 
 
 def layout(form: str) -> struct.Struct:
-    """Return the layout of that form, which is mostly known."""
+    """Return the layout of that format, cached if the format is short."""
     return _kept(form) if len(form) <= _KEPT_CHARS_MAX else struct.Struct(form)
 
 
 def layouts(count: int) -> RecordLayouts:
-    """Return the layouts for so many records, which are mostly known."""
+    """Return the layouts for `count` records, cached if they are few."""
     return _kept_record_layouts(count) if count <= _KEPT_COUNT_MAX else _record_layouts(count)

@@ -1,6 +1,7 @@
-"""The records of a plain batch, made column by column, with their queue entries and ids.
+"""Records, queue entries and message ids of a batch on the fast path, built column by column.
 
-Each step is one call for all messages: a call for each of them, of ten steps, took twice the time.
+Each of the ten steps is one call for all messages. One call per step and message took twice the
+time.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 
 _HEAD_COLUMNS: Final = 9
 COMMON: Final = struct.Struct(">iq4siq4siiq")
-"""Those bytes: `HEAD_V4` from the system flag on, without the size of the body."""
-assert COMMON.size == struct.calcsize(">48s"), "what a head has room for"
+"""The shared bytes of a head: `HEAD_V4` from the system flag on, without the body size."""
+assert COMMON.size == struct.calcsize(">48s"), "the room that a head has for it"
 _MAGIC: Final = struct.pack(">i", MAGIC_V1)
-# All seals of a batch are written by one `%`, and backwards, since their digits are.
+# One `%` formats all seals of a batch, backwards because their digits are stored backwards.
 _SEAL_BACKWARDS: Final = encode_seal(0)[::-1].replace(b"0" * 10, b"%010d")
 
 
 class Target(NamedTuple):
-    """Where a batch goes, and what its records have in common.
+    """Destination of a batch, and the values that its records share.
 
     Attributes:
-        part: topic size and topic, as a record has them.
-        common: what `COMMON` packs of the records' heads.
-        unique_id, kind: of the whole batch: its id, None if it came without one, and its type.
+        part: size and name of the topic as encoded in a record.
+        common: the shared bytes of the records' heads, packed by `COMMON`.
+        unique_id: unique id of the batch; None if the request has none.
+        kind: message type of the batch.
     """
 
     topic: str
@@ -49,7 +51,7 @@ class Target(NamedTuple):
 
 
 def places_from(position: int, sizes: Sequence[int]) -> Sequence[int]:
-    """Return where records of these sizes begin that follow one another from the position on."""
+    """Return the start positions of consecutive records of these sizes, beginning at `position`."""
     size, count = sizes[0], len(sizes)
     if sizes.count(size) == count:
         return range(position, position + size * count, size)
@@ -57,9 +59,10 @@ def places_from(position: int, sizes: Sequence[int]) -> Sequence[int]:
 
 
 def message_ids(broker_place: str, places: Sequence[int]) -> str:
-    """Return the ids of the messages at `places`, joined by commas; `broker_place` begins each.
+    """Return the offset message ids of the records at `places`, joined by commas.
 
-    By one `hex` of all of them: half the time of a format.
+    `broker_place` is the broker's part of each id. One `hex` of all positions takes half the time
+    of one format operation per message.
     """
     texts = layouts(len(places)).pack_longs(*places).hex(",", 8).upper()
     return broker_place + texts.replace(",", "," + broker_place)
@@ -68,14 +71,14 @@ def message_ids(broker_place: str, places: Sequence[int]) -> str:
 def append_records(
     columns: BatchColumns, places: Sequence[int], end: int, target: Target, run: SealedRun
 ) -> None:
-    """Append the messages to the log; nothing of it can fail once something has changed.
+    """Append the messages to the log. No step can fail once state has changed.
 
     Args:
         columns: the messages.
-        places: where the record of each begins.
-        end: where the last one ends.
-        target: where they go.
-        run: takes the records; it has room for them.
+        places: log position at which each record begins.
+        end: log position at which the last record ends.
+        target: their destination.
+        run: receives the records; it must have room for them.
     """
     sizes, bodies = columns.sizes, columns.bodies
     count, queue = len(bodies), target.queue

@@ -1,16 +1,17 @@
-"""The path of plain batches: SEND_BATCH_MESSAGE (320), all messages of one at a time.
+"""Fast path of batches (SEND_BATCH_MESSAGE, 320): all messages of a batch are processed at once.
 
-The messages of a batch are alike, so each step is taken for all of them in one call of the
-interpreter, by `map`, `zip` and `struct`: columns of bodies, ids and checksums, no object for a
-message. A frame is taken only if nothing about it is unusual:
+The messages of a batch are alike. So each step is one interpreter call for all of them, by `map`,
+`zip` and `struct`, on columns of bodies, ids and checksums; no object is created for a message. A
+frame is accepted only if it has all of these properties:
 
-    header      JSON, the members and fields that clients write, each of its usual type
-    messages    whole, uncompressed or compressed, no property with a meaning here
-    topic       exists, is saved and writable; no retry topic, no batch queues; a known queue
-    room        for all in the log's segment, and below every limit on what waits for the disk
+    header      JSON, with the members and fields that clients write, each of its usual type
+    messages    complete, uncompressed or compressed, no property that the broker interprets
+    topic       exists, is saved and writable; no retry topic, no batch queues; the queue exists
+    room        in the log's segment for all, and below every limit on unsynced records
 
-Whatever else, it leaves to `send.py`, which alone is complete. A batch leaves the same records,
-queue entries and answer by either path: `tests/broker/sending/test_fast_batch.py` compares them.
+All other frames are left to the general path (`send.py`), which serves every request. Both paths
+produce the same records, queue entries and answer; `tests/broker/sending/test_fast_batch.py`
+compares them.
 
 Source: see `send.py` beside it, `kourou.protocol.message_batch`, `kourou.protocol.message_layout`.
 """
@@ -57,20 +58,20 @@ _SIZES: Final = struct.Struct(">II").unpack_from
 _PACK_SIZES: Final = struct.Struct(">II").pack
 _ID_CHARS_MAX: Final = 255
 _ANSWER_BYTES_MAX: Final = FRAME_SIZE_MAX - 4096
-"""Leaves room for a remark, should the sync be late. One with more has half a million ids."""
+"""Leaves room for a remark if the sync is late. A longer answer holds half a million ids."""
 
 _Whole = tuple[str | None, str]
-"""What the properties of a batch as a whole say: its id, None for none, and its type."""
+"""Values from the properties of a whole batch: its unique id, None for none, and its type."""
 
 
 class _Batches(PlainSends):
-    """The plain batches of one read.
+    """The batches of one read that the fast path accepted.
 
     Attributes:
-        owner: whose read it is.
+        owner: connection that the read came from.
         replies, request_bytes: see `PlainSends.reads`.
-        batches: what statistics need of each.
-        put_bytes: of all records, without their seals.
+        batches: arguments of `BrokerStats.on_put` for each batch, without the duration.
+        put_bytes: bytes of all records, without their seals.
     """
 
     __slots__ = ("batches", "owner", "put_bytes", "replies", "request_bytes")
@@ -90,11 +91,11 @@ class _Batches(PlainSends):
 
 
 class FastBatch:
-    """Serves plain batches; a `FastPath` of connections.
+    """Serves batches on the fast path; a `FastPath` of connections.
 
     Attributes:
-        answers: makes them.
-        stats, clock: as they were given.
+        answers: builds the answers.
+        stats, clock: as passed to the constructor.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class FastBatch:
         unique_ids: UniqueIds,
         store_host: Host | None,
     ) -> None:
-        """Take messages for `topics` into `store`; the arguments are those of `SendHandlers`."""
+        """Store messages for `topics` in `store`; the arguments are those of `SendHandlers`."""
         self._live = config
         self._topics = topics
         self._store = store
@@ -123,7 +124,7 @@ class FastBatch:
         self._wholes: Shapes[str, _Whole] = Shapes(_find_out_whole)
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        """Serve the plain batches that come first; return where they end."""
+        """Serve the leading frames that the path accepts; return the position after them."""
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
         known = self._known
@@ -163,7 +164,7 @@ class FastBatch:
         run: SealedRun,
         batches: _Batches,
     ) -> int:
-        """Append the batch of the frame that begins at `at`; return where it, or nothing, ends."""
+        """Append the batch of the frame at `at`; return the frame's end, or `at` if refused."""
         if end - at <= _START_END or buffer[at + _START_AT : at + _START_END] != _START:
             return at
         size, header_size = _SIZES(buffer, at)
@@ -178,7 +179,7 @@ class FastBatch:
         ):
             return at
         try:
-            header = decode_batch(buffer[at + 8 : body_at])  # a view takes half as long again
+            header = decode_batch(buffer[at + 8 : body_at])  # decoding a view takes 1.5 times
             whole = self._whole(header.extFields.i)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return at
@@ -202,7 +203,7 @@ class FastBatch:
         frame_bytes: int,
         opaque: int,
     ) -> bool:
-        """Append the messages and note the answer, if there is room for all of them."""
+        """Append the messages and note the answer, if all of them fit."""
         count, total = len(columns.bodies), sum(columns.sizes)
         request_bytes = batches.request_bytes + frame_bytes
         put_bytes = batches.put_bytes + total - SEAL_BYTES * count
@@ -239,7 +240,7 @@ class FastBatch:
         peer: KnownPeer,
         run: SealedRun,
     ) -> Target | None:
-        """Return where the batch goes; None if something about it is unusual."""
+        """Return the batch's destination; None if the general path must serve it."""
         known = self._known
         topic = known.topics.get(fields.b)
         if topic is None or self._topics.get(fields.b) is not topic.config:
@@ -267,9 +268,9 @@ class FastBatch:
         return Target(fields.b, topic.part, queue_key[0], queue, common, *whole)
 
     def _whole(self, text: str) -> _Whole | None:
-        """Return what the properties of a batch as a whole say; None if that is unusual.
+        """Return the values of a whole batch's properties; None if these are unusual.
 
-        Nothing of them is stored. Without their id, they are mostly those of the batch before.
+        They are not stored. Without their unique id they mostly equal those of the previous batch.
         """
         before, _, after = text.partition(UNIQ_KEY)
         unique_id = after[:UNIQ_KEY_CHARS]
@@ -282,13 +283,13 @@ class FastBatch:
             whole = self._wholes[before + after[UNIQ_KEY_CHARS + 1 :]]
             if whole is None:
                 return None
-            if whole[0] is None:  # else a second id counts
+            if whole[0] is None:  # else the rest has another unique id: decode the whole text
                 return unique_id, whole[1]
         return self._wholes[text]
 
 
 def _find_out_whole(text: str) -> _Whole | None:
-    """Return what properties of a batch as a whole say; None if that is unusual."""
+    """Parse the properties of a whole batch; None if they are unusual."""
     properties = decode_properties(text.encode())
     unique_id = properties.get(names.UNIQ_KEY, "x")
     if not (

@@ -1,22 +1,26 @@
-"""The path of plain sends: SEND_MESSAGE_V2 (310) without a command, a header or a draft object.
+"""Fast path of sends: SEND_MESSAGE_V2 (310) without command, header or draft objects.
 
-Most of what a broker does is this, so it is written by hand as one loop, and is the one module
-that the limits of size do not hold for. It takes a frame only if nothing about it is unusual:
+This is the broker's most frequent operation, so it is written as one loop by hand, and this module
+is exempt from the limits on function size. It accepts a frame only if it has all of these
+properties:
 
-    header      JSON, the members and fields that clients write, each of its usual type
-    message     uncompressed or compressed, no property with a meaning here but id, keys and tags
-    topic       exists, is saved and writable; no retry topic, no batch queues; a known queue
-    room        in the log's segment, and below every limit on what waits for the disk
+    header      JSON, with the members and fields that clients write, each of its usual type
+    message     uncompressed or compressed, no property that the broker interprets except unique
+                id, keys and tags
+    topic       exists, is saved and writable; no retry topic, no batch queues; the queue exists
+    room        in the log's segment, and below every limit on unsynced records
 
-Half messages of transactions are taken as well: they lie in another queue, and their properties say
-where they are to go. The ends of others, which come between them, are handed on where they stand.
+Half messages of transactions are accepted as well: they are stored in the queue of half messages,
+with their destination in their properties. Frames that end transactions may come between the
+sends; they are passed to the fast path of ends.
 
-A read that brings one small frame, as of a producer that waits for each answer, is kept until the
-turn of the loop ends: then all that were kept are taken together, which spares each of them what
-is done once a read, and are answered together. Nothing of them is decided before.
+A read of one small frame, as from a producer that waits for each answer, is buffered until the end
+of the loop iteration. Then all buffered frames are processed together, which saves each of them the
+cost of a read's fixed steps, and are answered together. No frame is checked before that.
 
-Whatever else, it leaves to `send.py`, which alone is complete. A message leaves the same record,
-queue entry and answer by either path: `tests/broker/sending/test_fast_send.py` compares them.
+All other frames are left to the general path (`send.py`), which serves every request. Both paths
+produce the same record, queue entry and answer; `tests/broker/sending/test_fast_send.py` compares
+them.
 
 Source: see `send.py` beside it, `kourou.protocol.message_layout`, `kourou.store.log.record_seal`.
 """
@@ -76,40 +80,41 @@ _PACK_HEAD: Final = HEAD_V4.pack
 _HEAD_BYTES: Final = HEAD_V4.size
 _CRC_MASK: Final = 0x7FFF_FFFF
 _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
-"""Of the property that a message gets which comes without a unique id."""
+"""Size of the unique id property that the broker adds to a message without one."""
 _FRAME_BYTES_MIN: Final = 128
-"""No plain send has fewer: its fields alone take more."""
+"""Lower bound of a frame that this path accepts: the header fields alone take more."""
 _SPECIAL: Final = (SPECIAL - {names.TRAN_MSG}) | {
     names.PRIORITY, names.POP_CK, names.INNER_NUM,
     names.MSG_REGION, names.TRACE_ON, names.CLUSTER,
 }  # fmt: skip
-"""Properties that a send handler looks at, or sets; it also looks whether it is a half message."""
+"""Properties that the general path interprets or sets. TRAN_MSG is not among them: this path
+handles it itself."""
 
 
 _KEPT_BYTES_MAX: Final = 8 * 1024
-"""Longest read that is kept: a copy of it costs less than what it spares."""
+"""Largest read that is buffered: below this size, the copy costs less than buffering saves."""
 _KEPT_BYTES_TOTAL_MAX: Final = 1024 * 1024
-"""Of all that are kept together: those that come then are taken at once."""
+"""Once more bytes than this are buffered, further reads are processed at once."""
 
 _Read = tuple[Connection, bytearray, int, int]
-"""Whose bytes, and the first of them and the one behind the last in a buffer."""
+"""Connection of a read, a buffer, and the read's first byte and end in that buffer."""
 _Shape = tuple[int, str, str, str]
-"""Tag's hash, type, tags or "", and of half messages the group that may end them, of all messages
-whose properties differ in id and keys only."""
+"""Tag hash, message type, tags or "", and for half messages the group that may end them, else "".
+Shared by all messages whose properties differ only in unique id and keys."""
 
 
 class Transactions(Protocol):
-    """Who ends half messages."""
+    """Registers half messages; see `kourou.broker.transactions.transactions.Transactions`."""
 
     def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
-        """Note half messages that were stored."""
+        """Register half messages that were stored."""
 
 
 class _Sends(PlainSends):
-    """Plain sends, some of them of half messages.
+    """Sends that the fast path accepted, half messages among them.
 
     Attributes:
-        halves: these.
+        halves: the half messages.
     """
 
     __slots__ = ("_transactions", "halves")
@@ -126,11 +131,11 @@ class _Sends(PlainSends):
 
 
 class FastSend:
-    """Serves plain sends; a `FastPath` of connections.
+    """Serves sends on the fast path; a `FastPath` of connections.
 
     Attributes:
-        answers: makes them.
-        stats, clock: as they were given.
+        answers: builds the answers.
+        stats, clock: as passed to the constructor.
     """
 
     def __init__(
@@ -147,10 +152,10 @@ class FastSend:
         ends: FastPath,
         store_host: Host | None,
     ) -> None:
-        """Take messages for `topics` into `store`; the arguments are those of `SendHandlers`.
+        """Store messages for `topics` in `store`; the arguments are those of `SendHandlers`.
 
-        Beside them, `ends` takes ends of transactions, and does nothing with the store before this
-        turn of the loop ends.
+        `ends` is the fast path of requests that end transactions. It must not touch the store
+        before the end of the loop iteration.
         """
         self._live = config
         self._topics = topics
@@ -164,20 +169,20 @@ class FastSend:
         self._kept: list[_Read] = []
         self._kept_bytes = 0
         self._is_handing_back = False
-        self._born = ("0", 0)  # the last text that was read as a time, and the time
+        self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
         self._known = Known(config, topics, commit, store_host)
         self._forget(config.now)
 
     def _forget(self, config: BrokerConfig) -> None:
-        """Begin anew, with other options."""
+        """Drop all cached data and use other options."""
         known = self._known
         known.forget(config)
         self.answers = known.answers
         region = region_properties(config)
         suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
-        # What a record has beside the body, the topic and the properties of its frame.
+        # Bytes of a record beyond those of its frame, at most.
         self._more_bytes = _HEAD_BYTES + 3 + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
-        # What `_take` needs of all this, to be had at once.
+        # Values that `_take` binds to locals, in one tuple to unpack at once.
         self._locals = (
             known, self._topics.by_name.get, known.topics, known.sys_flags, known.numbers,
             suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
@@ -186,7 +191,7 @@ class FastSend:
         self._shapes = Shapes(partial(_shape, takes_halves=takes_halves))
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        """Serve, or keep, the plain sends that come first; return where they end."""
+        """Serve or buffer the leading sends; return the position after them."""
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
         size = end - start
@@ -204,44 +209,44 @@ class FastSend:
         return left[0][2] if left else end
 
     def _take_kept(self) -> None:
-        """Serve what was kept; hand back to its connection what is not as plain as it seemed."""
+        """Serve the buffered frames; return those that this path refuses to their connections."""
         kept, self._kept = self._kept, []
         size, self._kept_bytes = self._kept_bytes, 0
         reads = []
         for read in kept:
             connection = read[0]
-            if connection.before_next is not None:  # else it has ended, and has not read this
+            if connection.before_next is not None:  # else it was closed without reading this frame
                 connection.before_next = None
                 reads.append(read)
         try:
             left = self._serve(reads, size, len(reads)) if reads else []
-        except Exception:  # those who wait must learn of it, and the loop goes on
+        except Exception:  # the producers must be disconnected, and the event loop must continue
             log.exception("fast_send.failed reads=%d", len(reads))
             for read in reads:
-                read[0].abort("an error of ours")
+                read[0].abort("internal error")
             return
         self._is_handing_back = True
         for connection, frame, _, _ in left:
             try:
                 connection.hand_back(bytes(frame))
-            except Exception:  # one producer's frame must not keep the others from theirs
+            except Exception:  # a failure for one producer must not affect the others
                 log.exception("fast_send.handing_back_failed peer=%s", connection)
         self._is_handing_back = False
 
     def _serve(self, reads: list[_Read], size: int, puts_max: int) -> list[_Read]:
-        """Take the plain sends that come first in each read, and return what is left of them.
+        """Append the leading sends of each read, and return the rest of the reads.
 
         Args:
-            reads: one, or several of one frame each, no two of the same connection.
-            size: of all together.
-            puts_max: no more sends are in all of them.
+            reads: one read, or several of one frame each, all of different connections.
+            size: bytes of all reads.
+            puts_max: upper bound of the number of sends in all reads.
         """
         config = self._live.now
         if config is not self._known.config:
             self._forget(config)
         commit, put_bytes = self._commit, size + puts_max * self._more_bytes
-        # All that the reads can bring must be within the limits, by far; near to one of them each
-        # is looked at alone, and nearer still the ordinary path looks at each message.
+        # An upper bound of what the reads can bring must fit within every limit. Near a limit each
+        # read is checked alone, and nearer still the general path checks each message.
         if len(reads) == 1:
             if not commit.has_room(reads[0][0], put_bytes, puts_max):
                 return reads
@@ -261,18 +266,18 @@ class FastSend:
     def _take(  # noqa: C901, PLR0912, PLR0915 - one loop by hand, see the module
         self, reads: list[_Read], puts_max: int, run: SealedRun, sends: _Sends
     ) -> list[_Read]:
-        """Append the plain sends that come first in each read, and note their answers.
+        """Append the leading sends of each read, and note their answers.
 
-        Every name that is used for each message is a local one. About 4 us a message of 1 KB.
+        Takes about 4 us for a message of 1 KB. Every name used per message is a local one.
 
         Args:
-            reads: as `_serve` gets them.
-            puts_max: no more sends are in each of them.
-            run: takes the records.
-            sends: get answers, and what else is needed when it is known what became of them.
+            reads: as `_serve` takes them.
+            puts_max: upper bound of the number of sends in each read.
+            run: receives the records.
+            sends: receives the answers and the data for statistics.
 
         Returns:
-            What is left of the reads: of those that do not end with a plain send.
+            The rest of each read that this path did not accept as a whole.
         """
         known, topic_of, topics, sys_flags, numbers, suffix, own_bytes, body_max = self._locals
         shapes, peers = self._shapes, known.peers
@@ -280,7 +285,7 @@ class FastSend:
         position, limit, store_at_ms = run.position, run.limit, run.store_at_ms
         records, keyed = sends.records, run.keyed
         new_tuple, crc32 = tuple.__new__, unmasked_crc32
-        born_text, born_at_ms = self._born  # most come within the same millisecond
+        born_text, born_at_ms = self._born  # most messages have the timestamp of the one before
         left: list[_Read] = []
         for read in reads:
             connection, buffer, start, end = read
@@ -294,7 +299,7 @@ class FastSend:
                 continue
             frame_max = connection.limits.frame_bytes_max
             born_address, born_port, store_address, store_port, place, answers = peer
-            # A short body is copied, which costs less than the two views of one that is not.
+            # Bodies in a short read are copied: that costs less than the two views of each.
             view = buffer if end - start <= _KEPT_BYTES_MAX else memoryview(buffer)
             began_at, at, replies = position, start, []
             try:
@@ -313,7 +318,7 @@ class FastSend:
                     if header_size >> 24:
                         break
                     try:
-                        header = decode_send(buffer[at + 8 : body_at])  # a view: 1.5 times
+                        header = decode_send(buffer[at + 8 : body_at])  # decoding a view: 1.5 times
                         fields = header.extFields
                         text = fields.i
                         properties = text.encode()
@@ -333,7 +338,7 @@ class FastSend:
                     queue = queue_of(key)
                     if queue is None:
                         break
-                    # Numbers that are written as text.
+                    # Numbers in text form.
                     sys_flag = sys_flags.get(fields.f)
                     if sys_flag is None:
                         sys_flag = known.sys_flag(fields.f)
@@ -350,7 +355,7 @@ class FastSend:
                     properties_size = len(properties) + own_bytes
                     if properties_size > SENT_PROPERTIES_SIZE_MAX:
                         break
-                    # Properties: without id and keys, mostly those of the message before.
+                    # Without unique id and keys, properties mostly equal the previous message's.
                     before, has_id, after = text.partition(UNIQ_KEY)
                     unique_id = after[:UNIQ_KEY_CHARS]
                     if has_id and (
@@ -375,7 +380,7 @@ class FastSend:
                     part, place_id, ending = topic.part, queue_id, suffix
                     half: PlainHalf | None = None
                     if group or sys_flag & TRANSACTION_PREPARED:
-                        # It lies elsewhere, and says where it is to go.
+                        # A half message: stored in another queue, its destination in properties.
                         queue = queue_of(HALF_KEY)
                         if queue is None or not (
                             has_id and group and sys_flag & TRANSACTION_PREPARED
@@ -402,7 +407,7 @@ class FastSend:
                     total = _HEAD_BYTES + body_size + len(part) + 2 + properties_size
                     if position + total > limit:
                         break
-                    if not has_id:  # not before, so that a frame that is left gets no more than one
+                    if not has_id:  # only now, so that a frame that is refused uses up no id
                         unique_id = self._next_id(sends.began_ms)
                         properties += f"{UNIQ_KEY}{unique_id}\x02".encode()
                     tail = b"%b%b%b%b" % (
@@ -430,12 +435,12 @@ class FastSend:
                         f"{to_unique_id}{unique_id}{to_opaque}{header.opaque}{to_end}"
                     ).encode()
                     answer_size = len(answer)
-                    # Nothing that can fail stands between here and the end of the loop.
+                    # No step from here to the end of the loop can fail.
                     appended = new_tuple(
                         Appended,
                         (position, queue_offset, total, name, place_id, code, store_at_ms, 1),
                     )
-                    buffers += (sealed, seal)  # not joined: that would be one more copy
+                    buffers += (sealed, seal)  # joining them would be one more copy
                     pending.append((queue, appended))
                     queue.next_offset = queue_offset + 1
                     placed_at, position = position, position + total
@@ -448,9 +453,9 @@ class FastSend:
                             sends.halves.append(KeptHalf((sealed, seal), appended, half))
                     records.append(appended)
                     at = next_at
-            except Exception:  # one producer's frame must not keep the others from theirs
+            except Exception:  # a failure for one producer must not affect the others
                 log.exception("fast_send.failed peer=%s", connection)
-                connection.abort("an error of ours")
+                connection.abort("internal error")
                 at = end
             if replies:
                 sends.reads.append((connection, replies, at - start))
@@ -464,9 +469,9 @@ class FastSend:
 
 
 def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
-    """Return what properties mean that have neither id nor keys; None if they are unusual.
+    """Return the shape of properties without unique id and keys; None if they are unusual.
 
-    Unusual is also a text that the ordinary path would not store as it is.
+    A text that the general path would store differently is unusual too.
     """
     properties = decode_properties(rest.encode())
     if encode_properties(properties).decode() != rest or not _SPECIAL.isdisjoint(properties):

@@ -1,7 +1,6 @@
-"""The header that plain sends and plain batches have, as their paths decode it.
+"""Request headers of sends and batches, as the fast paths decode them.
 
-Whatever else a header may be is no business of these paths: it is refused, and the ordinary way
-takes the frame.
+A header of any other form fails to decode, and the general path serves the frame.
 
 Source: see `kourou.protocol.headers_send` and `kourou.protocol.frame`.
 """
@@ -20,7 +19,7 @@ BORN_DIGITS_MAX: Final = 18
 
 
 class PlainFields(msgspec.Struct, Generic[BatchT], gc=False, forbid_unknown_fields=True):
-    """The fields of `SendMessageRequestHeaderV2` that plain ones have, by their short names."""
+    """Fields of `SendMessageRequestHeaderV2` that the fast paths accept, by their short names."""
 
     a: str
     b: str
@@ -33,12 +32,12 @@ class PlainFields(msgspec.Struct, Generic[BatchT], gc=False, forbid_unknown_fiel
     i: str
     j: Literal["0"] = "0"
     k: Literal["false"] = "false"
-    m: BatchT = "false"  # type: ignore[assignment]  # each of the two has it among its texts
+    m: BatchT = "false"  # type: ignore[assignment]  # both types of BatchT include "false"
     n: str | None = None
 
 
 class PlainHeader(msgspec.Struct, Generic[CodeT, BatchT], gc=False, forbid_unknown_fields=True):
-    """The members of the JSON header, in the order in which clients write them."""
+    """Members of the JSON header, in the order in which clients write them."""
 
     code: CodeT
     extFields: PlainFields[BatchT]  # noqa: N815 - wire name

@@ -1,7 +1,7 @@
-"""What the paths of plain sends and of plain batches share: what they know, and who waits.
+"""Shared parts of the fast paths of sends and batches: caches, and sends in the group commit.
 
-What is asked for each message is kept ready, bounded, and made anew when an option, a topic or a
-connection is another one.
+The caches hold the data needed for each message. They are bounded, and invalidated when an option,
+a topic or a connection changes.
 
 Source: see `kourou.broker.sending.send`.
 """
@@ -53,7 +53,7 @@ _ANSWERS_MAX: Final = 4096
 _PLACE_CHARS: Final = 16
 _IPV4_BYTES: Final = 4
 
-# Stand in an answer for what differs from send to send; see `Known.answer_parts`.
+# Placeholders in a sample answer for the values that differ; see `Known.answer_parts`.
 _MSG_ID: Final = "M" * 32
 _OFFSET: Final = 7_171_717_171_717_171
 _UNIQUE_ID: Final = "U" * 32
@@ -61,13 +61,14 @@ _OPAQUE: Final = 1_717_171_717
 
 
 class KnownTopic:
-    """A topic that plain sends may go to.
+    """A topic that the fast paths may store messages for.
 
     Attributes:
-        config: as `Topics` has it; another object, and all of this is void.
-        part: topic size and topic, as a record has them.
-        queues: by the text of their ids: (id, key in `SealedRun.queues`).
-        halves: what half messages have, by the id of the queue that they are for.
+        config: the `Topics` entry this was built from; the cache is void once that is another
+            object.
+        part: size and name of the topic as encoded in a record.
+        queues: text of a queue id -> (id, key in `SealedRun.queues`).
+        halves: queue id -> the values shared by half messages for that queue.
     """
 
     __slots__ = ("config", "halves", "part", "queues")
@@ -80,12 +81,12 @@ class KnownTopic:
         self.halves: dict[int, HalfTarget] = {}
 
     def add_half(self, queue_id: int) -> HalfTarget:
-        """Return what half messages for a queue have."""
+        """Cache and return the values shared by half messages for a queue."""
         target = self.halves[queue_id] = half_target(self.config, queue_id)
         return target
 
     def add_queue(self, text: str) -> tuple[int, tuple[bytes, int]] | None:
-        """Return the queue with that id; None if there is none, or it is written oddly."""
+        """Return the queue with that id; None if it does not exist or the text is not canonical."""
         config = self.config
         if not is_number(text, _QUEUE_DIGITS_MAX):
             return None
@@ -97,16 +98,16 @@ class KnownTopic:
 
 
 AnswerParts = tuple[str, str, str, str, str]
-"""An answer without what differs from send to send: its text up to the message ids, from there to
-the queue offset, the unique id, the opaque, and the end."""
+"""The constant texts of an answer: before the message ids, from there to the queue offset, to the
+unique id, to the opaque, and to the end."""
 
 
 class KnownPeer(NamedTuple):
-    """A producer's connection.
+    """Values of records and answers that depend on a producer's connection.
 
     Attributes:
-        born_address, born_port: of the records' born host; `store` the same of the broker as the
-            peer knows it.
+        born_address, born_port: the records' born host.
+        store_address, store_port: the records' store host: the broker's address for this peer.
         place: the broker's part of message ids.
         answers: by queue id; see `Known.answer_parts`.
     """
@@ -120,7 +121,7 @@ class KnownPeer(NamedTuple):
 
 
 class SendPath(Protocol):
-    """Who takes sends, and what answers and counts them."""
+    """A fast path that stores sends: its answers, statistics and clock."""
 
     @property
     def answers(self) -> SendAnswers: ...
@@ -133,14 +134,15 @@ class SendPath(Protocol):
 
 
 class PlainSends:
-    """Plain sends that go through the group commit together: a `Waiting`.
+    """Sends that pass through the group commit together; a `Waiting`.
 
-    Those of one read, or of a turn of the loop: of many reads, each of another connection.
+    They come from one read, or from several reads of one loop iteration and as many connections.
 
     Attributes:
-        records: what was stored; `kinds` the message types of those that are not normal.
+        records: the stored records.
+        kinds: index in `records` -> message type, for messages that are not normal; None for none.
         shares: see `Waiting`.
-        reads: connection, answers for the case that all goes well, bytes of the frames.
+        reads: (connection, answers if all goes well, bytes of the request frames) of each read.
     """
 
     __slots__ = (
@@ -175,42 +177,42 @@ class PlainSends:
         self._is_done = False
 
     def follow(self, commit: GroupCommit, end: int, size: int, puts: int) -> None:
-        """Go through the group commit from now on: all of them are there.
+        """Enter the group commit; no send may be added afterwards.
 
         Args:
-            commit: is to write them.
-            end: the log position behind the last record.
+            commit: writes the records and reports the result.
+            end: log position after the last record.
             size: bytes of all records, the sum of `shares`.
-            puts: how many answers there are.
+            puts: number of answers.
         """
         self.end = end
         self.size = size
         self.puts = puts
-        # Not from when they came: they may have been kept while their peer did not read.
+        # Counted from now: the frames may have been buffered while their peers did not read.
         self.deadline_s = commit.deadline_s()
         self.waits_for_sync = commit.is_sync_mode
         commit.follow(self)
 
     def note_kind(self, kind: str) -> None:
-        """Note that the next of `records` is not a normal message."""
+        """Note that the next entry of `records` is not a normal message."""
         if self.kinds is None:
             self.kinds = {}
         self.kinds[len(self.records)] = kind
 
     def stored(self) -> None:
-        """Answer all of them, in one write to each connection."""
+        """Acknowledge all sends, with one write to each connection."""
         self._end(b"".join, self._count)
 
     def late(self, reason: str) -> None:
-        """Answer all of them that the sync did not end in time."""
+        """Answer all sends that the sync did not end in time."""
         self._end(partial(self._late, reason), self._count)
 
     def answer(self, result: PutResult) -> None:
-        """Refuse all of them."""
+        """Refuse all sends."""
         self._end(partial(self._refused, result), self._count_failed)
 
     def _end(self, answers: Callable[[list[bytes]], bytes], count: Callable[[], None]) -> None:
-        """Send the answers, and count; of all calls, only the first one does."""
+        """Send the answers, and count the sends; only the first call has an effect."""
         if self._is_done:
             return
         self._is_done = True
@@ -218,11 +220,11 @@ class PlainSends:
             connection.unanswered.remove(request_bytes, len(replies))
             try:
                 connection.send_now(answers(replies))
-            except Exception:  # one producer's reply must not keep the others from theirs
+            except Exception:  # a failure for one producer must not affect the others
                 log.exception("put.reply_failed")
         try:
             count()
-        except Exception:  # nor must a figure
+        except Exception:  # a failing counter must not fail the sends
             log.exception("put.count_failed")
 
     def _late(self, reason: str, replies: list[bytes]) -> bytes:
@@ -253,15 +255,15 @@ class PlainSends:
 
 
 class Known:
-    """What a path knows of options, topics, numbers and peers.
+    """Cache of a fast path: options, topics, numbers and peers.
 
     Attributes:
-        config: the options that all of this holds for.
-        answers: makes what producers are answered.
-        topics: those that plain sends may go to, by name; see `topic`.
-        sys_flags: by their texts; see `sys_flag`.
+        config: the options for which the cache is valid.
+        answers: builds the answers to producers.
+        topics: topic name -> topic the fast paths may store messages for; see `topic`.
+        sys_flags: text -> system flag; see `sys_flag`.
         numbers: texts that are numbers; see `is_known_number`.
-        peers: by connection, None of one that is not IPv4; see `meet`.
+        peers: by connection; None for one that is not IPv4; see `meet`.
     """
 
     def __init__(
@@ -275,7 +277,7 @@ class Known:
         self.forget(config.now)
 
     def forget(self, config: BrokerConfig) -> None:
-        """Begin anew, with other options."""
+        """Drop all cached data except peers, and use other options."""
         self.config = config
         self.answers = SendAnswers(region_properties(config))
         for answers in self._answers_of.values():
@@ -285,7 +287,7 @@ class Known:
         self.numbers: set[str] = set()
 
     def meet(self, connection: Connection) -> KnownPeer | None:
-        """Return what records and answers have of a new connection; None if it is not IPv4."""
+        """Cache and return the values of a new connection; None if it is not IPv4."""
         born_host = connection.remote_address
         store_host = self._store_host or connection.local_address
         peer: KnownPeer | None = None
@@ -305,7 +307,7 @@ class Known:
         self.peers.pop(connection, None)
 
     def topic(self, name: str) -> KnownTopic | None:
-        """Return the topic if plain sends may go to it now."""
+        """Cache and return the topic if the fast paths may store messages for it now."""
         config = self._topics.get(name)
         if (
             config is None
@@ -319,13 +321,13 @@ class Known:
             or len(name.encode()) > TOPIC_SIZE_V1_MAX
         ):
             return None
-        if len(self.topics) >= _TOPICS_MAX:  # of those that were deleted nobody told us
+        if len(self.topics) >= _TOPICS_MAX:  # deleted topics are not removed one by one
             self.topics.clear()
         topic = self.topics[name] = KnownTopic(config)
         return topic
 
     def sys_flag(self, text: str) -> int | None:
-        """Return the flag if it is about compression, several tags, or half messages, alone."""
+        """Return the flag if it has no bits but those of compression, tags and half messages."""
         if not is_number(text, _DIGITS_MAX) or int(text) & ~_SYS_FLAGS:
             return None
         if int(text) & COMPRESSED and self.config.verify_compressed_bodies:
@@ -335,7 +337,7 @@ class Known:
         return int(text)
 
     def is_known_number(self, text: str) -> bool:
-        """Tell whether the text is a number, written plainly."""
+        """Return whether the text is a number in canonical form, and cache it."""
         if not is_number(text, _DIGITS_MAX):
             return False
         if len(self.numbers) < _FLAGS_MAX:
@@ -343,7 +345,7 @@ class Known:
         return True
 
     def answer_parts(self, peer: KnownPeer, queue_id: int) -> AnswerParts:
-        """Return the parts of the answer to sends to a queue, made by who makes all answers."""
+        """Cache and return the constant texts of answers for a queue, cut from a sample answer."""
         header = SendMessageResponseHeader(_MSG_ID, queue_id, _OFFSET, _UNIQUE_ID)
         command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque=_OPAQUE)
         sample = self.answers.stored(
@@ -353,7 +355,7 @@ class Known:
         to_offset, _, rest = rest.partition(str(_OFFSET))
         to_unique_id, _, rest = rest.partition(_UNIQUE_ID)
         to_opaque, found, to_end = rest.partition(str(_OPAQUE))
-        assert found, "the answer says where the message is, in this order"
+        assert found, "the answer has these fields in this order"
         if len(peer.answers) >= _ANSWERS_MAX:
             peer.answers.clear()
         parts = peer.answers[queue_id] = (to_ids, to_offset, to_unique_id, to_opaque, to_end)
@@ -361,7 +363,7 @@ class Known:
 
 
 def is_number(text: str, digits_max: int) -> bool:
-    """Tell whether the text is what Java writes of a number that is not negative."""
+    """Return whether the text is a non-negative number as Java writes it."""
     return (
         text.isdecimal()
         and text.isascii()

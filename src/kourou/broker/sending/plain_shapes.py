@@ -1,7 +1,7 @@
-"""What properties mean that have neither id nor keys: mostly those of the message before.
+"""Cache of what properties without unique id and keys mean.
 
-The paths of plain sends and plain batches take id and keys out of a message's properties and look
-the rest up here.
+Without these two, most messages have the same properties as the message before. The fast paths of
+sends and batches cut the two out of a message's properties and look up the rest here.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ KEYS: Final = f"{names.KEYS}\x01"
 
 SPECIAL: Final = frozenset(
     {
-        names.UNIQ_KEY, names.KEYS,  # a second one; the first was taken out
+        names.UNIQ_KEY, names.KEYS,  # a second one; the first has been cut out
         names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
         names.TRAN_MSG, names.INNER_MULTI_DISPATCH, names.LITE_TOPIC,
         names.INNER_MULTI_QUEUE_OFFSET, names.CRC32,
     }
 )  # fmt: skip
-"""Properties that let any message be refused, or that are not stored as they came."""
+"""Properties that can cause a refusal, or that are not stored as received."""
 
 _SHAPES_MAX: Final = 1024
 SHAPE_LENGTH_MAX: Final = 2048
-"""Longer texts are not kept: they would take 64 MB, and more."""
+"""Longer texts are not cached: the cache could take 64 MB and more."""
 
 TextT = TypeVar("TextT", str, bytes)
 ShapeT = TypeVar("ShapeT")
 
 
 class Shapes(dict[TextT, ShapeT | None]):
-    """Text -> its shape, None of an unusual one; found out when first asked for.
+    """Cache: text of properties -> shape, None for unusual ones; computed on first access.
 
-    Two generations, so that what is used stays and the rest goes.
+    It has two generations: entries that are used stay, others are dropped.
 
     Attributes:
-        older: the generation before.
+        older: the previous generation.
     """
 
     def __init__(self, find_out: Callable[[TextT], ShapeT | None]) -> None:
-        """Remember what `find_out` says."""
+        """Cache the results of `find_out`."""
         super().__init__()
         self._find_out: Callable[[TextT], ShapeT | None] = find_out
         self.older: dict[TextT, ShapeT | None] = {}

@@ -1,17 +1,18 @@
 """Replies to requests of producers: SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325).
 
-A consumer answers a message by one to the cluster's reply topic, with the requester's client id in
-the property REPLY_TO_CLIENT. The broker hands it to that producer by PUSH_REPLY_MESSAGE_TO_CLIENT
-(326), on the connection by which the producer's heartbeats come. The one who replied is told:
+A consumer replies to a message with one of these, addressed to the cluster's reply topic, with the
+requester's client id in the property REPLY_TO_CLIENT. The broker pushes the reply to that producer
+by PUSH_REPLY_MESSAGE_TO_CLIENT (326), on the connection of the producer's heartbeats. The answer to
+the replier has the code:
 
-    0   the requester took it
-    1   it did not, is not connected here, or the message names none
+    0   the requester accepted the reply
+    1   it did not, it is not connected to this broker, or the message names no requester
 
-Where `storeReplyMessageEnable` is on, the reply is stored too, whatever became of it; the answer
-then names the place. Handing it on does not wait for the disk.
+With `storeReplyMessageEnable` the reply is stored too, whether or not it could be pushed; the
+answer then has the message id and queue offset. The push does not wait for the disk.
 
 Source: ReplyMessageProcessor.java, apache/rocketmq 5.5.0. One difference: a compressed reply is
-stored with the flag that says so, which Java forgets.
+stored with its compression flag, which Java drops.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ from kourou.remoting.network import format_address
 log = logging.getLogger(__name__)
 
 PUSH_TIMEOUT_S: Final = 10.0
-"""How long the requester may take to say that it has the reply."""
+"""Time limit for the requester's acknowledgement of the reply, in seconds."""
 
 _NOT_STORED: Final = "0"
-"""The message id in the answer to a reply that was not stored; clients want one."""
+"""Message id in the answer to a reply that was not stored; clients require one."""
 
 
 class ReplyHandler:
-    """Hands replies to those who wait for them."""
+    """Pushes replies to the producers that requested them, and stores them where configured."""
 
     def __init__(
         self,
@@ -92,18 +93,18 @@ class ReplyHandler:
         random: Random,
         store_host: Host | None,
     ) -> None:
-        """Hand replies to producers of `clients`.
+        """Push replies to producers of `clients`.
 
         Args:
-            config: whether replies are stored, and the largest size.
-            topics: saved before a message is stored in one of them.
-            checks: what is refused.
-            clients: who is connected.
-            call_client: the way to a client.
-            commit: stores.
-            later: answers when the requester has.
-            stats: counts what was stored.
-            clock: the store time.
+            config: whether replies are stored, and the size limit.
+            topics: a new topic is saved there before a message is stored in it.
+            checks: validate the requests.
+            clients: the connected clients.
+            call_client: sends a request to a client.
+            commit: stores the replies.
+            later: sends the answer when the requester has answered.
+            stats: counts the stored replies.
+            clock: gives the store time.
             random: chooses a queue where the client did not.
             store_host: as `SendHandlers` takes it.
         """
@@ -123,7 +124,7 @@ class ReplyHandler:
         self._answers = SendAnswers(self._region)
 
     def on_send_reply_message(self, request: Request) -> RemotingCommand | None:
-        """Serve 324 and 325: check, hand on, store, and answer when all that is done.
+        """Serve 324 and 325: check, push and store the reply, and answer after all that.
 
         Raises:
             MalformedHeaderError: a field is missing or has a bad value.
@@ -138,7 +139,7 @@ class ReplyHandler:
         return None
 
     def _accept(self, request: Request, header: SendHeader) -> tuple[TopicConfig, dict[str, str]]:
-        """Return the topic of a reply that may be served, which may have to be made."""
+        """Return the topic and properties of a valid reply; the topic may not exist yet."""
         command = request.command
         check_has_body(command.body)
         topic = self._checks.topic_of(header)
@@ -148,7 +149,7 @@ class ReplyHandler:
         check_reply(topic, header, properties)
         if is_retry_topic(topic.name):
             self._checks.group_of_retry(topic.name, request.remote_address[0])
-        stored_properties(properties)  # or refuse them
+        stored_properties(properties)  # raises if they are too long
         return topic, properties
 
     async def _serve(
@@ -193,7 +194,7 @@ class ReplyHandler:
     async def _push(
         self, request: Request, header: SendHeader, properties: dict[str, str]
     ) -> str | None:
-        """Hand the reply to who waits for it; return why it did not work, None if it did."""
+        """Push the reply to the requester; return the reason of a failure, None on success."""
         client_id = properties.get(names.REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
@@ -241,7 +242,7 @@ class ReplyHandler:
         properties: bytes,
         stored: asyncio.Future[PutResult],
     ) -> None:
-        """Append the reply; `stored` gets what becomes of it, always."""
+        """Append the reply, and complete `stored` with the result in every case."""
         now_ms = self._clock.now_ms()
         draft = draft_of(
             Placement(header.topic, queue_id),

@@ -1,6 +1,7 @@
 """Requests that store messages: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
-What is refused beforehand is in `send_checks.py`; what the group commit makes of the rest becomes
+`send_checks.py` validates them. For a valid request, the result of the group commit determines the
+code of the answer:
 
     OK                     0
     FLUSH_DISK_TIMEOUT     10, with the header of a success: the message is in the log
@@ -8,9 +9,9 @@ What is refused beforehand is in `send_checks.py`; what the group commit makes o
     MESSAGE_ILLEGAL        13
     SERVICE_NOT_AVAILABLE  14
 
-A topic that this send has made must outlive a crash as its message does: the message is appended
-once the topic is in its file, and in the routes, where consumers look for it as soon as the
-producer knows that it was sent.
+A topic that a send creates must be as durable as the message. So the message is appended after the
+topic is in its file. The topic must also be in the routes first, because consumers may look it up
+as soon as the producer has its answer.
 
 Source: SendMessageProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -86,7 +87,7 @@ _DEAD_LETTER_DELAY: Final = "-1"
 
 
 class Halves(Protocol):
-    """Who ends half messages, see `kourou.broker.transactions.transactions.Transactions`."""
+    """Registers half messages; see `kourou.broker.transactions.transactions.Transactions`."""
 
     def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None: ...
 
@@ -96,14 +97,15 @@ class _Send:
     """A send that passed all checks.
 
     Attributes:
-        topic: where consumers are to find it; the dead-letter topic of a message that is dead. It
-            may have to be made.
-        queue_id: the queue there.
-        properties: as stored; a delay adds to them. Of a batch, those of the whole, not stored.
+        topic: topic whose consumers are to receive the message; for a dead letter, the dead-letter
+            topic. It may not exist yet.
+        queue_id: queue of that topic.
+        properties: properties to store; a delay adds to them. For a batch, the properties of the
+            whole batch, which are not stored.
         items: the messages of a batch; empty for a single message.
         is_inner: the batch is stored as one record.
-        is_half: it is part of a transaction.
-        is_copy: a broker took it before, see `send_checks.is_copy`.
+        is_half: the message is a half message.
+        is_copy: a broker accepted the message before; see `send_checks.is_copy`.
     """
 
     header: SendHeader
@@ -117,7 +119,7 @@ class _Send:
 
     @property
     def waits(self) -> bool:
-        """Whether its producer waits for the sync, as that of a half message always does."""
+        """Whether the answer waits for the sync; always for a half message."""
         return self.is_half or waits_for_sync(self.properties)
 
 
@@ -141,23 +143,23 @@ class SendHandlers:
         timers: TimerSends,
         store_host: Host | None,
     ) -> None:
-        """Take messages for `topics` into `commit`.
+        """Store messages for `topics` by `commit`.
 
         Args:
-            config: names that are stored in each message, and the largest size.
-            topics: saved before a message is stored in one of them.
-            checks: what is refused.
-            commit: stores and answers.
-            later: runs the few sends that wait for a new topic to be saved.
-            stats: counts them.
-            clock: the store time.
+            config: names that are stored in each message, and the size limit.
+            topics: a new topic is saved there before a message is stored in it.
+            checks: validate the requests.
+            commit: stores the messages and reports the results.
+            later: runs sends that wait for a new topic to be saved or a body to be verified.
+            stats: counts the messages.
+            clock: gives the store time.
             random: chooses a queue where the client did not.
-            unique_ids: makes the ids of messages and batches that came without one.
-            offload: takes the verification of compressed bodies off the loop.
-            transactions: told of half messages.
-            timers: places messages that are to be delivered at a time.
-            store_host: the broker's address in message ids; None takes the one that the producer
-                connected to.
+            unique_ids: generates ids for messages and batches without one.
+            offload: runs the verification of compressed bodies off the event loop.
+            transactions: registers half messages.
+            timers: places scheduled messages.
+            store_host: the broker's address in message ids; with None, the address that the
+                producer connected to.
         """
         self._config = config
         self._topics = topics
@@ -177,7 +179,7 @@ class SendHandlers:
         self._answers = SendAnswers(self._region)
 
     def on_send_message(self, request: Request) -> RemotingCommand | None:
-        """Serve 10, 310 and 320: check, append, and answer when the message is safe.
+        """Serve 10, 310 and 320: check, append, and answer when the message is durable.
 
         Raises:
             MalformedHeaderError: a field is missing or has a bad value.
@@ -198,7 +200,7 @@ class SendHandlers:
         return None
 
     def _accept(self, request: Request) -> _Send:
-        """Return what the request asks for; nothing is made or stored here."""
+        """Return the validated request; creates and stores nothing."""
         command = request.command
         header = send_header(command)
         check_has_body(command.body)
@@ -220,7 +222,7 @@ class SendHandlers:
             if is_dead and not is_redriven(header, properties):
                 topic = find_dlq_topic(self._topics, group)
                 properties[names.DELAY] = _DEAD_LETTER_DELAY
-                drop_timers(properties)  # or it would be a dead letter only when due
+                drop_timers(properties)  # else it would reach the dead-letter topic only when due
                 queue_id = 0
         check_served(topic, header, properties)
         is_part = is_half(header, properties)
@@ -236,10 +238,10 @@ class SendHandlers:
         return _Send(header, topic, queue_id, properties, (), is_half=is_part, is_copy=copied)
 
     def _inner_batch(self, send: _Send) -> _Send:
-        """Return a batch with an id of its own as the one record that it becomes.
+        """Return a batch that has a unique id of its own as a send of one record.
 
         Raises:
-            MessageIllegalError: it cannot be stored so.
+            MessageIllegalError: it cannot be stored as one record.
         """
         properties = send.properties
         check_inner_batch(send.header, properties, send.items)
@@ -249,11 +251,11 @@ class SendHandlers:
         return replace(send, is_inner=True)
 
     def _make_topic(self, request: Request, send: _Send) -> None:
-        """Make the topic, which there may be none of; a message that is refused makes none.
+        """Create the topic if it does not exist.
 
         Raises:
-            MessageIllegalError: as `_drafts`.
-            RemoteSystemError: the broker has as many topics as it may have.
+            MessageIllegalError: as `_drafts`. No topic is created for a refused message.
+            RemoteSystemError: the broker has reached its limit of topics.
         """
         copy = replace(send, properties=dict(send.properties))  # a delay adds to them
         self._drafts(request, copy, request.connection.local_address)
@@ -264,7 +266,7 @@ class SendHandlers:
         return is_compressed and self._config.now.verify_compressed_bodies
 
     async def _store_when_verified(self, request: Request, send: _Send) -> RemotingCommand:
-        """Inflate the bodies, off the loop, and go on as for others if they can be read."""
+        """Decompress the bodies off the event loop to verify them, then store the message."""
         bodies = [item.body for item in send.items] or [request.command.body]
         try:
             for body in bodies:
@@ -276,7 +278,7 @@ class SendHandlers:
         return await self._store_when_saved(request, send)
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
-        """Save the topics and have them in the routes, then go on as for a known topic."""
+        """Wait until the topics are saved and in the routes, then store the message."""
         try:
             await self._topics.settle()
         except OSError as error:
@@ -292,7 +294,7 @@ class SendHandlers:
     def _store(
         self, request: Request, send: _Send, reply: Callable[[RemotingCommand], None]
     ) -> None:
-        """Append, and reply when the message is safe.
+        """Append, and reply when the message is as durable as requested.
 
         Raises:
             MessageIllegalError: the properties are too long.
@@ -332,7 +334,7 @@ class SendHandlers:
         self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
 
     def _drafts(self, request: Request, send: _Send, store_host: Host) -> list[RecordDraft]:
-        """Return the records of the message, or of the batch's messages, all for one queue."""
+        """Return the records of the message, or of the batch's messages; all are for one queue."""
         draft = partial(
             draft_of, header=send.header, born_host=request.remote_address, store_host=store_host
         )
@@ -361,7 +363,7 @@ class SendHandlers:
         return [single]
 
     def _count(self, result: PutResult, kind: str, took_ms: int) -> None:
-        """Count what was stored, where it was stored: all of it lies in one queue."""
+        """Count the stored messages under the queue that holds their records."""
         first = result.appended[0]
         count, size_bytes = first.count, first.size
         if len(result.appended) > 1:

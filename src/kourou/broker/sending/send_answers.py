@@ -1,4 +1,4 @@
-"""What a producer is answered, with the region that clients read in each answer."""
+"""Answers to producers; each has the broker's region properties, which clients read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MEMORY: Final = "MEMORY"
 
 
 class SendAnswers:
-    """Makes the answers of one broker.
+    """Builds the answers of one broker.
 
     Args:
-        region: properties of each message that clients read in answers too.
+        region: message properties that clients also read in answers.
     """
 
     def __init__(self, region: Mapping[str, str]) -> None:
@@ -41,14 +41,17 @@ class SendAnswers:
         *,
         waits: bool,
     ) -> RemotingCommand:
-        """Return the answer to a send that is in the log; `waits`: it was to wait for the sync."""
+        """Return the answer to a send whose records are in the log.
+
+        `waits`: the answer was to wait for the sync.
+        """
         answer = self.plain(command, CODES[status], reason or None, header)
         is_synced = waits and status is PutStatus.OK
         answer.ext_fields[DURABILITY_FIELD] = _DISK if is_synced else _MEMORY
         return answer
 
     def late(self, stored: RemotingCommand, reason: str) -> RemotingCommand:
-        """Return what the answer OK becomes when the sync did not end in time."""
+        """Turn an answer of code OK into that of a sync that did not end in time."""
         stored.code, stored.remark = ResponseCode.FLUSH_DISK_TIMEOUT, reason
         stored.ext_fields[DURABILITY_FIELD] = _MEMORY
         return stored
@@ -60,14 +63,14 @@ class SendAnswers:
         remark: str | None,
         header: SendMessageResponseHeader | None = None,
     ) -> RemotingCommand:
-        """Return an answer."""
+        """Return an answer with the region properties."""
         answer = response(command, code, remark, header)
         answer.ext_fields |= self._region
         return answer
 
 
 def region_properties(config: BrokerConfig) -> dict[str, str]:
-    """Return the properties that each message gets, and each answer shows."""
+    """Return the properties that the broker adds to each message and each answer."""
     return {
         names.MSG_REGION: config.region_id,
         names.TRACE_ON: "true" if config.trace_on else "false",

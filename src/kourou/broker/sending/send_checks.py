@@ -1,19 +1,20 @@
-"""What a send is refused for, before anything is stored.
+"""Validation of sends before anything is stored.
 
-The checks come in Java's order, each with Java's code:
+The checks run in Java's order, each with Java's response code:
 
     29  the topic's name is invalid
-    16  the topic is one that only the broker writes
-    17  the topic does not exist and may not be made
+    16  only the broker may write to the topic
+    17  the topic does not exist and may not be created
     16  the broker is not writable and the topic is an ordered one
     29  the queue does not exist
     26  retry topic: its group does not exist
-    13  the message is for a compacted topic or light queues: neither is built yet, and stored as a
-        plain message it would be delivered as such
-    13  it claims to be an inner batch, or is transactional by half
-    16  it is transactional and those are refused
-    13  a batch that is empty, delayed, transactional, or for a retry topic; one to be stored as one
-        record that is compressed or has too many messages
+    13  the topic is compacted, or the message is for light queues. Neither is implemented yet;
+        stored as a normal message, it would be delivered as one
+    13  the message claims to be an inner batch, or only one of flag and property marks it as
+        transactional
+    16  the message is transactional and the broker refuses transactions
+    13  the batch is empty, delayed, transactional, or for a retry topic; or it is to be stored as
+        one record and is compressed or has too many messages
 
 Source: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor, apache/rocketmq 5.5.0.
 """
@@ -74,13 +75,13 @@ _LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 _CHECKED_IN_BATCHES: Final = tuple(
     f"\x02{name}\x01".encode() for name in (names.TRAN_MSG, names.DELAY, *names.TIMERS, *_LIGHT)
 )
-"""Find the properties that messages of batches must not have, whatever their values."""
+"""Markers of the properties that messages of batches must not have."""
 _DECODED_BYTES_MAX: Final = 128 * 1024
-"""Properties of the messages of one batch that are decoded: 20 ms at most."""
+"""Limit on the bytes of message properties that are decoded for one batch: 20 ms at most."""
 
 
 def send_header(command: RemotingCommand) -> SendHeader:
-    """Return the header of a send or a reply, in whichever of the two forms it came.
+    """Return the header of a send or a reply in either of its two forms.
 
     Raises:
         MalformedHeaderError: a field is missing or has a bad value.
@@ -94,26 +95,26 @@ def check_has_body(body: bytes) -> None:
     """Refuse a message without a body.
 
     Raises:
-        RemoteSystemError: it has none.
+        RemoteSystemError: it is empty.
     """
     if not body:
         raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "the message has no body")
 
 
 def is_copy(header: SendHeader, properties: Mapping[str, str]) -> bool:
-    """Return whether a broker took the message before, and it is sent once more.
+    """Return whether a broker accepted the message before and it is now sent again.
 
-    A consumer sends it to its retry topic, or an administrator redrives it. The limits of new
-    messages do not hold for it: they may be lower than they were, or be those of another broker.
+    A consumer sends a message to its retry topic, or an administrator redrives a dead letter. The
+    limits for new messages do not apply: they may have been lowered, or be another broker's.
     """
     return is_retry_topic(header.topic) or names.REDRIVEN_FROM in properties
 
 
 def check_size(body: bytes, config: BrokerConfig, *, copied: bool = False) -> None:
-    """Refuse a body that is too long; of a copy, one that the store cannot hold.
+    """Refuse a body that is too long, or for a copy, one that the store cannot hold.
 
     Raises:
-        MessageIllegalError: it is longer than `max_message_size_bytes`, or half a segment.
+        MessageIllegalError: it exceeds `max_message_size_bytes`, or for a copy half a segment.
     """
     limit = config.max_message_size_bytes
     if copied:
@@ -123,10 +124,10 @@ def check_size(body: bytes, config: BrokerConfig, *, copied: bool = False) -> No
 
 
 def check_inflates(body: bytes, sys_flag: int) -> None:
-    """Refuse a compressed body that no consumer could read. For any thread.
+    """Refuse a compressed body that no consumer could read. Safe in any thread.
 
     Raises:
-        MessageIllegalError: it cannot be inflated, here or at all.
+        MessageIllegalError: it cannot be decompressed, or this process lacks the codec.
     """
     try:
         decompress(body, sys_flag, size_max=INFLATED_SIZE_MAX)
@@ -135,15 +136,16 @@ def check_inflates(body: bytes, sys_flag: int) -> None:
 
 
 def check_properties(text: bytes, properties: Mapping[str, str]) -> None:
-    """Refuse properties of a new message that leave too little room for what is added later.
+    """Refuse a new message whose properties leave too little room for later additions.
 
     Args:
-        text: as they come or are stored.
-        properties: decoded.
+        text: the encoded properties, as received or as stored.
+        properties: the decoded properties.
 
     Raises:
         MessageIllegalError: they are too long.
     """
+    # Decoding turns one byte into three at most: those of U+FFFD.
     # Decoding makes at most three bytes of one: those of U+FFFD.
     if 3 * len(text) > SENT_PROPERTIES_SIZE_MAX and are_too_long_to_send(properties):
         raise _illegal(
@@ -155,13 +157,13 @@ def check_properties(text: bytes, properties: Mapping[str, str]) -> None:
 def stored_properties(
     properties: Mapping[str, str], *, copied: bool = False, waits: bool = False
 ) -> bytes:
-    """Return the properties as they are stored.
+    """Return the encoded properties for the record.
 
     Args:
-        properties: with all that the broker adds now.
-        copied: the message is a copy: what describes its deliveries is left out where they are too
-            long.
-        waits: it is stored in a topic where it waits.
+        properties: all properties, with those that the broker adds.
+        copied: the message is a copy: properties that describe its deliveries are dropped if all
+            together are too long.
+        waits: the record is stored in a topic for delayed or half messages.
 
     Raises:
         MessageIllegalError: they are too long.
@@ -177,7 +179,7 @@ def stored_properties(
 
 
 class SendChecks:
-    """Decides on the headers of sends; `make` makes what those that pass may make."""
+    """Validates the headers of sends; `make` creates the topic and group of a valid send."""
 
     def __init__(
         self,
@@ -194,13 +196,13 @@ class SendChecks:
         self._locks = QueueLocks() if locks is None else locks
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
-        """Return the topic that the message is for: the one there is, or the one it may make.
+        """Return the topic of the message: the existing one, or the one that may be created.
 
         Raises:
             InvalidParameterError: the name is invalid, or the queue does not exist.
-            NoPermissionError: only the broker itself writes the topic, or the broker is not
+            NoPermissionError: only the broker may write to the topic, or the broker is not
                 writable and the topic is ordered.
-            TopicNotFoundError: it does not exist, and may not be made.
+            TopicNotFoundError: it does not exist and may not be created.
         """
         name = header.topic
         topic = self._topics.get(name)
@@ -239,14 +241,14 @@ class SendChecks:
         return topic
 
     def group_of_retry(self, topic: str, host: str) -> SubscriptionGroup:
-        """Return the group whose retry topic this is, or the one that the send may make.
+        """Return the group of a retry topic: the existing one, or the one that may be created.
 
         Args:
-            topic: its name.
-            host: that of the client which sends.
+            topic: name of the retry topic.
+            host: host of the client that sends.
 
         Raises:
-            GroupNotFoundError: it does not exist, and may not be made.
+            GroupNotFoundError: it does not exist and may not be created.
         """
         name = topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name, host)
@@ -265,13 +267,14 @@ class SendChecks:
     ) -> bool:
         """Return whether a message sent to the group's retry topic is a dead letter.
 
-        It is when it was given back too often, and also while the group consumes a queue in order:
-        such a consumer tries by itself, and sends what it gives up. A message that is to come again
-        at a time is not given up. Locks of clients that are no members of the group do not count,
-        unless no member is known: after a start, consumers may ask for their locks first.
+        It is one after too many redeliveries. It is also one while the group consumes a queue in
+        order: such a consumer retries by itself, and sends only messages that it has given up. A
+        scheduled message has not been given up. Locks of clients that are not members of the group
+        do not count, unless no member is known: after a broker start, consumers may request locks
+        before their first heartbeat.
 
         Raises:
-            MessageIllegalError: the property DELAY is no number.
+            MessageIllegalError: the property DELAY is not a number.
         """
         if is_dead(header, group, client_version):
             return True
@@ -282,15 +285,14 @@ class SendChecks:
         return self._locks.is_any_held(group.group_name, steady_ms(), members)
 
     def make(self, topic: TopicConfig, host: str) -> None:
-        """Make the topic, and the group whose retry topic it is, where there are none.
+        """Create the topic if it does not exist, and the group if it is a retry topic.
 
         Args:
-            topic: that of a send.
-            host: that of the client which sends.
+            topic: topic of the send.
+            host: host of the client that sends.
 
         Raises:
-            RemoteSystemError: there are as many topics as the broker, or clients of the host, may
-                have.
+            RemoteSystemError: the limit of topics is reached, of the broker or for the host.
         """
         self._topics.ensure(topic, host)
         if is_retry_topic(topic.name):
@@ -298,7 +300,7 @@ class SendChecks:
 
 
 def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -> bool:
-    """Return whether a message sent to the group's retry topic has been given back too often."""
+    """Return whether a message sent to the group's retry topic exceeds its limit of retries."""
     limit = group.retry_max_times
     if client_version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
         limit = header.max_reconsume_times
@@ -306,20 +308,21 @@ def is_dead(header: SendHeader, group: SubscriptionGroup, client_version: int) -
 
 
 def is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
-    """Return whether it is a dead letter that an administrator sends to its group again.
+    """Return whether the message is a dead letter that an administrator redrives.
 
-    A group that consumes in order gives up by itself what it sends there, but did not send that.
+    Members of ordered groups send to the same topic messages that they have given up. A redriven
+    dead letter is not one of these.
     """
     by_a_member = header.reconsume_times > 0 or header.max_reconsume_times is not None
     return names.REDRIVEN_FROM in properties and not by_a_member
 
 
 def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
-    """Refuse a single message that asks for what is not built yet, or is not what it says.
+    """Refuse a single message that needs an unimplemented feature, or contradicts itself.
 
     Raises:
-        MessageIllegalError: its topic is compacted, it goes to light queues, claims to be an inner
-            batch, or says in one place only that it is part of a transaction.
+        MessageIllegalError: its topic is compacted, it is for light queues, claims to be an inner
+            batch, or has the flag of a transaction without the property.
     """
     check_attributes(topic)
     if header.sys_flag & TRANSACTION_MASK and not is_half(header, properties):
@@ -328,27 +331,29 @@ def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, s
             f"properties do not: a half message has {names.TRAN_MSG}=true"
         )
     if header.sys_flag & INNER_BATCH or names.INNER_NUM in properties:
-        raise _illegal("a single message is no inner batch: the broker makes those of batches")
+        raise _illegal(
+            "a single message cannot be an inner batch: the broker makes those of batches"
+        )
     for name in _LIGHT:
         if name in properties:
             raise _illegal(f"property {name}: light queues are not served yet")
 
 
 def check_reply(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
-    """Refuse a reply that is delayed or part of a transaction: it is stored as a plain message.
+    """Refuse a reply that is delayed or transactional: replies are stored as normal messages.
 
     Raises:
-        MessageIllegalError: it is, or `check_served` refuses it.
+        MessageIllegalError: it is delayed or transactional, or `check_served` refuses it.
     """
     check_served(topic, header, properties)
     if is_half(header, properties) or delay_level_of(properties) > 0 or has_timer(properties):
-        raise _illegal("a reply is not delayed and not part of a transaction: send it as a message")
+        raise _illegal("a reply must not be delayed or transactional: send it as a message")
 
 
 def is_half(header: SendHeader, properties: Mapping[str, str]) -> bool:
-    """Return whether the message is part of a transaction.
+    """Return whether the message is a half message.
 
-    One that its consumer gave back keeps the property; it was committed long ago.
+    A committed message keeps the property; sent back by its consumer, it is not a half message.
     """
     if properties.get(names.TRAN_MSG, "").lower() != "true":
         return False
@@ -356,7 +361,7 @@ def is_half(header: SendHeader, properties: Mapping[str, str]) -> bool:
 
 
 def check_half(config: BrokerConfig) -> None:
-    """Refuse a half message where they are refused.
+    """Refuse half messages if the broker is configured so.
 
     Raises:
         NoPermissionError: `reject_transaction_message` is on.
@@ -370,7 +375,7 @@ def check_half(config: BrokerConfig) -> None:
 
 
 def check_attributes(topic: TopicConfig) -> None:
-    """Refuse a topic whose messages would have to be stored in another way.
+    """Refuse a topic that needs another way of storing messages.
 
     Raises:
         MessageIllegalError: it is compacted.
@@ -382,7 +387,7 @@ def check_attributes(topic: TopicConfig) -> None:
 
 
 def check_batch_topic(topic: TopicConfig) -> None:
-    """Refuse a batch for its topic, before its body is looked at.
+    """Refuse a batch because of its topic, before its body is decoded.
 
     Raises:
         MessageIllegalError: it is a retry topic, or is compacted.
@@ -393,11 +398,11 @@ def check_batch_topic(topic: TopicConfig) -> None:
 
 
 def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerConfig) -> None:
-    """Refuse a batch that could not be stored message by message.
+    """Refuse a batch that cannot be stored as individual messages.
 
     Raises:
-        MessageIllegalError: it is empty or has more messages than a batch may have, or one of them
-            is delayed, part of a transaction, for light queues, or has too long properties.
+        MessageIllegalError: it is empty or has too many messages, or a message is delayed,
+            transactional, for light queues, or has too long properties.
     """
     if len(items) > config.batch_messages_max:
         raise _illegal(
@@ -430,26 +435,26 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerCo
 
 
 def _is_surely_short(text: bytes) -> bool:
-    """Return whether `check_properties` lets the text pass, whatever is in it."""
+    """Return whether `check_properties` accepts the text without decoding it."""
     if 3 * len(text) <= SENT_PROPERTIES_SIZE_MAX:
-        return True  # as there
+        return True  # the same limit as in `check_properties`
     if len(text) > SENT_PROPERTIES_SIZE_MAX:
         return False
     try:
         text.decode()
     except UnicodeDecodeError:
         return False
-    return True  # and what is UTF-8 is as long when it is encoded again
+    return True  # valid UTF-8 has the same length after decoding and encoding
 
 
 def _checked_in_batches(text: bytes) -> dict[str, str]:
-    """Return those properties of a batch's message that are looked at.
+    """Return the properties of a batch's message that are subject to checks.
 
-    They are searched for, since to decode all takes ten times as long.
+    They are searched for, because decoding all properties takes ten times as long.
 
     Raises:
-        MessageIllegalError: there are two of a name. No client sends that, and to find out which
-            one counts may take long.
+        MessageIllegalError: one of them occurs twice. No client sends that, and deciding which one
+            applies may take long.
     """
     text = b"\x02" + text
     found = []
@@ -467,10 +472,10 @@ def _checked_in_batches(text: bytes) -> dict[str, str]:
 def check_inner_batch(
     header: SendHeader, properties: dict[str, str], items: Sequence[BatchItem]
 ) -> None:
-    """Refuse a batch that could not be stored as one record; after `check_batch`.
+    """Refuse a batch that cannot be stored as one record; runs after `check_batch`.
 
     Raises:
-        MessageIllegalError: it is compressed, which nobody could take apart, is delayed, or has
+        MessageIllegalError: it is compressed, so that it could not be unpacked, is delayed, or has
             more messages than a queue entry can count.
     """
     if header.sys_flag & COMPRESSED:

@@ -1,4 +1,4 @@
-"""What requests that bring messages have in common: the queue, the wait for the sync, the record.
+"""Shared steps of requests that store messages: choice of the queue, sync option, record draft.
 
 Source: see `send.py` and `reply.py`.
 """
@@ -17,12 +17,12 @@ from kourou.protocol.message_layout import RecordDraft
 
 
 def queue_of(header: SendHeader, topic: TopicConfig, random: Random) -> int:
-    """Return the queue that the client chose; one of the topic's where it chose none."""
+    """Return the queue that the client chose, else a random writable one of the topic."""
     return random.randrange(topic.write_queue_nums) if header.queue_id < 0 else header.queue_id
 
 
 def waits_for_sync(properties: Mapping[str, str]) -> bool:
-    """Return whether the producer wants its answer when the message is synced, as most do."""
+    """Return whether the producer's answer waits for the sync; this is the default."""
     return properties.get(names.WAIT, "true").lower() == "true"
 
 
@@ -36,7 +36,7 @@ def draft_of(
     body: bytes,
     properties: bytes,
 ) -> RecordDraft:
-    """Return the record of one message, or of one of a batch, with the flags of its request."""
+    """Return the record draft of one message, with the flags and times of its request."""
     return RecordDraft(
         topic=placement.topic.encode(),
         queue_id=placement.queue_id,
