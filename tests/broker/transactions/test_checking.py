@@ -1,4 +1,4 @@
-"""Checks: who is asked when, how often, and what becomes of those that nobody answers for."""
+"""Check rounds: times and number of checks, choice of the producer, given-up messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.broker.transactions.transaction_rig import (
 HOUR_MS = 3_600_000
 
 
-def test_a_producer_is_asked_once_its_time_is_over_and_then_each_round() -> None:
+def test_a_producer_is_checked_after_its_timeout_and_then_each_round() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         half = await rig.half(b"hello", TAGS="a", KEYS="k")
@@ -52,7 +52,7 @@ def test_a_producer_is_asked_once_its_time_is_over_and_then_each_round() -> None
     run(test)
 
 
-def test_after_fifteen_checks_a_message_is_given_up_and_kept() -> None:
+def test_a_message_is_given_up_and_kept_after_fifteen_checks() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         await rig.half(b"hello")
@@ -76,7 +76,7 @@ def test_after_fifteen_checks_a_message_is_given_up_and_kept() -> None:
     run(test)
 
 
-def test_checks_count_although_nobody_is_there_to_be_asked() -> None:
+def test_checks_count_without_a_connected_producer() -> None:
     async def test(rig: TransactionRig) -> None:
         await rig.half()
         for _ in range(3):
@@ -86,7 +86,7 @@ def test_checks_count_although_nobody_is_there_to_be_asked() -> None:
     run(test, check_max=2)
 
 
-def test_a_message_older_than_what_is_kept_is_given_up_unasked() -> None:
+def test_a_message_beyond_the_retention_time_is_given_up_without_a_check() -> None:
     async def test(rig: TransactionRig) -> None:
         await rig.half()
 
@@ -143,7 +143,7 @@ def test_a_clock_that_was_behind_for_a_second_brings_no_check_forward(back_ms: i
     run(test)
 
 
-def test_a_producer_whose_clock_is_days_behind_is_asked_all_the_same() -> None:
+def test_a_producer_whose_clock_is_days_behind_is_checked() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         await rig.half(born_at_ms=rig.parts.clock.now_ms() - 73 * HOUR_MS)
@@ -155,7 +155,7 @@ def test_a_producer_whose_clock_is_days_behind_is_asked_all_the_same() -> None:
     run(test)
 
 
-def test_an_immunity_time_is_over_after_so_long_whatever_the_clock_says() -> None:
+def test_an_immunity_time_elapses_whatever_the_wall_clock() -> None:
     async def test(rig: TransactionRig) -> None:
         producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
         clock.step(HOUR_MS)
@@ -176,7 +176,7 @@ def test_an_immunity_time_is_over_after_so_long_whatever_the_clock_says() -> Non
     run(test)
 
 
-def test_an_immunity_time_of_its_own_is_waited_for_and_keeps_nobody_else_waiting() -> None:
+def test_an_immunity_time_delays_only_its_own_check() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         immune = await rig.half(b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100")
@@ -196,7 +196,7 @@ def test_an_immunity_time_of_its_own_is_waited_for_and_keeps_nobody_else_waiting
 
 
 @pytest.mark.parametrize("text", ["1", "soon", "-5", ""])
-def test_an_immunity_time_below_the_common_one_or_none_means_the_common_one(text: str) -> None:
+def test_an_immunity_time_below_the_timeout_means_the_timeout(text: str) -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         await rig.half(CHECK_IMMUNITY_TIME_IN_SECONDS=text)
@@ -220,7 +220,7 @@ def test_a_clock_ahead_does_not_bring_the_check_forward() -> None:
     run(test)
 
 
-def test_producers_of_the_group_are_asked_in_turn_and_others_never() -> None:
+def test_checks_rotate_among_the_producers_of_the_group_only() -> None:
     async def test(rig: TransactionRig) -> None:
         peers = [rig.connect("p", 40_000 + n) for n in range(3)]
         stranger = rig.connect("q", 41_000)
@@ -233,7 +233,7 @@ def test_producers_of_the_group_are_asked_in_turn_and_others_never() -> None:
     run(test)
 
 
-def test_an_end_and_a_check_that_cross_make_one_message() -> None:
+def test_an_end_that_crosses_a_check_commits_one_message() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         half = await rig.half()
@@ -277,7 +277,7 @@ def test_a_late_end_after_checks_ends_the_transaction_once() -> None:
     run(test)
 
 
-def test_a_commit_after_the_message_was_given_up_still_counts_once() -> None:
+def test_a_commit_after_the_message_was_given_up_is_stored_once() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
         for _ in range(2):
@@ -290,7 +290,7 @@ def test_a_commit_after_the_message_was_given_up_still_counts_once() -> None:
     run(test, check_max=1)
 
 
-def test_a_message_that_was_given_up_is_resumed_and_checked_anew() -> None:
+def test_checks_of_a_given_up_message_can_be_resumed() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         half = await rig.half(b"hello")
@@ -310,7 +310,7 @@ def test_a_message_that_was_given_up_is_resumed_and_checked_anew() -> None:
     run(test, check_max=1)
 
 
-def test_what_is_no_half_message_is_not_resumed() -> None:
+def test_a_record_that_is_not_a_half_message_is_not_resumed() -> None:
     async def test(rig: TransactionRig) -> None:
         plain = await rig.sends.send(b"plain")
         answer = await rig.resume(plain.ext_fields["msgId"])
@@ -338,7 +338,7 @@ def test_an_idle_broker_writes_nothing_and_sets_no_timer() -> None:
     run(test)
 
 
-def test_a_refused_check_is_tried_again_in_the_next_round() -> None:
+def test_a_check_that_cannot_be_stored_is_retried_in_the_next_round() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         await rig.half()
@@ -372,7 +372,7 @@ def test_many_half_messages_are_checked_in_one_round() -> None:
     run(test)
 
 
-def test_queues_that_nobody_used_have_no_progress_to_show() -> None:
+def test_unused_queues_have_no_committed_progress() -> None:
     async def test(rig: TransactionRig) -> None:
         await rig.round()
         assert rig.progress() == (None, None)

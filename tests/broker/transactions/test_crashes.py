@@ -1,4 +1,4 @@
-"""Whatever a crash leaves: a committed message comes once, a rolled-back one never."""
+"""After any crash, a committed message is delivered once and a rolled-back one never."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.broker.transactions.transaction_rig import (
 )
 
 
-def test_a_commit_whose_entry_was_not_written_is_found_by_its_message() -> None:
+def test_a_commit_without_its_op_message_is_found_by_its_record() -> None:
     halves: list[Half] = []
 
     async def committed(rig: TransactionRig) -> None:
@@ -53,7 +53,7 @@ def test_a_commit_whose_entry_was_not_written_is_found_by_its_message() -> None:
     run(after, run_killed(committed), later_ms=10_000)
 
 
-def test_a_rollback_that_was_answered_outlives_a_power_cut() -> None:
+def test_an_acknowledged_rollback_survives_a_power_cut() -> None:
     async def rolled_back(rig: TransactionRig) -> None:
         half = await rig.half()
         assert (await rig.end(half, ROLLBACK)).code == ResponseCode.SUCCESS
@@ -94,7 +94,7 @@ def test_half_message_that_names_another_transaction_does_not_replace_it(is_fast
     run(after, run_killed(forged), later_ms=10_000)
 
 
-def test_what_was_given_up_before_a_crash_is_kept_once() -> None:
+def test_a_message_given_up_before_a_crash_is_kept_once() -> None:
     halves: list[Half] = []
 
     async def given_up(rig: TransactionRig) -> None:
@@ -118,7 +118,7 @@ def test_what_was_given_up_before_a_crash_is_kept_once() -> None:
     run(after, disk, later_ms=100_000, check_max=1)
 
 
-def test_what_was_given_up_before_a_start_is_resumed_after_it() -> None:
+def test_a_message_given_up_before_a_restart_can_be_resumed() -> None:
     halves: list[Half] = []
 
     async def given_up(rig: TransactionRig) -> None:
@@ -142,7 +142,7 @@ def test_what_was_given_up_before_a_start_is_resumed_after_it() -> None:
     run(after, run(given_up, check_max=1), later_ms=100_000, check_max=1)
 
 
-def test_a_check_of_before_the_crash_and_the_first_end_still_make_one_message() -> None:
+def test_ends_naming_old_and_new_records_commit_one_message_after_a_crash() -> None:
     halves: list[Half] = []
 
     async def checked(rig: TransactionRig) -> None:
@@ -164,7 +164,7 @@ def test_a_check_of_before_the_crash_and_the_first_end_still_make_one_message() 
     run(after, run_killed(checked), later_ms=100_000)
 
 
-def test_a_clean_stop_leaves_nothing_to_be_found_out() -> None:
+def test_a_clean_stop_leaves_nothing_to_recover() -> None:
     async def ended(rig: TransactionRig) -> None:
         for _ in range(5):
             rig.begin_end(await rig.half(), COMMIT)
@@ -180,13 +180,13 @@ def test_a_clean_stop_leaves_nothing_to_be_found_out() -> None:
 
 @dataclass
 class Story:
-    """What producers know of their transactions.
+    """Transactions as their producers know them.
 
     Attributes:
-        truth: body -> what each of its ends says.
-        halves: body -> the records about which its producers were told.
-        stored: bodies of half messages that were answered.
-        ended: bodies whose end was answered.
+        truth: body -> commit or rollback.
+        halves: body -> the half records in answers and checks.
+        stored: bodies of half messages that were acknowledged.
+        ended: bodies whose end was acknowledged.
     """
 
     truth: dict[bytes, int] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Story:
 
 
 class PowerLostError(Exception):
-    """Raised out of the disk."""
+    """Raised by the disk at the power cut."""
 
 
 Step = tuple[str, int]
@@ -209,7 +209,7 @@ LIVES = st.lists(st.tuples(STEPS, st.integers(1, 120), st.booleans()), min_size=
 
 
 class Producers:
-    """Producers that act on one broker until it dies."""
+    """Producers that use one broker until it is killed."""
 
     def __init__(self, rig: TransactionRig, story: Story) -> None:
         self.rig = rig
@@ -220,7 +220,7 @@ class Producers:
         self._asked = 0
 
     async def step(self, kind: str, number: int) -> None:
-        """Do one thing."""
+        """Run one step of a scenario."""
         story = self.story
         if kind in ("commit", "roll back"):
             body = b"%d" % len(story.truth)
@@ -248,7 +248,7 @@ class Producers:
         self._hear()
 
     def _hear(self) -> None:
-        """Note which records the broker asked about."""
+        """Note the records of the checks received."""
         for check in self.peer.sent[self._asked :]:
             half = checked_half(check)
             for records in self.story.halves.values():
@@ -259,7 +259,7 @@ class Producers:
 
 def live(disk: SimDisk, story: Story, steps: list[Step], operations: int, *, is_kill: bool,
          later_ms: int) -> None:  # fmt: skip
-    """Let a broker live until an operation of its disk."""
+    """Run a broker until a given disk operation."""
 
     async def main() -> None:
         config = small_config(transactions=TransactionConfig(check_max=100))
@@ -299,7 +299,7 @@ def live(disk: SimDisk, story: Story, steps: list[Step], operations: int, *, is_
 
 
 async def settle(rig: TransactionRig, story: Story) -> None:
-    """Let every half message be asked about, and every end be told once more."""
+    """Run check rounds, and send every end once more."""
     producers = Producers(rig, story)
     for _ in range(4):
         await producers.step("check", 0)
@@ -309,19 +309,19 @@ async def settle(rig: TransactionRig, story: Story) -> None:
 
 
 def judge(counts: Counter[bytes], story: Story) -> None:
-    """Compare what lies in the topic with what producers said."""
+    """Compare the messages of the topic with the producers' commits and rollbacks."""
     for body, verdict in story.truth.items():
         if verdict == ROLLBACK:
             assert counts[body] == 0, f"{body!r} was rolled back"
         elif body in story.stored:
-            assert counts[body] == 1, f"{body!r} was stored, and told to be committed"
+            assert counts[body] == 1, f"{body!r} was stored and committed"
         else:
             assert counts[body] <= 1
 
 
 @settings(max_examples=60, deadline=None)
 @given(LIVES)
-def test_each_transaction_ends_once_whenever_brokers_die(
+def test_each_transaction_ends_once_whenever_brokers_are_killed(
     lives: list[tuple[list[Step], int, bool]],
 ) -> None:
     story = Story()
@@ -337,7 +337,7 @@ def test_each_transaction_ends_once_whenever_brokers_die(
         assert all(count == 1 for count in counts.values()), "before the last life"
         for body in story.ended:
             wanted = 1 if story.truth[body] == COMMIT else 0
-            assert counts[body] == wanted, f"{body!r} was answered"
+            assert counts[body] == wanted, f"{body!r} was acknowledged"
         await settle(rig, story)
         judge(Counter(rig.bodies()), story)
 

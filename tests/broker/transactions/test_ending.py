@@ -1,4 +1,4 @@
-"""END_TRANSACTION: what is stored, what is refused, and that nothing is stored twice."""
+"""END_TRANSACTION: records, refusals, and repeated ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.broker.transactions.transaction_rig import (
 )
 
 
-def test_a_half_message_is_seen_by_nobody_until_it_is_committed() -> None:
+def test_a_half_message_is_invisible_until_it_is_committed() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half(b"hello", queue_id=2, TAGS="a", KEYS="k")
         assert not rig.bodies()
@@ -42,7 +42,7 @@ def test_a_half_message_is_seen_by_nobody_until_it_is_committed() -> None:
     run(test)
 
 
-def test_a_rolled_back_message_is_never_seen_nor_asked_for() -> None:
+def test_a_rolled_back_message_is_neither_delivered_nor_checked() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         half = await rig.half()
@@ -56,7 +56,7 @@ def test_a_rolled_back_message_is_never_seen_nor_asked_for() -> None:
     run(test)
 
 
-def test_ends_are_gathered_for_three_seconds_or_four_kilobytes() -> None:
+def test_ends_are_buffered_for_three_seconds_or_four_kilobytes() -> None:
     async def test(rig: TransactionRig) -> None:
         halves = [await rig.half() for _ in range(1_500)]
         for half in halves[:3]:
@@ -77,7 +77,7 @@ def test_ends_are_gathered_for_three_seconds_or_four_kilobytes() -> None:
     run(test)
 
 
-def test_one_end_is_stored_however_often_it_is_told() -> None:
+def test_a_repeated_end_is_stored_once() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
         peers = [rig.begin_end(half, COMMIT) for _ in range(5)]
@@ -101,7 +101,7 @@ def test_one_end_is_stored_however_often_it_is_told() -> None:
     run(test)
 
 
-def test_an_end_of_something_else_is_refused_by_javas_codes() -> None:
+def test_an_end_of_a_wrong_record_is_refused_with_javas_codes() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
         plain = await rig.sends.send(b"plain")
@@ -200,7 +200,7 @@ def test_statistics_count_the_half_message_and_then_the_message() -> None:
     run(test)
 
 
-def test_half_messages_that_are_refused_are_stored_nowhere() -> None:
+def test_refused_half_messages_are_not_stored() -> None:
     async def test(rig: TransactionRig) -> None:
         answer = await rig.sends.send(b"x", "TRAN_MSG\x01true\x02PGROUP\x01p\x02")
         assert answer.code == ResponseCode.NO_PERMISSION
@@ -267,7 +267,7 @@ def test_an_end_whose_sync_is_late_is_not_answered_success_before_it_is_synced(
     run(test)
 
 
-def test_an_end_whose_late_sync_fails_is_never_answered_success() -> None:
+def test_an_end_whose_late_sync_fails_is_not_answered_success() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
         rig.parts.flusher.stall()

@@ -1,4 +1,4 @@
-"""The path of plain commits leaves what the ordinary handler would leave."""
+"""The fast path of commits has the outcome of the general path."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ UNANSWERED_MAX: Final = 1_000
 
 
 def answers_of(lone: LoneConnection) -> list[tuple[int, int, str | None, int]]:
-    """Return the answers, by opaque: the paths may give them in another order."""
+    """Return the answers sorted by opaque: the two paths may send them in another order."""
     return sorted(((one.opaque, one.code, one.remark, one.flag) for one in lone.sent()), key=str)
 
 
 def oddly_written(end: bytes, dice: Random) -> bytes:
-    """Return the frame of an end with something about its header changed."""
+    """Return the frame of an end with an unusual header."""
     header = end[8:].replace(*dice.choice(ODD))
     return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
 
 
 def reads(halves: list[Half], dice: Random) -> list[bytes]:
-    """Return reads of commits, some of them plain, some not, some cut in two."""
+    """Return reads of commits: some plain, some unusual, some cut in two."""
     frames = [
         frame(
             half,
@@ -90,7 +90,7 @@ def reads(halves: list[Half], dice: Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
+def test_random_ends_have_the_same_outcome_on_both_paths(seed: int) -> None:
     left: list[object] = []
     for is_fast in (True, False):
 
@@ -135,7 +135,7 @@ def test_random_ends_leave_the_same_by_both_ways(seed: int) -> None:
 
 
 async def plain_halves(rig: TransactionRig) -> tuple[LoneConnection, list[Half]]:
-    """Return plain half messages for a queue that is there, and a connection for their ends."""
+    """Return plain half messages for an existing queue, and a connection for their ends."""
     await rig.parts.topics.persist()
     await rig.sends.send(b"first")
     await rig.half(b"stays open")
@@ -160,7 +160,7 @@ def test_commits_that_cannot_be_stored_leave_their_transactions_open() -> None:
     run(test)
 
 
-def test_what_is_being_stored_at_a_stop_has_its_op_entry() -> None:
+def test_a_commit_being_stored_at_a_stop_gets_its_op_message() -> None:
     async def stopped(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
         lone.receive_bytes(b"".join(map(frame, halves)))
@@ -197,12 +197,12 @@ def test_a_commit_for_a_deleted_topic_stays_open_until_the_topic_exists_again(
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_a_commit_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has(
+def test_a_commit_for_a_removed_queue_goes_to_an_existing_one(
     is_fast: bool,
 ) -> None:
     async def before(rig: TransactionRig) -> None:
         await plain_halves(rig)
-        await rig.sends.send(b"third", queue_id=3)  # now there is a queue to store commits in
+        await rig.sends.send(b"third", queue_id=3)  # creates the queue for commits
         sender = rig.sends.connect(is_fast=True)
         first, half = [
             await rig.half(body, queue_id=3, UNIQ_KEY=body.decode() * 32, lone=sender)
@@ -220,7 +220,7 @@ def test_a_commit_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has
     async def after(rig: TransactionRig) -> None:
         rig.parts.topics.put(TopicConfig("T", 2, 2))
         await asyncio.sleep(1)
-        assert rig.transactions.counts.open_by_topic() == {"T": 6}  # neither of the two
+        assert rig.transactions.counts.open_by_topic() == {"T": 6}  # neither commit was stored
 
     run(after, run_killed(before))
 
@@ -229,7 +229,7 @@ QUEUES: Final = [(0, b"first"), (1, b"B"), (3, b"third"), (3, b"A")]
 
 
 def answered(halves: list[Half]) -> bytes:
-    """Return one read of commits that want answers, numbered from 1."""
+    """Return one read of commits that request answers, with opaques from 1."""
     return b"".join(
         frame(half, oneway=False, opaque=number) for number, half in enumerate(halves, 1)
     )
@@ -255,7 +255,7 @@ def test_answered_commits_are_answered_in_one_write_when_they_are_stored() -> No
     run(test)
 
 
-def test_answered_commits_whose_sync_is_late_are_told_so_and_answered_once() -> None:
+def test_answered_commits_with_a_late_sync_are_answered_once() -> None:
     async def test(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
         rig.parts.flusher.stall()
@@ -273,7 +273,7 @@ def test_answered_commits_whose_sync_is_late_are_told_so_and_answered_once() -> 
     run(test)
 
 
-def test_answered_commits_that_cannot_be_stored_are_refused_and_may_be_tried_again() -> None:
+def test_answered_commits_that_cannot_be_stored_are_refused_and_can_be_retried() -> None:
     async def test(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
         rig.parts.disk.fail_after(0, OSError(28, "no space left"))

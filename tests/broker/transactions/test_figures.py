@@ -1,4 +1,4 @@
-"""What is counted of transactions is what happened to them."""
+"""Metrics and statistics of transactions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def figures(counts: TransactionCounts) -> dict[str, dict[str, float]]:
     }
 
 
-def test_metrics_tell_what_became_of_transactions_by_topic() -> None:
+def test_metrics_count_ends_of_transactions_by_topic() -> None:
     async def test(rig: TransactionRig) -> None:
         rig.connect()
         for _ in range(3):
@@ -88,7 +88,7 @@ def test_statistics_count_half_messages_under_their_topic_and_commits_under_thei
     run(test)
 
 
-def test_half_messages_that_come_while_others_are_found_out_are_counted() -> None:
+def test_half_messages_stored_during_recovery_are_counted() -> None:
     async def many(rig: TransactionRig) -> None:
         lone, _ = await plain_halves(rig)
         lone.receive_bytes(b"".join(half_frame(n) for n in range(1_000)))

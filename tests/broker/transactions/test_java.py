@@ -1,4 +1,4 @@
-"""Recorded exchanges and a store of the Java broker: ours answers alike, and goes on with it."""
+"""Compatibility with recorded exchanges and a store of the Java broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORDED_UNTIL_MS = 1_795_227_500_000
     "name",
     ["37_END_TRANSACTION_raw-end-transaction-bad-offset_rc1"],
 )
-def test_an_end_is_refused_in_javas_words(name: str) -> None:
+def test_a_refused_end_gets_javas_remark(name: str) -> None:
     recorded = exchanges()[name]
     assert recorded.response is not None
     expected = recorded.response.command
@@ -49,7 +49,7 @@ def test_an_end_is_refused_in_javas_words(name: str) -> None:
     run(test)
 
 
-def test_javas_client_ends_its_half_message_here() -> None:
+def test_javas_client_can_end_its_half_message() -> None:
     half = exchanges()["310_SEND_MESSAGE_V2_tx-commit"].request.command
     end = exchanges()["37_END_TRANSACTION_tx-commit"].request.command
 
@@ -74,7 +74,7 @@ def test_javas_client_ends_its_half_message_here() -> None:
     run(test)
 
 
-def test_a_check_looks_as_javas() -> None:
+def test_a_check_equals_javas() -> None:
     recorded = exchanges()["39_CHECK_TRANSACTION_STATE_tx-unknown-then-check"].request.command
     half = exchanges()["310_SEND_MESSAGE_V2_tx-unknown-then-check"].request.command
     group = "golden_tx_producer"
@@ -108,7 +108,7 @@ def test_a_check_looks_as_javas() -> None:
     run(test)
 
 
-def test_a_store_of_javas_is_gone_on_with() -> None:
+def test_a_store_of_the_java_broker_is_continued() -> None:
     golden = load("clean")
     config = BrokerConfig(
         store=replace(golden.config), max_message_size_bytes=1 << 15,

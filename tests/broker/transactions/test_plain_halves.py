@@ -1,4 +1,4 @@
-"""A plain half message leaves the same bytes by its path as by the ordinary handlers."""
+"""Half messages on the fast paths produce the same bytes as on the general path."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def half_frame(number: int, body: bytes = b"body", **fields: Any) -> bytes:
     queue_id=st.integers(0, 9999),
     sys_flag=st.sampled_from((0, 1, 2, 3, 0x301)),
 )
-def test_the_record_of_a_plain_commit_is_that_of_the_ordinary_one(
+def test_the_record_of_a_fast_path_commit_equals_that_of_the_general_path(
     body: bytes, user: dict[str, str], topic: str, numbers: tuple[int, ...], queue_id: int,
     sys_flag: int,
 ) -> None:  # fmt: skip
@@ -81,7 +81,7 @@ def test_the_record_of_a_plain_commit_is_that_of_the_ordinary_one(
     assert len(record) + target.more_bytes == len(b"".join(made))
 
 
-def test_what_counts_at_an_end_is_not_plain() -> None:
+def test_properties_that_affect_an_end_are_left_to_the_general_path() -> None:
     plain = {"TRAN_MSG": "true", "PGROUP": "p"}
     assert plain_group(plain) == "p"
     for name in (
@@ -93,14 +93,14 @@ def test_what_counts_at_an_end_is_not_plain() -> None:
 
 
 async def make_queues(rig: TransactionRig) -> None:
-    """Let the half queue and queue 0 of `T` have a message."""
+    """Store a message in the half queue and in queue 0 of `T`."""
     await rig.parts.topics.persist()
     await rig.sends.send(b"first")
     await rig.end(await rig.half(b"rolled back"), ROLLBACK)
 
 
 def halves_of(lone: LoneConnection) -> list[Half]:
-    """Return the half messages that a connection was told of, and forget the answers."""
+    """Return the half messages of a connection's answers, and drop the answers."""
     answers = lone.sent()
     lone.transport.writes.clear()
     assert {answer.code for answer in answers} <= {0}
@@ -116,10 +116,10 @@ def halves_of(lone: LoneConnection) -> list[Half]:
     ]
 
 
-def test_plain_halves_and_commits_that_come_by_turns_take_the_paths() -> None:
+def test_alternating_half_messages_and_commits_take_the_fast_paths() -> None:
     async def test(rig: TransactionRig) -> None:
         await make_queues(rig)
-        lone = LoneConnection({}, rig.sends.fast_path)  # nobody else serves anything
+        lone = LoneConnection({}, rig.sends.fast_path)  # without a general path
         ended: list[Half] = []
         for turn in range(5):
             halves = [half_frame(10 * turn + n) for n in range(4)]
@@ -141,7 +141,7 @@ def test_plain_halves_and_commits_that_come_by_turns_take_the_paths() -> None:
     run(test)
 
 
-def test_commits_that_the_segment_has_no_room_for_go_the_other_way() -> None:
+def test_commits_that_do_not_fit_into_the_segment_take_the_general_path() -> None:
     async def test(rig: TransactionRig) -> None:
         await make_queues(rig)
         lone = LoneConnection({310: rig.sends.handlers.on_send_message}, rig.sends.fast_path)
@@ -155,7 +155,7 @@ def test_commits_that_the_segment_has_no_room_for_go_the_other_way() -> None:
     run(test)
 
 
-def test_what_javas_client_sends_takes_the_paths() -> None:
+def test_requests_of_javas_client_take_the_fast_paths() -> None:
     half = exchanges()["310_SEND_MESSAGE_V2_tx-commit"].request.frame
     end = exchanges()["37_END_TRANSACTION_tx-commit"].request.frame
 
@@ -179,7 +179,7 @@ def test_what_javas_client_sends_takes_the_paths() -> None:
 
 
 def told_of(end: bytes, place: int, queue_offset: int) -> bytes:
-    """Return a recorded END_TRANSACTION, written as it was, of another half message."""
+    """Return a recorded END_TRANSACTION, changed to name another half message."""
     header = end[8:]
     for name, value in (("commitLogOffset", place), ("tranStateTableOffset", queue_offset)):
         header = re.sub(
@@ -189,7 +189,7 @@ def told_of(end: bytes, place: int, queue_offset: int) -> bytes:
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_a_broker_that_refuses_half_messages_refuses_plain_ones(is_fast: bool) -> None:
+def test_a_broker_that_refuses_half_messages_refuses_them_on_both_paths(is_fast: bool) -> None:
     async def test(rig: TransactionRig) -> None:
         await rig.parts.topics.persist()
         await rig.sends.send(b"makes the queue")

@@ -1,4 +1,4 @@
-"""A broker's transactions without a network: half messages, ends, rounds of checks, restarts."""
+"""A broker's transactions without a network: half messages, ends, check rounds, restarts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMMIT, ROLLBACK, UNKNOWN = TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, 0
 
 @dataclass(frozen=True)
 class Half:
-    """A half message: the places of its record."""
+    """A half message and the position of its record."""
 
     queue_offset: int
     physical_offset: int
@@ -63,7 +63,7 @@ class TransactionRig:
         self, body: bytes = b"x", *, group: str = "p", topic: str = "T", queue_id: int = 0,
         born_at_ms: int | None = None, lone: LoneConnection | None = None, **properties: str,
     ) -> Half:  # fmt: skip
-        """Send a half message, by a connection that has no other use where one is given."""
+        """Send a half message, by the connection `lone` if one is given."""
         said = {"TRAN_MSG": "true", "PGROUP": group} | properties
         born = self.parts.clock.now_ms() if born_at_ms is None else born_at_ms
         command = message(
@@ -93,7 +93,7 @@ class TransactionRig:
         self, half: Half, verdict: int, *, is_checked: bool = False, oneway: bool = False,
         **fields: Any,
     ) -> FakePeer:  # fmt: skip
-        """Say how a transaction ends, and return whom that is answered to."""
+        """End a transaction, and return the peer that gets the answer."""
         said: dict[str, Any] = {
             "producer_group": half.group,
             "tran_state_table_offset": half.queue_offset,
@@ -109,12 +109,12 @@ class TransactionRig:
         return peer
 
     async def end(self, half: Half, verdict: int, **fields: Any) -> RemotingCommand:
-        """Say how a transaction ends, and return the answer."""
+        """End a transaction, and return the answer."""
         peer = self.begin_end(half, verdict, **fields)
         return await _answer(peer)
 
     async def resume(self, msg_id: str) -> RemotingCommand:
-        """Ask for a half message to be checked anew."""
+        """Resume the checks of a half message, and return the answer."""
         peer = FakePeer()
         asked = peer.request(
             RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHalfMessageRequestHeader(msg_id)
@@ -123,19 +123,19 @@ class TransactionRig:
         return await _answer(peer)
 
     def connect(self, group: str = "p", port: int = 40_000) -> FakePeer:
-        """Let a producer of the group be connected."""
+        """Connect a producer of the group."""
         peer = FakePeer(port)
         member = Member(f"id-{port}", cast(Peer, peer), LanguageCode.JAVA, 513, steady_ms())
         self.parts.clients.register_producer(member, group)
         return peer
 
     async def round(self, after_s: float = 0) -> None:
-        """Do one round of checks, so much later."""
+        """Run one check round after a pause."""
         await asyncio.sleep(after_s)
         await self.transactions.check()
 
     def stored(self, topic: str = "T") -> list[MessageExt]:
-        """Return what lies in all queues of a topic."""
+        """Return the messages of all queues of a topic."""
         store, found = self.parts.store, []
         for queue_id in range(4):
             for offset in range(store.max_offset(topic, queue_id)):
@@ -147,7 +147,7 @@ class TransactionRig:
         return found
 
     def bodies(self, topic: str = "T") -> list[bytes]:
-        """Return the bodies of these, sorted."""
+        """Return the bodies of a topic's messages, sorted."""
         return sorted(message.body for message in self.stored(topic))
 
     def halves(self) -> list[MessageExt]:
@@ -155,11 +155,11 @@ class TransactionRig:
         return self.stored(TRANS_HALF_TOPIC)
 
     def given_up(self) -> list[MessageExt]:
-        """Return what is kept of transactions that nobody ended."""
+        """Return the messages that were given up."""
         return self.stored(TRANS_CHECK_MAX_TIME_TOPIC)
 
     def ops(self) -> list[list[int]]:
-        """Return what each op entry names."""
+        """Return the half messages that each op message names."""
         store, found = self.parts.store, []
         for offset in range(store.max_offset(TRANS_OP_HALF_TOPIC, 0)):
             entry = store.entry(TRANS_OP_HALF_TOPIC, 0, offset)
@@ -170,13 +170,13 @@ class TransactionRig:
         return found
 
     def progress(self) -> tuple[int | None, int | None]:
-        """Return how far the half queue and the op queue have come."""
+        """Return the committed progress of the half queue and the op queue."""
         query = self.parts.offsets.query
         return query(GROUP, TRANS_HALF_TOPIC, 0), query(GROUP, TRANS_OP_HALF_TOPIC, 0)
 
 
 async def _answer(peer: FakePeer) -> RemotingCommand:
-    """Return what is sent to the peer, within a minute."""
+    """Return the command sent to the peer within a minute."""
     for _ in range(60_000):
         if peer.sent:
             break
@@ -186,7 +186,7 @@ async def _answer(peer: FakePeer) -> RemotingCommand:
 
 
 def checked_half(command: RemotingCommand, group: str = "p") -> Half:
-    """Return the half message about which 39 asks."""
+    """Return the half message that a check (39) names."""
     assert command.code == RequestCode.CHECK_TRANSACTION_STATE
     assert command.is_oneway
     header = command.header(CheckTransactionStateRequestHeader)

@@ -1,1 +1,1 @@
-"""Transactions: half messages, how they end, and the check of those whose producers fell silent."""
+"""Transactions: half messages, their commits and rollbacks, and checks of those still open."""

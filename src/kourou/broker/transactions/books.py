@@ -1,4 +1,4 @@
-"""What all who act on transactions share: what is known of each, and where it is noted."""
+"""State and services shared by all modules that change transactions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from kourou.protocol.message_layout import RecordDraft
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """The books of one broker's transactions.
+    """State of one broker's transactions, and the services that change it.
 
     Attributes:
-        halves: where the half messages are.
-        ledger: which of them are open.
-        op_log: gathers those that have ended.
-        counts: how many, by topic.
-        topics: those that committed messages are stored in.
+        halves: reads half messages.
+        ledger: state of each half message.
+        op_log: writes the op messages of ended transactions.
+        counts: open and ended transactions by topic.
+        topics: topics of the committed messages.
         commit: stores messages and half messages.
-        stats: counts what is stored.
-        clock: the store time.
-        age_clock: tells how old half messages are.
-        caught_up: set once the ledger knows of all that came before the start.
+        stats: counts the stored messages.
+        clock: gives the store time.
+        age_clock: clock for the ages of half messages.
+        caught_up: set when the ledger holds the state of all half messages from before the start.
     """
 
     halves: Halves
@@ -48,7 +48,7 @@ class Books:
     caught_up: asyncio.Event
 
     def put(self, draft: RecordDraft, done: Done, owner: Hashable | None = None) -> None:
-        """Store one record as `GroupCommit.put` does, and count it once it is stored."""
+        """Store one record as `GroupCommit.put` does, and count it when it is stored."""
         began_ms = self.clock.now_ms()
 
         def counted(result: PutResult) -> None:
@@ -62,15 +62,15 @@ class Books:
         self.commit.put([draft], began_ms, counted, owner=owner)
 
     async def settled(self, current: int) -> None:
-        """Wait until what is under way for a BUSY transaction has ended.
+        """Wait until the pending change of a BUSY transaction has been stored or refused.
 
         Args:
-            current: the record that stands for it.
+            current: queue offset of the transaction's current record.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settle() -> None:
-            if not future.done():  # who waited may have gone
+            if not future.done():  # the waiting task may have been cancelled
                 future.set_result(None)
 
         self.ledger.when_settled(current, settle)

@@ -1,17 +1,21 @@
-"""What a broker must find out at its start: which half messages are open.
+"""Recovery of the open transactions at a broker's start.
 
-    op entries from the op queue's progress on        these have ended
-    half records from the half queue's progress on    the others may be open,
-    the queues that those are for                     unless their message is there already,
-    the queue of those given up                       or a later copy of the half record is
+    read                                              to learn
+    op messages from the op queue's progress on       the half messages that have ended
+    half records from the half queue's progress on    the half messages that may be open
+    the destination queues of those                   whether the message is already committed
+    the queue of transactions that were given up      whether a later copy of the half record is
+                                                      there
 
-The last two are needed because an op entry follows the commit that it closes, or the copy, after
-some seconds; a kill in between leaves a message that is committed, and a transaction that looks
-open. RocketMQ asks the producer again then, and its consumers get the message twice; here its
-record is found by the place of its half record, which it holds. A copy names the transaction's
-first record. What is read of a queue begins where its oldest open half message lies in the log.
+The last two are needed because an op message is written some seconds after the commit, or the copy,
+that it closes. A kill in between leaves a committed message whose transaction looks open. RocketMQ
+then checks the producer again, and consumers get the message twice. Here the committed message is
+found, because its record holds the log position of its half record. A copy holds the queue offset
+of the transaction's first record. A destination queue is read from the log position of its oldest
+open half message on.
 
-All this goes on in the background, off the loop. Until it is done nobody is asked, and ends wait.
+This runs in the background, off the event loop. Until it is done, no checks are sent and requests
+that end transactions wait.
 """
 
 from __future__ import annotations
@@ -43,19 +47,18 @@ log = logging.getLogger(__name__)
 READ_MESSAGES_MAX: Final = 256
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 SLICE_ENTRIES: Final = 512
-"""Entries of a queue that are looked at by one call off the loop."""
+"""Entries of a queue that one call off the event loop examines."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was found.
+    """The transactions found at the start that have ended without an op message, and counts.
 
     Attributes:
-        committed: records that stand for transactions whose message is stored, and that no op entry
-            names.
-        given_up: records of transactions that were given up, and that no op entry names.
-        replaced: records for which another one stands, and that no op entry names.
-        open_by_topic: how many transactions are open for each topic.
+        committed: current records of transactions whose message is stored.
+        given_up: current records of transactions that were given up.
+        replaced: records that a later record of the same transaction replaces.
+        open_by_topic: number of open transactions for each topic.
     """
 
     committed: list[int] = field(default_factory=list)
@@ -66,14 +69,20 @@ class Found:
 
 @dataclass(slots=True)
 class _Open:
-    """The open transactions for one queue: place of each half record -> the current one's."""
+    """Transactions that may be open, for one destination queue.
+
+    Attributes:
+        from_place: lowest log position of their half records.
+        current: log position of each half record -> queue offset of the transaction's current
+            record.
+    """
 
     from_place: int
     current: dict[int, int] = field(default_factory=dict)
 
 
 class CatchingUp:
-    """Reads the queues once."""
+    """Reads the queues once and reports their state."""
 
     def __init__(
         self,
@@ -84,9 +93,9 @@ class CatchingUp:
         ledger: Ledger,
         ops: OpEntries,
     ) -> None:
-        """Tell `ledger` and `ops` what `store` holds; `offload` takes reads off the loop.
+        """Fill `ledger` and `ops` from `store`; `offload` runs reads off the event loop.
 
-        `topics` tell in which queue a message is stored whose own is gone.
+        `topics` give the queue that holds a message whose own queue no longer exists.
         """
         self._store = store
         self._topics = topics
@@ -96,10 +105,10 @@ class CatchingUp:
         self._ops = ops
 
     async def run(self, op_offset: int) -> Found:
-        """Read everything, op entries from `op_offset` on, and return what was found.
+        """Read all queues, op messages from `op_offset` on, and return the result.
 
         Raises:
-            CorruptRecordError: a record is damaged, and is not to be skipped.
+            CorruptRecordError: a record is damaged, and reads are not configured to skip it.
             OSError: the device fails.
         """
         found = Found()
@@ -135,7 +144,7 @@ class CatchingUp:
                         self._ledger.ended_before(half_offset)
 
     async def _read_halves(self, end: int, found: Found) -> dict[int, HalfMessage]:
-        """Return the records of transactions that may be open, by their queue offsets."""
+        """Return the records of transactions that may be open, by queue offset."""
         halves: dict[int, HalfMessage] = {}
         ledger = self._ledger
         offset = ledger.next_open(ledger.head, end)
@@ -147,7 +156,7 @@ class CatchingUp:
                 try:
                     half = read_half(record)
                 except MalformedMessageError:
-                    continue  # the rounds of checks say so
+                    continue  # the check rounds log it
                 replaced = ledger.found(half_offset, half.physical_offset, half.first_offset)
                 if replaced is not None:
                     found.replaced.append(replaced)
@@ -156,7 +165,7 @@ class CatchingUp:
         return halves
 
     def _by_queue(self, halves: dict[int, HalfMessage]) -> dict[tuple[str, int], _Open]:
-        """Return the transactions that may be open by the queue that they are for."""
+        """Group the transactions that may be open by destination queue."""
         queues: dict[tuple[str, int], _Open] = {}
         for offset, half in halves.items():
             current, _ = self._ledger.current(offset, half.first_offset)
@@ -166,7 +175,7 @@ class CatchingUp:
         return queues
 
     async def _read(self, topic: str, offset: int) -> tuple[list[tuple[int, bytes]], int]:
-        """Return records with their queue offsets, and where to read on."""
+        """Return records with their queue offsets, and the offset to continue from."""
         asked = Asked(offset, READ_MESSAGES_MAX, READ_BYTES_MAX, None)
         found = await self._reads.read(topic, HALF_QUEUE, asked)
         offsets = [wanted.queue_offset for wanted in found.plan.wanted]
@@ -174,7 +183,7 @@ class CatchingUp:
         return records, max(offset + 1, found.plan.next_offset)
 
     async def _find_committed(self, topic: str, queue_id: int, opened: _Open) -> list[int]:
-        """Return the current records of those transactions whose message is in the queue."""
+        """Return the current records of transactions whose message is in the queue."""
         end = self._store.max_offset(topic, queue_id)
         at = await self._offload(self._first_behind, topic, queue_id, opened.from_place, end)
         committed: list[int] = []
@@ -188,7 +197,7 @@ class CatchingUp:
         return committed
 
     async def _find_given_up(self, halves: dict[int, HalfMessage]) -> set[int]:
-        """Return the current records of those transactions of which a later copy was kept."""
+        """Return the current records of transactions that have a later given-up copy."""
         current = {
             half.first_offset: half
             for offset, half in halves.items()
@@ -207,16 +216,16 @@ class CatchingUp:
                 try:
                     copy = read_half(record)
                 except MalformedMessageError:
-                    continue  # somebody else's
+                    continue  # a message of another origin
                 if names.TRAN_PREPARED_QUEUE_OFFSET not in copy.properties:
-                    continue  # Java gave it up
+                    continue  # given up by Java's broker, which does not write the property
                 found = current.get(copy.first_offset)
                 if found is not None and found.physical_offset < copy.physical_offset:
                     given_up.add(found.queue_offset)
         return given_up
 
     def _first_behind(self, topic: str, queue_id: int, place: int, end: int) -> int:
-        """Return the first queue offset whose record lies behind a place of the log."""
+        """Return the first queue offset whose record lies after a log position."""
         low, high = self._store.min_offset(topic, queue_id), end
         while low < high:
             middle = (low + high) // 2
@@ -228,7 +237,7 @@ class CatchingUp:
         return low
 
     def _commits(self, topic: str, queue_id: int, first: int, until: int) -> list[int]:
-        """Return the half records' places that the committed messages of the queue name."""
+        """Return the log positions of half records that committed messages of the queue name."""
         places = []
         for offset in range(first, until):
             entry = self._store.entry(topic, queue_id, offset)

@@ -1,22 +1,22 @@
-"""Whether the producer of an open half message is asked now. Pure.
+"""Rules that decide in a check round what happens to an open half message. Pure.
 
-    found                                                       what happens
-    asked `transaction_check_max` times, or older than the      given up
-    time for which files are kept
-    behind where the queue ended when the round began           the round ends here
-    it has an immunity time of its own, which is not over       it is passed over, or stored again
-                                                                where too many wait behind it
-    younger than `transaction_timeout_ms`, and never asked      the round ends here
-    else                                                        its producer is asked
+    half message                                                   action
+    checked `transaction_check_max` times, or older than the       given up
+    retention time of files
+    stored after the round began                                   the round ends here
+    has an immunity time of its own that is not over               skipped; stored again where many
+                                                                   messages follow it
+    younger than `transaction_timeout_ms`, and never checked       the round ends here
+    any other                                                      a check is sent to a producer
 
-Source: TransactionalMessageServiceImpl.check, apache/rocketmq 5.5.0. It cannot tell there whether
-an end of the last seconds is still on its way to the op queue, and looks again and again; here
-that is known. RocketMQ stores every message with an immunity time of its own again in each round.
-A message whose producer's clock is ahead is as old here as it has been stored.
+Source: TransactionalMessageServiceImpl.check, apache/rocketmq 5.5.0. Java cannot tell whether an
+end of the last seconds is still on its way to the op queue, and so looks repeatedly; here the
+ledger has that state. RocketMQ stores each message with an immunity time again in every round. The
+age of a message is at least the time since it was stored, even if its producer's clock is ahead.
 
-Clocks may be wrong, store times included, which never go back after a clock was ahead. So a half
-message is at least, and at most, as old as the rounds before say that found it, or did not yet
-(`Rounds`).
+Clocks may be wrong. Store times may be wrong too, because they never go back after a clock was
+ahead. So the age is limited from below and above by the rounds that already found the message, or
+did not yet (`Rounds`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from typing import Final
 from kourou.broker.transactions.half_messages import HalfMessage
 
 ROUNDS_MAX: Final = 3_000
-"""Rounds that are remembered: a day, one each 30 s."""
+"""Number of rounds that are recorded: a day at one per 30 s."""
 
 
 class Verdict(Enum):
-    """What a round does with a half message; see above."""
+    """Action of a round for a half message; see the module's table."""
 
     GIVE_UP = auto()
     END_ROUND = auto()
@@ -44,12 +44,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """What the rules lean on.
+    """Configured limits of the rules.
 
     Attributes:
-        timeout_ms: how long a producer may take.
-        checks_max: how often one is asked.
-        kept_ms: how long files are kept; what is older may be gone at any time.
+        timeout_ms: time that a producer has to end a transaction before it is checked.
+        checks_max: maximum number of checks.
+        kept_ms: retention time of files; an older message may be deleted at any time.
     """
 
     timeout_ms: int
@@ -58,7 +58,7 @@ class CheckLimits:
 
 
 class Rounds:
-    """When rounds began and where the half queue ended then, by a clock that never jumps.
+    """Start times of rounds, on a clock that never jumps, and the half queue's end at each.
 
     The start of the broker counts as a round.
     """
@@ -68,14 +68,14 @@ class Rounds:
         self._ends: deque[int] = deque(maxlen=ROUNDS_MAX)
 
     def begin(self, steady_ms: int, end: int) -> None:
-        """Note a round."""
+        """Record the start of a round."""
         self._began_ms.append(steady_ms)
         self._ends.append(end)
 
     def age_ms(self, half: HalfMessage, told_ms: int, steady_ms: int) -> int:
-        """Return how old a half message is, which is `told_ms` by the clocks."""
+        """Return the age of a half message; `told_ms` is its age by the wall clock."""
         found = bisect_right(self._ends, half.queue_offset)  # the first round that found it
-        if found and half.first_offset == half.queue_offset:  # else it is older than its record
+        if found and half.first_offset == half.queue_offset:  # a later record is younger than it
             told_ms = min(told_ms, steady_ms - self._began_ms[found - 1])
         if found < len(self._ends):
             told_ms = max(told_ms, steady_ms - self._began_ms[found])
@@ -83,13 +83,13 @@ class Rounds:
 
 
 def verdict_on(half: HalfMessage, age_ms: int, end: int, limits: CheckLimits) -> Verdict:
-    """Return what a round does with an open half message.
+    """Return the action of a round for an open half message.
 
     Args:
         half: the message.
-        age_ms: how old it is.
-        end: of the half queue when the round began.
-        limits: what decides.
+        age_ms: its age.
+        end: end of the half queue when the round began.
+        limits: the configured limits.
     """
     if half.queue_offset >= end:
         return Verdict.END_ROUND

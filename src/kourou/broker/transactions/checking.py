@@ -1,13 +1,13 @@
-"""Asks producers what became of half messages about which nobody said anything.
+"""Check rounds: ask producers about half messages that have neither been committed nor rolled back.
 
-A round looks at the open half messages from the first one on, in pieces. One whose producer is to
-be asked is stored again first, with one more check, so that neither a crash nor a producer that
-does not answer makes it be asked for ever; then one of the producers of its group that are
-connected gets CHECK_TRANSACTION_STATE (39), one-way, in turn. Its answer is END_TRANSACTION.
+A round goes through the open half messages in order, some at a time. Before a check is sent, the
+half message is stored again with a check count one higher. So the number of checks is bounded
+despite crashes and producers that do not answer. Then CHECK_TRANSACTION_STATE (39) is sent one-way
+to one connected producer of the group, in rotation. The producer answers with END_TRANSACTION.
 
-As in Java, a check counts although no producer of the group is connected: after
-`transaction_check_max` rounds the message lies in TRANS_CHECK_MAX_TIME_TOPIC, from where
-RESUME_CHECK_HALF_MESSAGE (323) takes it back.
+As in Java, a check counts even if no producer of the group is connected. After
+`transaction_check_max` checks the message is moved to TRANS_CHECK_MAX_TIME_TOPIC;
+RESUME_CHECK_HALF_MESSAGE (323) resumes its checks.
 
 Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java,
 DefaultTransactionalMessageCheckListener.java, apache/rocketmq 5.5.0.
@@ -49,20 +49,20 @@ from kourou.store.message_store import Appended, Asked, MessageStore
 log = logging.getLogger(__name__)
 
 ROUND_MS: Final = 60_000
-"""How long a round goes on; what it leaves is the next one's."""
+"""Time limit of a round; the next round continues with the rest."""
 READ_MESSAGES_MAX: Final = 32
-"""Half messages that are read, and stored again, together."""
+"""Number of half messages that are read, and stored again, together."""
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 MOVED_MAX: Final = 200_000
-"""Records of open transactions that were stored again; a round asks about no more before some of
-them have ended: they stay in memory."""
+"""Limit on records of open transactions that were stored again, because each is kept in memory. At
+this limit, rounds stop until some of the transactions have ended."""
 IN_THE_WAY: Final = 10_000
-"""Half messages behind one with a long immunity time, from which on that is stored again: what
-comes after the first open one must be read at the next start."""
+"""A half message with a long immunity time is stored again once this many follow it: the next start
+must read all half messages from the first open one on."""
 
 
 class Checking:
-    """The rounds of one broker."""
+    """Runs the check rounds of one broker."""
 
     def __init__(
         self,
@@ -74,15 +74,15 @@ class Checking:
         reads: CheckedReads,
         clients: Clients,
     ) -> None:
-        """Ask about what is open.
+        """Check the open transactions of `books`.
 
         Args:
-            books: say what that is, and are told what was stored again, and what was given up.
-            config: the times of the rules.
-            topics: get the topic of what is given up.
-            store: says how far the half queue goes.
+            books: give the open transactions; rounds update them.
+            config: limits of the rules.
+            topics: the topic of given-up messages is created there.
+            store: gives the end of the half queue.
             reads: read the half messages.
-            clients: who is asked.
+            clients: the connected producers.
         """
         self._books = books
         self._config = config
@@ -96,7 +96,7 @@ class Checking:
         self._is_stuck = False
 
     async def run(self) -> None:
-        """Do one round. What cannot be read or stored now ends it, and the next one tries again."""
+        """Run one round. A failed read or write ends it, and the next round tries again."""
         until_ms = steady_ms() + ROUND_MS
         offset = self._books.ledger.head
         end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
@@ -113,14 +113,14 @@ class Checking:
             offset = max(offset + 1, found[1])
 
     async def _read(self, offset: int) -> tuple[list[tuple[int, bytes]], int] | None:
-        """Return records with their queue offsets, and where to read on; None if one is damaged."""
+        """Return records with their queue offsets, and the next offset; None if one is damaged."""
         asked = Asked(offset, READ_MESSAGES_MAX, READ_BYTES_MAX, None)
         try:
             found = await self._reads.read(TRANS_HALF_TOPIC, HALF_QUEUE, asked)
         except CorruptRecordError as error:
             if not self._is_stuck:
                 self._is_stuck = True
-                log.error(  # noqa: TRY400 - the place says it all
+                log.error(  # noqa: TRY400 - the offset identifies the record
                     "transaction_check.blocked queue_offset=%d reason=%s", offset, error
                 )
             return None
@@ -129,7 +129,7 @@ class Checking:
         return list(zip(offsets, found.records(), strict=True)), found.plan.next_offset
 
     async def _check_all(self, records: list[tuple[int, bytes]], end: int) -> bool:
-        """Do what the rules say with each record; return whether the round goes on."""
+        """Apply the rules to each record; return whether the round continues."""
         puts = []
         is_over = False
         for offset, record in records:
@@ -154,7 +154,7 @@ class Checking:
         return all(are_stored) and not is_over
 
     def _age_ms(self, half: HalfMessage) -> int:
-        """Return for how long the half message waits, whatever the clocks say."""
+        """Return the age of the half message, corrected for wrong clocks."""
         told_ms = self._books.age_clock.now_ms() - min(half.draft.born_at_ms, half.store_at_ms)
         return self._rounds.age_ms(half, told_ms, steady_ms())
 
@@ -165,10 +165,10 @@ class Checking:
         return CheckLimits(rules.timeout_ms, rules.check_max, kept_ms)
 
     def _ask_again(self, half: HalfMessage) -> asyncio.Future[bool]:
-        """Store the half message with one more check, and ask; see `_put` for the future.
+        """Store the half message with one more check, then send the check; see `_put`.
 
-        One whose properties leave no room for that, as RocketMQ may have stored it, is asked about
-        as it is: each round, until it is as old as the files that are kept.
+        If the properties leave no room for the count, as RocketMQ may have stored them, the check
+        is sent for the present record: in each round, until the record exceeds the retention time.
         """
         times = half.check_times + 1
         draft = renewed_draft(half, times)
@@ -187,7 +187,7 @@ class Checking:
         then: Callable[[Appended], None] | None,
         otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
-        """Store the half message again; see `_put`."""
+        """Store the half message again as the transaction's current record; see `_put`."""
         ledger, offset = self._books.ledger, half.queue_offset
 
         def done(appended: Appended) -> None:
@@ -200,7 +200,7 @@ class Checking:
         return self._put(half, draft, done, otherwise)
 
     async def _give_up(self, half: HalfMessage) -> asyncio.Future[bool]:
-        """Keep the half message where an operator finds it, and ask nobody any more."""
+        """Move the half message to the topic of given-up ones, and end its checks."""
         await self._ensure_topic()
         ended = self._books.ledger.records_of(half.queue_offset)
 
@@ -223,25 +223,25 @@ class Checking:
         then: Callable[[Appended], None],
         otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
-        """Store a record in place of the half message.
+        """Store a record that replaces the half message.
 
         Args:
-            half: is busy meanwhile.
+            half: BUSY until the result is known.
             draft: the record.
             then: called when it is stored.
-            otherwise: called when it never can be.
+            otherwise: called if the store refuses the record for good.
 
         Returns:
-            Whether the round goes on: False if the store takes no records now.
+            Whether the round continues: False if the store accepts no records now.
         """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._books.ledger.state(half.queue_offset) is not State.OPEN:
-            future.set_result(True)  # it ended while the topic was saved
+            future.set_result(True)  # it ended while the topic was being saved
             return future
         self._books.ledger.begin(half.queue_offset)
 
         def done(result: PutResult) -> None:
-            if not future.done():  # first: what follows may fail, and the round waits for this
+            if not future.done():  # first, because the round waits for it and the rest may fail
                 future.set_result(result.is_settled)
             if result.appended:
                 then(result.appended[0])
@@ -256,28 +256,28 @@ class Checking:
         return future
 
     async def _ensure_topic(self) -> None:
-        """Make the topic of what is given up, durably, before the first message is in it."""
+        """Create and save the topic of given-up messages before the first message is stored."""
         if self._topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is None:
             self._topics.put(TopicConfig(TRANS_CHECK_MAX_TIME_TOPIC, 1, 1))
         if not self._topics.is_saved(TRANS_CHECK_MAX_TIME_TOPIC):
             await self._topics.persist()
 
     def _pass_over(self, offset: int, error: MalformedMessageError) -> None:
-        """Let a record that is no half message keep nobody from the others."""
+        """Mark a record that is not a half message as ended, so that it does not block others."""
         log.error("transaction_check.passed_over queue_offset=%d reason=%s", offset, error)
         self._books.ledger.begin(offset)
         self._books.ledger.settle(offset, State.GIVEN_UP)
         self._books.op_log.add([offset])
 
-    # Asking
+    # Sending checks
 
     def _ask(self, half: HalfMessage, draft: RecordDraft, place: tuple[int, int]) -> None:
-        """Send the check to one of the producers of the group that are connected.
+        """Send the check to a connected producer of the group.
 
         Args:
-            half: what it is about.
-            draft: the record that stands for it now.
-            place: queue offset and log position of that.
+            half: the half message.
+            draft: the transaction's current record.
+            place: queue offset and log position of that record.
         """
         peer = self._next_producer(half.producer_group)
         if peer is None:
@@ -293,7 +293,7 @@ class Checking:
             log.warning("transaction_check.not_sent group=%s reason=%s", half.producer_group, error)
 
     def _next_producer(self, group: str) -> Peer | None:
-        """Return the connection whose turn it is."""
+        """Return the connection of the group's next producer in rotation; None if there is none."""
         members = self._clients.producers(group)
         if not members:
             return None
@@ -304,9 +304,9 @@ class Checking:
 def check_request(
     half: HalfMessage, draft: RecordDraft, place: tuple[int, int], broker_name: str
 ) -> RemotingCommand:
-    """Return CHECK_TRANSACTION_STATE (39) for a half record and its place, see `_ask`.
+    """Return CHECK_TRANSACTION_STATE (39) for a half record; the arguments are those of `_ask`.
 
-    The body is the message with its own topic and queue, and the place of the half record.
+    The body is the message with its destination topic and queue, and the half record's position.
     """
     queue_offset, physical_offset = place
     header = CheckTransactionStateRequestHeader(

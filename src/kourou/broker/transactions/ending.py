@@ -1,21 +1,21 @@
-"""END_TRANSACTION (37): a producer says what becomes of its half message.
+"""END_TRANSACTION (37): a producer commits or rolls back its half message.
 
-The checks come in Java's order, each with Java's code:
+The checks run in Java's order, each with Java's response code:
 
-    (0)  neither commit nor rollback: nothing happens; the producer will be asked
-    1    there is no half message at the given place
-    604  it has an immunity time of its own, that is over, and the producer was not asked: it is
-    1    the group or the queue offset is another
-    1    it has ended before, the other way or nobody knows how
-    17   a commit whose topic was deleted meanwhile, or that would forge a record of the broker: it
-         stays open, so that it can be committed once the topic exists again; Java commits it
-    0    it has ended before, the same way: nothing is stored, where Java stores the message again
-    10   it is stored, or was before, but the sync did not end in time; Java answers 0
+    (0)  neither commit nor rollback: nothing is changed; a check will be sent to a producer
+    1    there is no half message at the given log position
+    604  its own immunity time is over, and the request does not answer a check
+    1    the producer group or the queue offset does not match
+    1    it has already ended, in the other way or in an unknown one
+    17   commit: its topic was deleted, or is one that only the broker writes. The transaction stays
+         open, so that it can be committed when the topic exists again; Java commits it
+    0    it has already ended in the same way: nothing is stored; Java stores the message again
+    10   the message is stored, now or before, but the sync did not end in time; Java answers 0
 
-A commit stores the message in its own queue and then the op entry; a rollback stores only that. An
-end that meets another one, or a check that is being stored, waits for it.
+A commit stores the message in its destination queue and then the op message; a rollback stores only
+the op message. A request waits while another end, or a check, of the transaction is being stored.
 
-Clients send this one-way and learn nothing of a refusal: it is in the log.
+Clients send this request one-way and do not learn of a refusal, so refusals are logged.
 
 Source: EndTransactionProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -56,22 +56,22 @@ Reply = Callable[[RemotingCommand], None]
 
 
 class Endings:
-    """Serves the request."""
+    """Serves END_TRANSACTION on the general path."""
 
     def __init__(self, books: Books, config: LiveConfig, later: LaterReplies) -> None:
-        """End what is open.
+        """End the open transactions of `books`.
 
         Args:
-            books: asked, and told.
-            config: the immunity time of those that have none of their own.
-            later: runs the requests that must wait: for a read, or for another end.
+            books: give the state of transactions; ends update it.
+            config: the default immunity time.
+            later: runs requests that wait for a read or for another end.
         """
         self._books = books
         self._config = config
         self._later = later
         self._refusals = LogRate()
         self.in_flight: dict[int, list[int]] = {}
-        """Commits that are being stored: the current record, and what the op entry will name."""
+        """Commits that are being stored: current record -> records for the op message."""
 
     def on_end_transaction(self, request: Request) -> RemotingCommand | None:
         """Serve 37."""
@@ -90,7 +90,7 @@ class Endings:
     async def _end_later(
         self, request: Request, header: EndTransactionRequestHeader, half: HalfMessage | None
     ) -> RemotingCommand:
-        """Read the half message, wait for what is under way, and end it."""
+        """Read the half message, wait for pending changes, and end the transaction."""
         await self._books.caught_up.wait()
         if half is None:
             half = await self._books.halves.read(header.commit_log_offset)
@@ -114,7 +114,7 @@ class Endings:
         half: HalfMessage,
         reply: Reply,
     ) -> bool:
-        """Reply now or when the end is stored; False if another one is under way: not yet."""
+        """End the transaction and reply; False, with no effect, while another change is pending."""
         refusal = self._refusal(header, half)
         if refusal is not None:
             reply(self._refuse(request, header, *refusal))
@@ -125,7 +125,7 @@ class Endings:
         if state is State.BUSY:
             return False
         if state is wanted:
-            # An end that was answered late is noted as soon as it is in the log.
+            # If the sync of the earlier end was late, the message may still be unsynced.
             self._answer_put(request, reply, self._books.commit.doubt() or _STORED)
         elif state not in (State.OPEN, State.GIVEN_UP):
             how = state.name if state is not None else "before"
@@ -148,7 +148,7 @@ class Endings:
     def _refusal(
         self, header: EndTransactionRequestHeader, half: HalfMessage
     ) -> tuple[ResponseCode, str] | None:
-        """Return the code and text with which an end is refused for what it says; None if not."""
+        """Return code and text to refuse an end because of its header; None if it is valid."""
         if not header.from_transaction_check:
             immunity_ms = half.immunity_ms(self._config.now.transactions.timeout_ms)
             if immunity_ms is not None:
@@ -165,7 +165,7 @@ class Endings:
         return None
 
     def commit(self, half: HalfMessage, owner: Connection, request: Request | None) -> None:
-        """Commit an open transaction of one record, and answer the request; None: it is one-way."""
+        """Commit an open transaction of one record, and answer the request unless it is None."""
         queue_id = self._books.topics.delivery_queue(half.topic, half.queue_id)
         if queue_id is None:
             places = half.queue_offset, half.physical_offset
@@ -181,7 +181,7 @@ class Endings:
     def _store_message(
         self, owner: Hashable, half: HalfMessage, draft: RecordDraft, current: int, told: Done
     ) -> None:
-        """Store the message for its consumers, note that it is, and tell of it."""
+        """Store the message in its destination queue, update the state, and call `told`."""
         books, ledger = self._books, self._books.ledger
         before = ledger.state(current) or State.OPEN
         ledger.begin(current)
@@ -202,7 +202,7 @@ class Endings:
         books.put(draft, done, owner)
 
     def _roll_back(self, request: Request, half: HalfMessage, current: int, reply: Reply) -> None:
-        """Note for good that the message will never be seen."""
+        """Store an op message that ends the transaction without its message."""
         books, ledger = self._books, self._books.ledger
         before = ledger.state(current) or State.OPEN
         ledger.begin(current)
@@ -218,13 +218,13 @@ class Endings:
         books.op_log.add_now(ledger.records_of(current), done)
 
     def _answer_put(self, request: Request, reply: Reply, result: PutResult) -> None:
-        """Reply what became of what was stored for an end."""
+        """Reply with the result of storing an end."""
         reply(response(request.command, CODES[result.status], result.reason or None))
 
     def _refuse(
         self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str
     ) -> RemotingCommand:
-        """Return the refusal; say it in the log, since a one-way request is not answered."""
+        """Log a refusal and return its answer."""
         places = header.tran_state_table_offset, header.commit_log_offset
         self._log(request.remote_address, header.producer_group, places, (code, text))
         return response(request.command, code, text)
@@ -242,7 +242,7 @@ class Endings:
 
 
 def _no_topic(half: HalfMessage) -> str:
-    """Return why a half message cannot be committed."""
+    """Return the reason for refusing a commit whose topic is missing."""
     return (
         f"the transaction is for topic {half.topic[:TOPIC_LENGTH_MAX]!r}, which does not exist "
         "(any more): create the topic and commit again, or roll back"
@@ -250,4 +250,4 @@ def _no_topic(half: HalfMessage) -> str:
 
 
 def _ignore(result: PutResult) -> None:
-    """Tell nobody."""
+    """Ignore the result of a one-way request."""

@@ -1,12 +1,13 @@
-"""The path of plain commits: ends of half messages that came just now, one-way or answered.
+"""Fast path of commits: END_TRANSACTION for cached half messages, one-way or with an answer.
 
-They are most of what END_TRANSACTION brings. Whatever is unusual about a frame, its half message or
-its transaction is left to `ending.py`, which alone is complete and knows nothing of this path. All
-commits of one turn of the loop are stored together at its end, from the bytes of their half
-messages: see `plain_halves.py`. Those that there is no room for go the other way then.
+Most END_TRANSACTION requests are such commits. A request with any other property of the frame, the
+half message or the transaction is left to the general path (`ending.py`), which serves every
+request and does not depend on this one. All commits of a loop iteration are stored together at its
+end, from the bytes of their half messages: see `plain_halves.py`. Commits that do not fit then go
+to the general path.
 
-What is taken here is only noted before the turn ends, so that the path of plain sends may hand on
-commits that come between them.
+Until the end of the loop iteration an accepted commit is only noted. So the fast path of sends may
+call this path for commits that come between its sends.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _pack_sizes: Final = struct.Struct(">II").pack
 _START: Final = b'{"code":37,'
 _START_END: Final = _PREFIX_BYTES + len(_START)
 _ANSWER_OPAQUE: Final = 1_717_171_717
-"""Stands for the opaque in the sample from which `_ANSWER` is made."""
+"""Placeholder for the opaque in the sample answer that `_ANSWER` is built from."""
 
 
 def _answer_frame(opaque: int, result: PutResult) -> bytes:
@@ -53,11 +54,11 @@ def _answer_frame(opaque: int, result: PutResult) -> bytes:
 _ANSWER: Final = _answer_frame(_ANSWER_OPAQUE, PutResult(PutStatus.OK))[_PREFIX_BYTES:].replace(
     b"%d" % _ANSWER_OPAQUE, b"%d"
 )
-"""The header of the answer to a commit that is stored."""
+"""Header of the answer to a stored commit, as a format of the opaque."""
 
 
 class _Fields(msgspec.Struct, gc=False):
-    """The fields of `EndTransactionRequestHeader` that plain ones are known by."""
+    """The fields of `EndTransactionRequestHeader` that this path reads."""
 
     producerGroup: str  # noqa: N815 - wire names
     tranStateTableOffset: str  # noqa: N815
@@ -77,10 +78,10 @@ _decode: Final = msgspec.json.Decoder(_Header).decode
 
 
 class _Commit(NamedTuple):
-    """A plain commit that came in this turn of the loop.
+    """A commit accepted in this loop iteration.
 
     Attributes:
-        frame_bytes: of its frame; 0 if it is one-way, and therefore not counted as unanswered.
+        frame_bytes: size of its frame; 0 for a one-way request, which is not counted as unanswered.
     """
 
     connection: Connection
@@ -90,7 +91,7 @@ class _Commit(NamedTuple):
     frame_bytes: int
 
     def request(self) -> Request | None:
-        """Return the request that waits for an answer; None if it is one-way."""
+        """Return the request to answer; None if it is one-way."""
         if not self.frame_bytes:
             return None
         command = RemotingCommand(RequestCode.END_TRANSACTION, opaque=self.opaque)
@@ -98,10 +99,10 @@ class _Commit(NamedTuple):
 
 
 class _Commits:
-    """Plain commits that go through the group commit together: a `Waiting`.
+    """Commits that pass through the group commit together; a `Waiting`.
 
     Attributes:
-        kept, records: each of them, and where its message lies.
+        kept, records: each commit, and the record of its message.
     """
 
     __slots__ = (
@@ -133,13 +134,14 @@ class _Commits:
 
     @property
     def puts(self) -> int:
-        """How many they are."""
+        """Number of commits."""
         return len(self.records)
 
     def append(self, one: _Commit, run: SealedRun) -> bool:
         """Append the message of a commit.
 
-        False if it needs a queue or a segment to be made, or its topic was changed or deleted.
+        Return False if a queue or segment must be created first, or the topic was changed or
+        deleted since.
         """
         half, plain = one.half, one.plain
         target, position = plain.target, run.position
@@ -166,7 +168,7 @@ class _Commits:
         return True
 
     def follow(self, commit: GroupCommit) -> None:
-        """Go through the group commit from now on."""
+        """Enter the group commit; no commit may be added afterwards."""
         self.end = self.records[-1].end
         self.size = sum([size for _, size in self.shares])
         self.deadline_s = commit.deadline_s()
@@ -174,19 +176,19 @@ class _Commits:
         commit.follow(self)
 
     def stored(self) -> None:
-        """Their transactions are committed."""
+        """Complete the transactions as committed."""
         self._tell()
 
     def late(self, reason: str) -> None:
-        """They are in the log: their transactions are committed, though not safe yet."""
+        """Complete the transactions as committed: they are in the log, but not synced in time."""
         self._tell(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.records, reason))
 
     def answer(self, result: PutResult) -> None:
-        """Their transactions are open as before."""
+        """Leave the transactions open: their messages were not stored."""
         self._tell(result)
 
     def _tell(self, doubt: PutResult | None = None) -> None:
-        """Settle the transactions and answer; None: they are stored as the flush mode says."""
+        """Update the transactions and answer; `doubt` is None if all is as durable as required."""
         if self._is_done:
             return
         self._is_done = True
@@ -195,7 +197,7 @@ class _Commits:
                 self._path.on_stored(self.kept, self.records, self._began_ms)
             else:
                 self._path.on_refused(self.kept)
-        except Exception:  # the others who wait must learn of theirs
+        except Exception:  # the requests must be answered all the same
             log.exception("fast_end.failed commits=%d", len(self.kept))
         self._reply(doubt)
 
@@ -215,12 +217,12 @@ class _Commits:
         for connection, answers in frames.items():
             try:
                 connection.send_now(b"".join(answers))
-            except Exception:  # one producer's answers must not keep the others from theirs
+            except Exception:  # a failure for one producer must not affect the others
                 log.exception("fast_end.reply_failed")
 
 
 class FastEnd:
-    """Stores plain commits; a `kourou.remoting.connection.FastPath`."""
+    """Stores commits on the fast path; a `kourou.remoting.connection.FastPath`."""
 
     def __init__(
         self,
@@ -228,12 +230,12 @@ class FastEnd:
         store: MessageStore,
         ordinary: Callable[[HalfMessage, Connection, Request | None], None],
     ) -> None:
-        """Serve what `kourou.broker.transactions.ending.Endings` would serve in the same way.
+        """Serve requests with the same outcome as `kourou.broker.transactions.ending.Endings`.
 
         Args:
-            books: asked, and told.
-            store: gets the messages, before the group commit writes them.
-            ordinary: commits an open transaction by way of the other handler, and answers.
+            books: give the state of transactions; commits update it.
+            store: the messages are appended there before the group commit writes them.
+            ordinary: commits an open transaction on the general path, and answers.
         """
         self._halves = books.halves
         self._ledger = books.ledger
@@ -248,10 +250,10 @@ class FastEnd:
         self._ordinary = ordinary
         self._kept: list[_Commit] = []
         self.in_flight: set[int] = set()
-        """The half records whose commits are being stored."""
+        """Queue offsets of the half records whose commits are being stored."""
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        """Take the plain commits that come first; return where the first other frame begins."""
+        """Accept the leading commits; return the position of the first other frame."""
         at = start
         if not self._caught_up.is_set():
             return start
@@ -259,24 +261,24 @@ class FastEnd:
             frame_bytes, header_bytes = _SIZES(buffer, at)
             frame_end = at + 4 + frame_bytes
             if header_bytes != frame_bytes - 4 or frame_end > end:
-                break  # it has a body, another serialization, or is not whole
+                break  # it has a body or another serialization, or is incomplete
             if not self._take(connection, buffer[at + _PREFIX_BYTES : frame_end], frame_bytes):
                 break
             at = frame_end
         return at
 
     def _take(self, connection: Connection, header: bytearray, frame_bytes: int) -> bool:
-        """Begin to commit what a plain commit is about; False if it is not plain."""
+        """Accept a commit; False if the general path must serve it."""
         try:
             said = _decode(header)
             fields = said.extFields
             place = int(fields.commitLogOffset)
             offset = int(fields.tranStateTableOffset)
-        except ValueError:  # msgspec's too
+        except ValueError:  # includes msgspec's errors
             return False
         digits = fields.commitLogOffset + fields.tranStateTableOffset
         if not (digits.isascii() and digits.isdigit()):
-            return False  # a number for `int`, and for nobody else
+            return False  # `int` accepts more forms of numbers than the protocol
         half = self._halves.peek(place)
         if half is None or half.plain is None:
             return False
@@ -299,16 +301,16 @@ class FastEnd:
         return True
 
     def is_current(self, target: HalfTarget) -> bool:
-        """Return whether the topic is as it was when the half message was stored."""
+        """Return whether the topic config is unchanged since the half message was stored."""
         return self._topics.get(target.topic) is target.config
 
     def append_kept(self) -> None:
-        """Append the messages of all commits that were taken, for their consumers."""
+        """Append the messages of all accepted commits."""
         left, self._kept = self._kept, []
         if not left:
             return
         now_ms = self._clock.now_ms()
-        size = sum([one.half.appended.size for one in left])  # which is more
+        size = sum([one.half.appended.size for one in left])  # an upper bound
         if self._commit.has_room_for_any(size, len(left)):
             run = self._store.begin_run(now_ms)
             if run is not None:
@@ -324,7 +326,7 @@ class FastEnd:
     def on_stored(
         self, kept: Sequence[_Commit], records: Sequence[Appended], began_ms: int
     ) -> None:
-        """Note that these transactions are committed."""
+        """Complete these transactions as committed."""
         took_ms = self._clock.now_ms() - began_ms
         settle, on_put = self._ledger.settle, self._stats.on_put
         ended = [one.half.appended.queue_offset for one in kept]
@@ -337,7 +339,7 @@ class FastEnd:
             self._counts.ended(topic, State.COMMITTED, count, open_before=count)
 
     def on_refused(self, kept: Sequence[_Commit]) -> None:
-        """Leave the transactions open; their producers will be asked."""
+        """Leave the transactions open; checks will be sent to their producers."""
         for one in kept:
             self._reopen(one)
             self._halves.keep(one.half)

@@ -1,20 +1,21 @@
-"""Half messages: a message that waits to be committed, and what is made of it. Pure.
+"""Half messages, and the records that are built from them. Pure.
 
-A half message lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC; its properties say where it goes:
+Half messages are stored in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC. Properties hold the destination.
 
-    what becomes of it          the record that is stored
-    commit                      in its own topic and queue, without REAL_TOPIC and REAL_QID, with
-                                the commit bits and the half record's place in the log
-    its producer is asked       another half record, with TRANSACTION_CHECK_TIMES one higher; from
-                                now on this one stands for the transaction
-    it is given up              as it is, in TRANS_CHECK_MAX_TIME_TOPIC
-    it is resumed               a half record with no checks, which follows the others of a
-                                transaction that is still known, or begins one
+    event                       record that is stored
+    commit                      the message in its destination queue, without REAL_TOPIC and
+                                REAL_QID, with the commit bits and the log position of the half
+                                record
+    a check is sent             another half record, with TRANSACTION_CHECK_TIMES one higher; from
+                                then on it is the current record of the transaction
+    the message is given up     the same message in TRANS_CHECK_MAX_TIME_TOPIC
+    its checks are resumed      a half record with a check count of 0. It follows the other records
+                                if the transaction is known, else it begins a new transaction
 
-A record that follows others, also the one that is given up, names the queue offset of the first of
-them in TRAN_PREPARED_QUEUE_OFFSET, so that all records of one transaction are known as such after a
-restart too. RocketMQ writes that property for messages with an immunity time only, and removes it
-no more than the others when the message is committed; here consumers do not see it.
+A record that follows others, and the record of a given-up message, hold the queue offset of the
+transaction's first record in TRAN_PREPARED_QUEUE_OFFSET. So the records of a transaction can be
+matched after a restart. RocketMQ writes that property only for messages with an immunity time, and
+leaves it in the committed message; here it is removed.
 
 Source: TransactionalMessageBridge.java, TransactionalMessageServiceImpl.java,
 EndTransactionProcessor.endMessageTransaction, apache/rocketmq 5.5.0. There a record that is stored
@@ -38,11 +39,11 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import RecordDraft, read_record, redraft
 
 HALF_QUEUE: Final = 0
-"""The queue of half messages, of their ends, and of those given up; RocketMQ uses no other."""
+"""Queue of half messages, op messages and given-up messages; RocketMQ uses no other."""
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _GIVEN_UP: Final = TRANS_CHECK_MAX_TIME_TOPIC.encode()
 BROKERS_OWN: Final = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
-"""Properties that say how a half record follows others; of clients they are not believed."""
+"""Properties that link a half record to others; they are not accepted from clients."""
 
 
 @dataclass(slots=True)
@@ -50,11 +51,11 @@ class HalfMessage:
     """A half record of the log.
 
     Attributes:
-        properties: as stored; nobody changes them.
-        topic, queue_id: where it goes when it is committed.
-        producer_group: who may end it, and is asked what became of it.
-        queue_offset, physical_offset: of this record.
-        first_offset: queue offset of the transaction's first record; often this one's.
+        properties: as stored; must not be changed.
+        topic, queue_id: destination of the message.
+        producer_group: group whose producers may end the transaction, and get its checks.
+        queue_offset, physical_offset: position of this record.
+        first_offset: queue offset of the transaction's first record, often this one.
     """
 
     draft: RecordDraft
@@ -69,18 +70,18 @@ class HalfMessage:
 
     @property
     def check_times(self) -> int:
-        """How often its producers were asked; less than 0 where the property is no number."""
+        """Number of checks sent so far; negative if the property is not a number."""
         return _integer(self.properties.get(names.TRANSACTION_CHECK_TIMES, "0"))
 
     @property
     def unique_key(self) -> str:
-        """The id that the producer gave it: the id of the transaction."""
+        """Unique id from the producer; also the transaction id."""
         return self.properties.get(names.UNIQ_KEY, "")
 
     def immunity_ms(self, timeout_ms: int) -> int | None:
-        """Return the time of its own in which it is not checked; None if it has none.
+        """Return the message's own immunity time, in which it is not checked; None for none.
 
-        As in Java never less than `timeout_ms`, which holds for all others.
+        As in Java it is at least `timeout_ms`, the default for messages without one.
         """
         text = self.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
         return None if not text else max(_integer(text) * 1000, timeout_ms)
@@ -89,14 +90,14 @@ class HalfMessage:
 def place_half(
     topic: str, queue_id: int, properties: dict[str, str], producer_group: str
 ) -> Placement:
-    """Return where a half message is stored; its properties get its destination.
+    """Return the placement of a half message, and add its destination to the properties.
 
-    What only the broker says of half records is removed: by a TRAN_PREPARED_QUEUE_OFFSET of its
-    own, a message would be taken for a later record of the transaction of another producer.
+    Properties that only the broker may set are removed: with a TRAN_PREPARED_QUEUE_OFFSET of its
+    own, a message would be taken for a later record of another producer's transaction.
 
     Raises:
-        MessageIllegalError: it is delayed as well. RocketMQ's clients refuse that; its broker
-            takes the message, and it is lost.
+        MessageIllegalError: it is delayed too. RocketMQ's clients refuse that; its broker accepts
+            the message and loses it.
     """
     if delay_level_of(properties) > 0 or has_timer(properties):
         raise MessageIllegalError(
@@ -112,11 +113,11 @@ def place_half(
 
 
 def read_half(record: bytes) -> HalfMessage:
-    """Return the half message that a record of the log is.
+    """Decode a record of a half message.
 
     Raises:
-        MalformedMessageError: it is no record of half messages, or does not say where it goes or
-            whose it is.
+        MalformedMessageError: it is not a record of a half message, or its destination or producer
+            group is missing.
     """
     header = read_record(record, check_crc=True)
     text = record[header.properties_start : header.properties_start + header.properties_size]
@@ -146,12 +147,12 @@ def read_half(record: bytes) -> HalfMessage:
 
 
 def committed_draft(half: HalfMessage, queue_id: int, prepared_offset: int) -> RecordDraft:
-    """Return the message as its consumers get it.
+    """Return the record draft of a committed message.
 
     Args:
-        half: of which it is made.
-        queue_id: the queue of its topic that takes it.
-        prepared_offset: place in the log of the half record that stands for the transaction.
+        half: the half message.
+        queue_id: destination queue.
+        prepared_offset: log position of the transaction's current half record.
     """
     properties = dict(half.properties)
     for name in (names.REAL_TOPIC, names.REAL_QID, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32):
@@ -167,7 +168,7 @@ def committed_draft(half: HalfMessage, queue_id: int, prepared_offset: int) -> R
 
 
 def renewed_draft(half: HalfMessage, check_times: int | None) -> RecordDraft:
-    """Return the half message as it is stored again, with so many checks, or as many as before."""
+    """Return the draft of the next half record, with the check count set unless it is None."""
     properties = dict(half.properties)
     properties.pop(names.CRC32, None)
     properties[names.TRAN_PREPARED_QUEUE_OFFSET] = str(half.first_offset)
@@ -177,7 +178,7 @@ def renewed_draft(half: HalfMessage, check_times: int | None) -> RecordDraft:
 
 
 def resumed_draft(half: HalfMessage) -> RecordDraft:
-    """Return a half message that was given up as one that begins anew."""
+    """Return the draft of a first half record for a message that was given up."""
     properties = dict(half.properties)
     for name in (names.CRC32, names.TRAN_PREPARED_QUEUE_OFFSET):
         properties.pop(name, None)
@@ -186,7 +187,7 @@ def resumed_draft(half: HalfMessage) -> RecordDraft:
 
 
 def given_up_draft(half: HalfMessage) -> RecordDraft:
-    """Return the half message as it is kept when nobody is asked about it any more."""
+    """Return the draft of the record in the topic of given-up messages."""
     properties = dict(half.properties)
     properties.pop(names.CRC32, None)
     properties[names.TRAN_PREPARED_QUEUE_OFFSET] = str(half.first_offset)
@@ -205,5 +206,5 @@ def _is_number(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
-    """Return the number, or as Java does -1 for what is none."""
+    """Return the number, or -1 as in Java if the text is not one."""
     return int(text) if _is_number(text) else -1

@@ -1,4 +1,4 @@
-"""Half messages by their place in the log: those that came just now from memory."""
+"""Access to half messages by log position, with a cache of those stored recently."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kourou.store.message_store import Appended, MessageStore
 log = logging.getLogger(__name__)
 
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of bodies and properties that are kept: an end that comes soon needs no read."""
+"""Limit on cached bodies and properties, in bytes: an end that follows soon needs no read."""
 _OVERHEAD_BYTES: Final = 1_000
 
 
 @dataclass(slots=True, eq=False)
 class KeptHalf:
-    """A half message that was stored just now.
+    """A cached half message.
 
     Attributes:
-        record: its record, in parts.
-        plain: what its commit needs; None if that needs a closer look.
+        record: the bytes of its record, in parts.
+        plain: data for a commit on the fast path; None if the general path must commit it.
     """
 
     record: Sequence[bytes]
@@ -35,17 +35,17 @@ class KeptHalf:
     plain: PlainHalf | None
 
     def read(self) -> HalfMessage:
-        """Return it in the form of one that was read."""
+        """Decode the record."""
         return read_half(b"".join(self.record))
 
 
 class Halves:
-    """The half messages of one store."""
+    """The half messages of one store, and a cache of recent ones."""
 
     def __init__(
         self, store: MessageStore, offload: Offload, kept_bytes_max: int = KEPT_BYTES_MAX
     ) -> None:
-        """Read what is not kept from `store`, off the loop."""
+        """Read half messages that are not cached from `store`, off the event loop."""
         self._store = store
         self._offload = offload
         self._kept_bytes_max = kept_bytes_max
@@ -53,7 +53,7 @@ class Halves:
         self._kept_bytes = 0
 
     def keep(self, half: KeptHalf) -> None:
-        """Keep a half message that was stored just now, in place of the oldest."""
+        """Add a half message to the cache; evict the oldest ones to stay below the limit."""
         kept = self._kept
         kept[half.appended.physical_offset] = half
         self._kept_bytes += half.appended.size + _OVERHEAD_BYTES
@@ -61,30 +61,30 @@ class Halves:
             self.take_kept(next(iter(kept)))
 
     def keep_draft(self, draft: RecordDraft, appended: Appended) -> None:
-        """Keep one that was stored as `draft` says."""
+        """Encode the stored record of `draft` and add it to the cache."""
         record = encode_record(
             draft, appended.queue_offset, appended.physical_offset, appended.store_at_ms
         )
         self.keep(KeptHalf((record,), appended, None))
 
     def peek(self, physical_offset: int) -> KeptHalf | None:
-        """Return a half message if it is kept; it stays so."""
+        """Return a cached half message and leave it in the cache; None if it is not cached."""
         return self._kept.get(physical_offset)
 
     def take_kept(self, physical_offset: int) -> KeptHalf | None:
-        """Return a half message if it was kept, and keep it no longer."""
+        """Remove a half message from the cache and return it; None if it is not cached."""
         half = self._kept.pop(physical_offset, None)
         if half is not None:
             self._kept_bytes -= half.appended.size + _OVERHEAD_BYTES
         return half
 
     def take(self, physical_offset: int) -> HalfMessage | None:
-        """Return what `take_kept` returns, in the form of one that was read."""
+        """As `take_kept`, but return the decoded half message."""
         half = self.take_kept(physical_offset)
         return None if half is None else half.read()
 
     async def read(self, physical_offset: int) -> HalfMessage | None:
-        """Return the half message at a byte of the log; None if there is none."""
+        """Read the half message at a log position; None if there is none."""
         record = await self._offload(self._store.read_record, physical_offset)
         if record is None:
             return None

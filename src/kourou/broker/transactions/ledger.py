@@ -1,22 +1,22 @@
-"""Which half messages are open, and what became of the others. Pure.
+"""State of each half message: open or how it ended. Pure.
 
-One byte for each record of the half queue, from a little below the first that is still open:
+There is one byte for each record of the half queue, from shortly before the first open record on:
 
-    OPEN         nobody said yet what becomes of it
-    BUSY         what was said is being stored
-    COMMITTED    its message is in its own queue
-    ROLLED_BACK  it never will be
-    ENDED        one of the two: an op entry of the time before the start says no more
-    MOVED        another record stands for the transaction, see below
-    GIVEN_UP     nobody is asked about it any more
+    OPEN         neither committed nor rolled back
+    BUSY         its end or its next record is being stored
+    COMMITTED    its message is in its destination queue
+    ROLLED_BACK  it ended without a message
+    ENDED        one of these two; an op message from before the start does not tell which
+    MOVED        another record is the transaction's current one, see below
+    GIVEN_UP     no further checks are sent
 
-A record that was stored again, because its producer was asked or it was in the way, is MOVED, and
-the later one stands for the transaction: `current`. Which record is the first of a transaction is
-in the record itself; which is the current one is kept here for those that are open.
+A record that was stored again, for a check or because too many records followed it, is MOVED; the
+later record is the `current` one of the transaction. Each record holds the queue offset of its
+transaction's first record. The current record of an open transaction is kept here.
 
-Below `head` all records have ended. That is the progress of the half queue that is persisted; what
-the table remembers of records below answers those who end a transaction twice. The same progress of
-the op queue, as `OpEntries` has it: its entries below name no record at or above `head`.
+All records below `head` have ended. `head` is the half queue's progress, which is persisted. States
+of records below it are used to answer repeated ends. The progress of the op queue is that of
+`OpEntries`: op messages below it name no record at or above `head`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Final
 
 
 class State(IntEnum):
-    """What is known of one half record; see above."""
+    """State of one half record; see the module's table."""
 
     OPEN = 0
     BUSY = 1
@@ -40,20 +40,21 @@ class State(IntEnum):
 
 
 REMEMBERED: Final = 1 << 17
-"""Ended records below `head` whose end is still known."""
+"""Number of ended records below `head` whose state is kept."""
 _TRIMMED: Final = 1 << 16
-"""Bytes that are forgotten at once."""
+"""Number of states that are dropped at once."""
 _UNSETTLED: Final = (State.OPEN, State.BUSY)
 _REPLACED: Final = (State.MOVED, State.ENDED)
-"""What the records of a transaction are before its last one; ENDED after a start."""
+"""States of a transaction's records other than its last one; ENDED occurs after a start."""
 
 
 @dataclass(slots=True)
 class _Chain:
-    """A transaction that has several records.
+    """A transaction of several records.
 
     Attributes:
-        records: queue offset and place in the log of each, the first of the transaction aside.
+        first: queue offset of the first record.
+        records: (queue offset, log position) of the other records.
     """
 
     first: int
@@ -61,13 +62,13 @@ class _Chain:
 
 
 class Ledger:
-    """What is known of the records of the half queue."""
+    """State of the records of the half queue."""
 
     def __init__(self, head: int = 0) -> None:
-        """Begin with nothing ended.
+        """Create a ledger in which all records from `head` on are open.
 
         Args:
-            head: the first record that may be open.
+            head: queue offset of the first record that may be open.
         """
         self._base = head
         self._head = head
@@ -77,7 +78,7 @@ class Ledger:
 
     @property
     def head(self) -> int:
-        """The first record that is not settled; all below are."""
+        """Queue offset of the first unsettled record; all below are settled."""
         states, at = self._states, self._head - self._base
         end = len(states)
         while at < end and states[at] not in _UNSETTLED:
@@ -87,18 +88,18 @@ class Ledger:
 
     @property
     def moved_count(self) -> int:
-        """Records of open transactions that have several: what the table keeps beside bytes."""
+        """Number of records of open transactions with several records; each takes memory."""
         return len(self._chains)
 
     def state(self, offset: int) -> State | None:
-        """Return what is known of a record; None of one that was settled long ago."""
+        """Return the state of a record; None if it was settled long ago."""
         at = offset - self._base
         if at < 0:
             return None
         return State(self._states[at]) if at < len(self._states) else State.OPEN
 
     def next_open(self, offset: int, end: int) -> int:
-        """Return the first open record from `offset` on; `end` if there is none before that."""
+        """Return the first open record at or after `offset`; `end` if there is none below it."""
         at = max(offset, self._base) - self._base
         if at >= len(self._states):
             return min(at + self._base, end)
@@ -106,14 +107,14 @@ class Ledger:
         return min(end, self._base + (found if found >= 0 else len(self._states)))
 
     def current(self, offset: int, first: int) -> tuple[int, int | None]:
-        """Return which record stands for the transaction of a record.
+        """Return the current record of a record's transaction.
 
         Args:
-            offset: of the record.
-            first: of the transaction's first record.
+            offset: queue offset of the record.
+            first: queue offset of the transaction's first record.
 
         Returns:
-            Its queue offset, and its place in the log where it is not `offset` itself.
+            Its queue offset, and its log position, or None if it is the record at `offset`.
         """
         chain = self._chains.get(offset) or self._chains.get(first)
         if chain is None or chain.records[-1][0] == offset:
@@ -121,21 +122,21 @@ class Ledger:
         return chain.records[-1]
 
     def records_of(self, current: int) -> list[int]:
-        """Return the queue offsets of all records that an op entry is to name with this one."""
+        """Return the queue offsets of all records of the transaction, for its op message."""
         chain = self._chains.get(current)
         if chain is None:
             return [current]
         return [chain.first, *(offset for offset, _ in chain.records)]
 
-    # What happens
+    # Transitions
 
     def begin(self, current: int) -> None:
-        """Note that the end of an open transaction, or its next record, is being stored."""
+        """Note that the end of a transaction, or its next record, is being stored."""
         assert self.state(current) in (State.OPEN, State.GIVEN_UP), "another one is under way"
         self._set(current, State.BUSY)
 
     def begin_untouched(self, offset: int) -> bool:
-        """As `begin`, of a record that is open and the only one of its transaction; else False."""
+        """As `begin`, if the record is open and its transaction's only one; else return False."""
         at = offset - self._base
         if at < 0 or offset in self._chains or (at < len(self._states) and self._states[at]):
             return False
@@ -143,41 +144,41 @@ class Ledger:
         return True
 
     def settle(self, current: int, state: State) -> None:
-        """Note how what was begun has ended: OPEN if nothing was stored."""
+        """Note the result of what `begin` began: OPEN if nothing was stored."""
         self._set(current, state)
         if state is not State.OPEN:
             self._forget(current)
         self._call_waiting(current)
 
     def moved(self, current: int, first: int, record: tuple[int, int]) -> None:
-        """Note that another record stands for the transaction from now on.
+        """Note that a new record is the transaction's current one.
 
         Args:
-            current: the record that stood for it.
-            first: of the transaction.
-            record: queue offset and place in the log of the new one.
+            current: queue offset of the previous current record.
+            first: queue offset of the first record.
+            record: queue offset and log position of the new record.
         """
         self._link(first, record)
         if current != first and current not in self._chains:
-            self._chains[current] = self._chains[first]  # it began before the start
+            self._chains[current] = self._chains[first]  # a transaction from before the start
         self._set(current, State.MOVED)
         self._call_waiting(current)
 
     def when_settled(self, current: int, call: Callable[[], None]) -> None:
-        """Call when what is under way for a BUSY transaction has ended."""
+        """Call `call` when the pending change of a BUSY transaction is stored or refused."""
         self._waiting.setdefault(current, []).append(call)
 
-    # What the files say at the start
+    # Recovery at the start
 
     def ended_before(self, offset: int) -> None:
-        """Note that an op entry names the record."""
+        """Note that an op message names the record."""
         if offset >= self._base:
             self._set(offset, State.ENDED)
 
     def found(self, offset: int, physical_offset: int, first: int) -> int | None:
-        """Note a record that no op entry names, and return which one it stands in for, if any.
+        """Note a record without an op message; return the record that it replaces, if any.
 
-        To be called in the order of the queue.
+        Must be called in queue order.
         """
         if first >= offset or self.state(offset) is not State.OPEN:
             return None
@@ -188,7 +189,7 @@ class Ledger:
             return before
         return None
 
-    # Small steps
+    # Internals
 
     def _link(self, first: int, record: tuple[int, int]) -> None:
         chain = self._chains.get(first)
@@ -198,7 +199,7 @@ class Ledger:
         self._chains[record[0]] = chain
 
     def _forget(self, current: int) -> None:
-        """Let the records of a transaction that has ended tell of its end by themselves."""
+        """Drop the chain of an ended transaction, and set the state of each of its records."""
         chain = self._chains.get(current)
         if chain is None:
             return
@@ -226,7 +227,7 @@ class Ledger:
             self.trim()
 
     def trim(self) -> None:
-        """Forget how the oldest of the settled records have ended."""
+        """Drop the states of the oldest settled records."""
         surplus = self.head - self._base - REMEMBERED
         if surplus > 0:
             del self._states[:surplus]
@@ -234,21 +235,21 @@ class Ledger:
 
 
 class OpEntries:
-    """The entries of the op queue that are still needed: they name a record at or above `head`."""
+    """Tracks the op messages that are still needed: those that name a record at or above `head`."""
 
     def __init__(self, first: int) -> None:
-        """Begin at the op queue's offset `first`."""
+        """Begin at queue offset `first` of the op queue."""
         self._next = first
         self._last: list[tuple[int, int]] = []  # op offset, highest half offset that it names
         self._start = 0
 
     def add(self, op_offset: int, offsets: Sequence[int]) -> None:
-        """Note an entry; to be called in the order of the queue."""
+        """Note an op message; must be called in queue order."""
         self._last.append((op_offset, max(offsets, default=-1)))
         self._next = max(self._next, op_offset + 1)
 
     def needed_from(self, head: int) -> int:
-        """Return the first entry that names a record at or above `head`: the queue's progress."""
+        """Return the progress: the first op message that names a record at or above `head`."""
         last, at = self._last, self._start
         while at < len(last) and last[at][1] < head:
             at += 1

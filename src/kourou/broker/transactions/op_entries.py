@@ -1,8 +1,8 @@
-"""Op entries: which half messages have ended, as their queue offsets. Pure.
+"""Op messages: lists of half messages that have ended, by queue offset. Pure.
 
-The body of a message of RMQ_SYS_TRANS_OP_HALF_TOPIC, whose tag is `d`, is decimal queue offsets of
-RMQ_SYS_TRANS_HALF_TOPIC, each with a comma behind it: `12,13,17,`. It does not say whether they
-were committed or rolled back. Brokers before 5.0 wrote one offset a message, without a comma.
+An op message is stored in RMQ_SYS_TRANS_OP_HALF_TOPIC with the tag `d`. Its body holds decimal
+queue offsets of RMQ_SYS_TRANS_HALF_TOPIC, each followed by a comma: `12,13,17,`. It does not tell
+commits from rollbacks. Brokers before 5.0 wrote one offset per message, without a comma.
 
 Source: TransactionalMessageServiceImpl.getOpMessage and fillOpRemoveMap, apache/rocketmq 5.5.0.
 """
@@ -26,17 +26,20 @@ _DIGITS_MAX: Final = 18
 
 
 def encode_op(offsets: Iterable[int]) -> bytes:
-    """Return the body that names these half messages."""
+    """Encode the body that names these half messages."""
     return "".join([f"{offset}," for offset in offsets]).encode()
 
 
 def op_size(offsets: Iterable[int]) -> int:
-    """Return the bytes of the body that names these half messages."""
+    """Return the size in bytes of the body that names these half messages."""
     return sum([len(str(offset)) + 1 for offset in offsets])
 
 
 def split_op(offsets: Iterable[int], bytes_max: int) -> list[list[int]]:
-    """Return the offsets in as few lists as there are bodies of so many bytes, or of one offset."""
+    """Split the offsets into as few lists as possible whose bodies have `bytes_max` bytes at most.
+
+    An offset whose body is longer than that gets a list of its own.
+    """
     entries: list[list[int]] = []
     size = bytes_max
     for offset in offsets:
@@ -50,10 +53,10 @@ def split_op(offsets: Iterable[int], bytes_max: int) -> list[list[int]]:
 
 
 def decode_op(body: bytes) -> list[int]:
-    """Return the queue offsets that a body names.
+    """Decode the queue offsets of a body.
 
     Raises:
-        MalformedBodyError: it holds something else.
+        MalformedBodyError: it is not a list of offsets.
     """
     offsets = []
     parts = body.split(b",")
@@ -61,13 +64,13 @@ def decode_op(body: bytes) -> list[int]:
         parts.pop()
     for part in parts:
         if not (part.isdigit() and len(part) <= _DIGITS_MAX):
-            raise MalformedBodyError(f"op entry: {part[:32]!r} is no queue offset")
+            raise MalformedBodyError(f"op message: {part[:32]!r} is not a queue offset")
         offsets.append(int(part))
     return offsets
 
 
 def op_draft(body: bytes, queue_id: int, host: Host, now_ms: int) -> RecordDraft:
-    """Return the record of an op entry of the half messages' queue `queue_id`."""
+    """Return the record draft of an op message for half messages of queue `queue_id`."""
     return RecordDraft(
         topic=_TOPIC,
         queue_id=queue_id,
@@ -84,10 +87,10 @@ def op_draft(body: bytes, queue_id: int, host: Host, now_ms: int) -> RecordDraft
 
 
 def read_op(record: bytes) -> list[int]:
-    """Return the queue offsets that an op record names; none if its tag is another.
+    """Return the queue offsets that the record of an op message names; none for another tag.
 
     Raises:
-        MalformedMessageError: it is no record.
+        MalformedMessageError: it is not a record.
         MalformedBodyError: as `decode_op`.
     """
     header = read_record(record, check_crc=True)

@@ -1,13 +1,13 @@
-"""Writing op entries: the ends of half messages, gathered for a while and stored together.
+"""Batched writing of op messages.
 
-An end is gathered once what it says is in the log: the message of a commit is written before the
-entry that closes its transaction. Until the entry is written a crash leaves a transaction that
-looks open; `catching_up.py` finds its message then. A rollback leaves nothing else in the log than
-its entry, which is therefore written at the end of the turn.
+The end of a half message is buffered after it is in the log: the message of a commit is written
+before the op message that closes its transaction. A crash in between leaves a transaction that
+looks open; `catching_up.py` then finds its message. The op message of a rollback is its only
+record, and is therefore written at the end of the loop iteration.
 
 Source: TransactionalMessageServiceImpl.deletePrepareMessage and TransactionalOpBatchService.java,
-apache/rocketmq 5.5.0, whose service never sleeps again after the first transaction; here a timer
-is set while something waits, and only then.
+apache/rocketmq 5.5.0. The Java service never sleeps again after the first transaction; here a timer
+runs only while ends are buffered.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from kourou.model.host import Host
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
-"""When to try again after the store refused an entry."""
+"""Delay before another attempt after the store refused an op message."""
 
 
 class OpLog:
-    """Gathers ends and stores them."""
+    """Buffers ends of half messages and stores them as op messages."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class OpLog:
         host: Host,
         on_stored: Callable[[int, Sequence[int]], None],
     ) -> None:
-        """Store entries by way of `commit`.
+        """Store op messages by `commit`.
 
         Args:
-            config: how large an entry may be, and how long it is gathered.
-            commit: stores them.
-            clock: their time.
-            host: the broker's address, from where they come.
-            on_stored: told the op queue's offset of each entry, and what it names.
+            config: size and buffering time of an op message.
+            commit: stores the op messages.
+            clock: gives the store time.
+            host: the broker's address, their born host.
+            on_stored: called with the queue offset of each op message, and the records it names.
         """
         self._config = config
         self._commit = commit
@@ -59,12 +59,12 @@ class OpLog:
         self._waiting: list[int] = []
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._is_due = False  # at the end of this turn of the loop
+        self._is_due = False  # a flush is scheduled for the end of this loop iteration
         self._urgent: list[tuple[Sequence[int], Callable[[PutResult], None]]] = []
         self._is_closed = False
 
     def add(self, offsets: Sequence[int]) -> None:
-        """Gather the ends of these half records."""
+        """Buffer the ends of these half records."""
         self._waiting += offsets
         self._size += op_size(offsets)
         if self._size >= self._config.now.transactions.op_bytes_max and not self._is_due:
@@ -75,13 +75,13 @@ class OpLog:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.flush)
 
     def add_now(self, offsets: Sequence[int], done: Callable[[PutResult], None]) -> None:
-        """Store the ends of these half records with this turn's writes, and say how that went."""
+        """Store the ends of these half records in this loop iteration; `done` gets the result."""
         if not self._urgent:
             self._commit.before_write(self._flush_urgent)
         self._urgent.append((offsets, done))
 
     def flush(self) -> None:
-        """Store all that was gathered."""
+        """Store all buffered ends."""
         self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
@@ -93,19 +93,19 @@ class OpLog:
             self._put(entry)
 
     def close(self) -> None:
-        """Store all that was gathered; from now on nothing more is."""
+        """Store all buffered ends; later ones are not stored."""
         self.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop without storing anything, like a killed process."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _flush_urgent(self) -> None:
-        """Store what came by `add_now` in this turn of the loop."""
+        """Store the ends passed to `add_now` in this loop iteration."""
         urgent, self._urgent = self._urgent, []
         limit = self._config.now.transactions.op_bytes_max
         entry: list[int] = []
@@ -131,7 +131,7 @@ class OpLog:
         self._store(entry, done)
 
     def _put(self, offsets: list[int]) -> None:
-        """Store an entry of what was gathered."""
+        """Store one op message of buffered ends."""
 
         def done(result: PutResult) -> None:
             if result.appended:
@@ -148,7 +148,7 @@ class OpLog:
         )
 
     def _again(self, offsets: list[int], reason: str) -> None:
-        """Try again later: what no entry names is looked for at the next start."""
+        """Buffer the ends again and retry later; ends never written are recovered at a start."""
         log.warning("op_entry.refused count=%d reason=%s", len(offsets), reason)
         self._waiting = offsets + self._waiting
         self._size += op_size(offsets)

@@ -1,14 +1,14 @@
-"""Half messages as the paths of plain sends and plain commits know them: bytes of records.
+"""Half messages as bytes, for the fast paths of sends and commits.
 
-A plain half message is one whose record its maker has encoded, and of which the record that is
-stored when it is committed differs in a few places that are known beforehand:
+A plain half message is one whose record the fast path of sends has encoded. The record of its
+committed message differs from it only in known parts:
 
-    head        sizes, queue and places, times, the commit bits; the checksum of the body stays
-    body        as it is
-    topic       its own in place of that of half messages
-    properties  up to where REAL_TOPIC and REAL_QID begin, which stand at their end
+    head        sizes, queue and positions, times, the commit bits; the body's checksum stays
+    body        unchanged
+    topic       the destination topic
+    properties  cut off before REAL_TOPIC and REAL_QID, which are last
 
-So a commit takes a message apart no more than its send did.
+So a commit, like the send, decodes neither properties nor body.
 
 Source: see `kourou.broker.transactions.half_messages`, `kourou.protocol.message_layout`.
 """
@@ -29,30 +29,30 @@ from kourou.protocol.message_layout import HEAD_V4
 from kourou.store.log.record_seal import SEAL_BYTES, encode_seal
 
 HALF_PART: Final = bytes((len(TRANS_HALF_TOPIC),)) + TRANS_HALF_TOPIC.encode()
-"""Topic size and topic, as the record of a half message has them."""
+"""Size and name of the topic as encoded in the record of a half message."""
 HALF_KEY: Final = (TRANS_HALF_TOPIC.encode(), 0)
-"""The queue of half messages in `SealedRun.queues`."""
+"""Key of the half messages' queue in `SealedRun.queues`."""
 TRANSACTION_ID: Final = f"{names.TRANSACTION_ID}\x01"
 MORE_BYTES_MAX: Final = len(HALF_PART) + len(TRANSACTION_ID) + 32 + 256
-"""Bytes that the record of a half message has more than that of another message, and some."""
+"""Upper bound of the bytes that a half message's record has more than another message's."""
 _OWN: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
-"""Properties that the broker sets."""
+"""Properties that only the broker sets."""
 LOOKED_AT: Final = frozenset({names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *BROKERS_OWN})
-"""Properties that count when a half message ends."""
+"""Properties that affect the end of a half message."""
 _HEAD_BYTES: Final = HEAD_V4.size
 _UNPACK_HEAD: Final = HEAD_V4.unpack_from
 _PACK_HEAD: Final = HEAD_V4.pack
 
 
 class HalfTarget(NamedTuple):
-    """The queue that half messages are for.
+    """Destination queue of half messages.
 
     Attributes:
-        config: the topic as it was then; another object, and the target may be void.
-        part: topic size and topic, as records have them.
-        queue_key: the queue in `SealedRun.queues`.
-        properties: the end of the half messages' properties, which say where they go.
-        more_bytes: bytes that a message's record has more than its half message's: less than 0.
+        config: topic config it was built from; void once the topic has another config object.
+        part: size and name of the topic as encoded in records.
+        queue_key: key of the queue in `SealedRun.queues`.
+        properties: the last properties of the half messages, which hold the destination.
+        more_bytes: size of a committed record minus that of its half record; negative.
     """
 
     config: TopicConfig
@@ -69,9 +69,9 @@ class PlainHalf:
     """A plain half message.
 
     Attributes:
-        group: who may end it.
-        properties_size: of those that its message has when it is committed, without checksum.
-        code, tags, unique_id, keys: what queue and index have of it.
+        group: producer group that may end it.
+        properties_size: size of the committed message's properties, without the checksum.
+        code, tags, unique_id, keys: values for the queue entry and the index.
     """
 
     target: HalfTarget
@@ -84,7 +84,7 @@ class PlainHalf:
 
 
 def half_target(config: TopicConfig, queue_id: int) -> HalfTarget:
-    """Return the target of half messages for a topic, whose name a record of version 1 can hold."""
+    """Return the target for a queue; the topic's name must fit into a record of version 1."""
     topic = config.name
     encoded = topic.encode()
     part = bytes((len(encoded),)) + encoded
@@ -94,10 +94,10 @@ def half_target(config: TopicConfig, queue_id: int) -> HalfTarget:
 
 
 def plain_group(properties: Mapping[str, str]) -> str:
-    """Return who may end a half message; "" if something about it or its end is unusual.
+    """Return the producer group of a half message; "" if the general path must serve it.
 
     Args:
-        properties: those of a message that says whether it is one, without id and keys.
+        properties: properties without unique id and keys; they include TRAN_MSG.
     """
     is_plain = (
         properties[names.TRAN_MSG].lower() == "true"
@@ -110,13 +110,13 @@ def plain_group(properties: Mapping[str, str]) -> str:
 def committed_record(
     record: bytes, half: PlainHalf, prepared_at: int, place: tuple[int, int, int]
 ) -> tuple[bytes, bytes]:
-    """Return the record of a plain half message's message, but for its checksum, and that.
+    """Return the committed message's record in two parts: all but its seal, and the seal.
 
     Args:
-        record: of the half message; the end of its properties may be missing.
-        half: what is known of it.
-        prepared_at: where it lies in the log.
-        place: where the message is to lie, its queue offset, and its store time.
+        record: record of the half message; the end of its properties may be missing.
+        half: data of the half message.
+        prepared_at: log position of the half message.
+        place: log position, queue offset and store time of the committed message.
     """
     (
         size, magic, body_crc, _, flag, _, _, sys_flag, born_at_ms, born_address, born_port, _,

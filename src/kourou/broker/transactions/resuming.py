@@ -1,8 +1,8 @@
-"""RESUME_CHECK_HALF_MESSAGE (323): ask anew about a half message, as if it had just come.
+"""RESUME_CHECK_HALF_MESSAGE (323): restart the checks of a half message from a count of 0.
 
-For half messages that were given up, in TRANS_CHECK_MAX_TIME_TOPIC, or that are still open. Java
-stores whatever record it is pointed to as a half message; here what is none is refused, and so is a
-transaction that is known to have ended.
+It applies to half messages that were given up, in TRANS_CHECK_MAX_TIME_TOPIC, and to open ones.
+Java stores any record it is pointed to as a half message. Here a record that is not a half message
+is refused, and so is a transaction that is known to have ended.
 
 Source: AdminBrokerProcessor.resumeCheckHalfMessage, apache/rocketmq 5.5.0.
 """
@@ -29,14 +29,14 @@ from kourou.remoting.later import LaterReplies
 
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _TOLD: Final = {PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.BUSY}
-"""Results with a code of their own; any other is SYSTEM_ERROR, as in Java."""
+"""Results with a response code of their own; all others are SYSTEM_ERROR, as in Java."""
 
 
 class Resuming:
-    """Serves the request."""
+    """Serves RESUME_CHECK_HALF_MESSAGE."""
 
     def __init__(self, books: Books, later: LaterReplies) -> None:
-        """Note in `books` what is resumed; `later` runs the requests."""
+        """Resume transactions of `books`; `later` runs the requests."""
         self._books = books
         self._later = later
 
@@ -44,7 +44,7 @@ class Resuming:
         """Serve 323.
 
         Raises:
-            InvalidParameterError: the message id is none.
+            InvalidParameterError: the message id is invalid.
         """
         header = request.command.header(ResumeCheckHalfMessageRequestHeader)
         try:
@@ -73,28 +73,28 @@ class Resuming:
         return response(request.command, code, result.reason or None)
 
     def _current(self, half: HalfMessage) -> int | None:
-        """Return the record that stands for the transaction; None if its records are not known."""
+        """Return the transaction's current record; None if its records are not known."""
         if half.draft.topic == _HALF:
             return self._books.ledger.current(half.queue_offset, half.first_offset)[0]
         if names.TRAN_PREPARED_QUEUE_OFFSET not in half.properties:
-            return None  # Java gave it up
+            return None  # given up by Java's broker, which does not write the property
         return self._books.ledger.current(half.first_offset, half.first_offset)[0]
 
     def _store(self, half: HalfMessage, current: int | None) -> asyncio.Future[PutResult]:
-        """Store it as a half message that was never asked about.
+        """Store a half record with a check count of 0.
 
         Raises:
-            RemoteSystemError: its transaction has ended.
+            RemoteSystemError: the transaction has ended.
         """
         books, ledger = self._books, self._books.ledger
         state = None if current is None else ledger.state(current)
         if state is State.ENDED and half.draft.topic != _HALF:
-            current = state = None  # as Java does with any copy; nobody knows how it has ended
+            current = state = None  # as for any copy in Java: it is unknown how it ended
         is_gone = state is None and half.draft.topic == _HALF
         if is_gone or state not in (None, State.OPEN, State.GIVEN_UP):
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"transaction {half.unique_key} has ended: nothing is left to ask about",
+                f"transaction {half.unique_key} has ended: there is nothing left to check",
             )
         future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""The options of transactions, with RocketMQ's keys and defaults."""
+"""Options of transactions, with RocketMQ's keys and defaults."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ _SECOND_MS: Final = 1_000
 @documented
 @dataclass(frozen=True, kw_only=True)
 class TransactionConfig:
-    """How half messages are taken, ended and asked about.
+    """Options for half messages, their ends and their checks.
 
     Raises:
         ConfigError: a value is out of its range.
     """
 
     reject_transaction_message: bool = field(default=False, metadata={"live": True})
-    """Whether half messages are refused. Those that are stored may still be ended."""
+    """Whether half messages are refused. Half messages already stored can still be ended."""
     timeout_ms: int = field(
         default=6 * _SECOND_MS, metadata={"key": "transactionTimeOut", "live": True}
     )
-    """How long a producer has, before it is asked what became of its half message. A message can
-    ask for more, by the property CHECK_IMMUNITY_TIME_IN_SECONDS."""
+    """Time that a producer has to end a transaction before a check is sent. A message can set a
+    longer time by the property CHECK_IMMUNITY_TIME_IN_SECONDS."""
     check_max: int = field(default=15, metadata={"key": "transactionCheckMax", "live": True})
-    """How often producers are asked about a half message, before it is given up: it lies in
-    TRANS_CHECK_MAX_TIME_TOPIC then."""
+    """Maximum number of checks of a half message. It is then given up, and moved to
+    TRANS_CHECK_MAX_TIME_TOPIC."""
     check_interval_ms: int = field(
         default=30 * _SECOND_MS, metadata={"key": "transactionCheckInterval"}
     )
-    """How often half messages are looked through, and so the time between two checks."""
+    """Interval between check rounds, and so between two checks of a half message."""
     op_bytes_max: int = field(
         default=4096, metadata={"key": "transactionOpMsgMaxSize", "live": True}
     )
-    """Ends of half messages are stored together when they fill so many bytes,"""
+    """Ends of half messages are buffered and stored together once they fill this many bytes, or
+    after `op_interval_ms`."""
     op_interval_ms: int = field(
         default=3 * _SECOND_MS, metadata={"key": "transactionOpBatchInterval", "live": True}
     )
-    """or after this time. A rollback is stored at once. A Java broker that goes on with this store
-    after a kill -9 delivers messages again whose commit was within it; Kourou does not."""
+    """Ends of half messages are buffered for at most this time. A rollback is stored at once. After
+    a kill -9, a Java broker that continues with this store delivers again the messages committed
+    within this time; Kourou does not."""
     metric_flush_interval_ms: int = field(
         default=10 * _SECOND_MS, metadata={"key": "transactionMetricFlushInterval"}
     )
-    """How often the counts of open half messages are written."""
+    """Interval between writes of the counts of open half messages."""
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -1,6 +1,6 @@
-"""How many half messages of each topic are open: the file `config/transactionMetrics`.
+"""Number of open half messages by topic, saved in the file `config/transactionMetrics`.
 
-Java's counts drift with each crash; here they are counted anew at each start.
+Java's counts drift with each crash; here they are recounted at each start.
 
 Source: TransactionMetrics.java, apache/rocketmq 5.5.0.
 """
@@ -26,15 +26,15 @@ _ENDS: Final = (State.COMMITTED, State.ROLLED_BACK, State.GIVEN_UP)
 
 
 class TransactionCounts:
-    """Open half messages by the topic that they are for, and ends since the start.
+    """Counts of open half messages by destination topic, and of ends and checks since the start.
 
     Attributes:
-        ends: how many were committed, rolled back and given up since the start, by topic.
-        checks: how often producers were asked since the start, by topic.
+        ends: transactions committed, rolled back and given up since the start, by topic.
+        checks: checks sent since the start, by topic.
     """
 
     def __init__(self, file: SavedFile, offload: Offload, clock: Clock) -> None:
-        """Go on with the file's version; the counts come from the half queue.
+        """Continue the file's version; the counts are set from the half queue.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -49,28 +49,28 @@ class TransactionCounts:
         self.checks: Counter[str] = Counter()
 
     def of(self, topic: str) -> int:
-        """Return how many half messages for the topic are open."""
+        """Return the number of open half messages for the topic."""
         return self._open.get(topic, (0, 0))[0]
 
     def open_by_topic(self) -> dict[str, int]:
-        """Return the open half messages by topic."""
+        """Return the number of open half messages by topic."""
         return {topic: count for topic, (count, _) in self._open.items()}
 
     def add(self, topic: str, count: int) -> None:
-        """Count half messages that came, or with less than 0 that have ended."""
+        """Add to the count of open half messages; negative for those that have ended."""
         before = self._open.get(topic)
         now_ms = self._clock.now_ms()
         self._open[topic] = (max(0, before[0] + count) if before else max(0, count), now_ms)
         self._saver.changed()
 
     def ended(self, topic: str, how: State, count: int = 1, *, open_before: int) -> None:
-        """Count ends of half messages for the topic, so many of which were open before."""
+        """Count ended half messages for the topic; `open_before` of them were open until now."""
         self.ends[how][topic] += count
         if open_before:
             self.add(topic, -open_before)
 
     def set_all(self, counts: Mapping[str, int]) -> None:
-        """Take what was counted in the half queue."""
+        """Replace the counts of open half messages."""
         now_ms = self._clock.now_ms()
         for topic in {*self._open, *counts}:
             count = counts.get(topic, 0)
@@ -79,7 +79,7 @@ class TransactionCounts:
                 self._saver.changed()
 
     def keep(self, topics: Container[str]) -> None:
-        """Forget topics that are gone and have no half message."""
+        """Drop deleted topics that have no open half message."""
         for topic in [name for name, (count, _) in self._open.items() if not count]:
             if topic not in topics:
                 del self._open[topic]
@@ -113,7 +113,7 @@ class TransactionCounts:
 
 
 def parse_transaction_counts(text: bytes) -> tuple[DataVersion, dict[str, tuple[int, int]]]:
-    """Return what such a file says: its version, and topic -> (count, when it changed).
+    """Decode the file: its version, and topic -> (count, time of the last change in ms).
 
     Raises:
         MalformedBodyError: it is not such a file.

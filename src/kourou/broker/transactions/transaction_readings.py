@@ -1,7 +1,7 @@
-"""The numbers of transactions, as metrics show them.
+"""Metrics of transactions.
 
-Left out is rocketmq_finish_message_latency, whose buckets are of seconds and whose name says
-milliseconds. Java lacks the last two.
+Java's rocketmq_finish_message_latency is not served: its name says milliseconds, while its buckets
+are in seconds. The last two metrics do not exist in Java.
 
 Source: BrokerMetricsManager.initTransactionMetrics, apache/rocketmq 5.5.0.
 """
@@ -16,13 +16,13 @@ from kourou.metrics import Family, Kind, Sample
 
 
 def transaction_families(counts: TransactionCounts, base: Mapping[str, str]) -> list[Family]:
-    """Return the metrics of transactions, with a series for each topic that they are for."""
+    """Return the metrics of transactions, with one series per destination topic."""
     ends = counts.ends
     totals = (
         ("commit_messages_total", "Transactions committed.", ends[State.COMMITTED]),
         ("rollback_messages_total", "Transactions rolled back.", ends[State.ROLLED_BACK]),
-        ("transaction_checks_total", "Times that a producer was asked.", counts.checks),
-        ("transaction_given_up_total", "Transactions nobody is asked about any more.",
+        ("transaction_checks_total", "Checks sent to producers.", counts.checks),
+        ("transaction_given_up_total", "Transactions given up after too many checks.",
          ends[State.GIVEN_UP]),
     )  # fmt: skip
     return [

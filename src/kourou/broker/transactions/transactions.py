@@ -1,16 +1,17 @@
-"""Transactions of one broker: what they are made of, and how far the half queue has come.
+"""Transactions of one broker: composition of their parts, start and stop, progress of the queues.
 
-    half message     stored in RMQ_SYS_TRANS_HALF_TOPIC      `half_messages.py`, `halves.py`
-    its end          END_TRANSACTION                         `ending.py`, `op_log.py`
-    plain ones       both, by the paths of plain frames      `plain_halves.py`, `fast_end.py`
-    nobody ends it   its producers are asked                 `check_rules.py`, `checking.py`
-    it is resumed    RESUME_CHECK_HALF_MESSAGE               `resuming.py`
-    after a start    what is open is found out               `catching_up.py`
-    all the time     what is known of each                   `ledger.py`, `books.py`
+    half message       RMQ_SYS_TRANS_HALF_TOPIC         `half_messages.py`, `halves.py`
+    end                END_TRANSACTION                  `ending.py`, `op_log.py`
+    fast paths         of both                          `plain_halves.py`, `fast_end.py`
+    check              CHECK_TRANSACTION_STATE          `check_rules.py`, `checking.py`
+    resumption         RESUME_CHECK_HALF_MESSAGE        `resuming.py`
+    recovery           open transactions at a start     `catching_up.py`
+    state              of each half message             `ledger.py`, `books.py`
 
-The progress of the half queue and of the op queue is that of the group CID_RMQ_SYS_TRANS in
-`config/consumerOffset.json`: all half messages below the one have ended, and all op entries below
-the other name nothing else. It only spares reading: the log alone says what is open.
+The progress of the half queue and of the op queue is committed for the group CID_RMQ_SYS_TRANS in
+`config/consumerOffset.json`. All half messages below the first have ended, and the op messages
+below the second name only such half messages. The progress only saves reads: the log alone
+determines the open transactions.
 
 Source: TransactionalMessageServiceImpl.java, TransactionalMessageBridge.java, apache/rocketmq
 5.5.0.
@@ -55,17 +56,17 @@ from kourou.store.message_store import Appended, MessageStore
 log = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group under which the progress is kept."""
+"""Group under which the progress is committed."""
 CATCH_UP_AGAIN_MS: Final = 10_000
-"""When to try again after the queues could not be read at the start."""
+"""Delay before another attempt after the queues could not be read at the start."""
 
 
 class Transactions:
     """The transactions of one broker.
 
     Attributes:
-        counts: how many are open, and how they ended.
-        fast_end: the path of plain commits.
+        counts: counts of open and ended transactions.
+        fast_end: the fast path of commits.
     """
 
     def __init__(
@@ -84,21 +85,21 @@ class Transactions:
         file: SavedFile,
         host: Host,
     ) -> None:
-        """Go on where the files say, once `start` was called.
+        """Load the saved state; `start` begins to read the queues.
 
         Args:
             config: the times and limits.
-            tables: topics, and the progress.
+            tables: topics, and the committed progress.
             store: holds the half messages.
-            commit: the way into it.
-            reads: reads its queues.
-            clients: who is asked.
-            stats: counts what is stored.
+            commit: stores records.
+            reads: read the half and op queues.
+            clients: the connected producers.
+            stats: counts the stored messages.
             later: answers requests that wait.
-            runtime: clock, and the way off the loop.
-            age_clock: tells how old half messages are.
-            file: that of `counts`.
-            host: the broker's address, in op entries.
+            runtime: clock, and offload from the event loop.
+            age_clock: clock for the ages of half messages.
+            file: file of `counts`.
+            host: the broker's address, for op messages.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -132,7 +133,7 @@ class Transactions:
         self._checking = Checking(
             books, config=config, topics=tables.topics, store=store, reads=reads, clients=clients
         )
-        self._came_meanwhile: Counter[str] = Counter()  # half messages, while others are read
+        self._came_meanwhile: Counter[str] = Counter()  # half messages stored during recovery
         self._task: asyncio.Task[None] | None = None
 
     def handlers(self) -> dict[int, Handler]:
@@ -143,14 +144,14 @@ class Transactions:
         }
 
     def start(self) -> None:
-        """Begin to find out what is open."""
+        """Begin to recover the open transactions in the background."""
         self._task = asyncio.get_running_loop().create_task(self._catch_up())
 
     def stop(self) -> None:
-        """Store what has ended, right before the group commit closes.
+        """Store the buffered ends; to be called right before the group commit closes.
 
-        The op entries of commits that are being stored follow them in the log: there is none whose
-        message is not there.
+        The op messages of commits that are being stored follow the commits in the log, so each op
+        message has its committed message before it.
         """
         self._end_task()
         self.fast_end.append_kept()
@@ -158,20 +159,20 @@ class Transactions:
             self._op_log.add(ended)
         self._op_log.add(sorted(self.fast_end.in_flight))
         self._op_log.close()
-        self._caught_up.set()  # whoever waits finds the group commit closed
+        self._caught_up.set()  # requests that wait continue, and find the group commit closed
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop without storing anything, like a killed process."""
         self._end_task()
         self._op_log.abandon()
 
     def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
-        """Note a half message for the topic that is in the store."""
+        """Register a stored half message for the topic."""
         self._halves.keep_draft(draft, appended)
         self._count_new(topic, 1)
 
     def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
-        """Note plain half messages that are in the store."""
+        """Register stored half messages of the fast path."""
         for half in halves:
             self._halves.keep(half)
         topics = [half.plain.target.topic for half in halves if half.plain is not None]
@@ -184,7 +185,7 @@ class Transactions:
             self._came_meanwhile[topic] += count
 
     async def check(self) -> None:
-        """Ask about half messages that are due; see `Checking.run`."""
+        """Run a check round; see `Checking.run`."""
         if self._caught_up.is_set():
             try:
                 await self._checking.run()
@@ -201,7 +202,7 @@ class Transactions:
         await self.counts.persist()
 
     async def _catch_up(self) -> None:
-        """Find out what was open at the start, however often that fails."""
+        """Recover the open transactions; retry until that succeeds."""
         is_failing = False
         while True:
             try:
@@ -245,7 +246,7 @@ class Transactions:
             )  # fmt: skip
 
     def _progress(self, topic: str) -> int:
-        """Return how far a queue has come, within what it holds."""
+        """Return the committed progress of a queue, clamped to the offsets that it holds."""
         first = self._store.min_offset(topic, HALF_QUEUE)
         end = self._store.max_offset(topic, HALF_QUEUE)
         noted = self._tables.offsets.query(GROUP, topic, HALF_QUEUE)
@@ -257,13 +258,13 @@ class Transactions:
             self._note_progress()
 
     def _note_progress(self) -> None:
-        """Note how far both queues have come, for the next start."""
+        """Commit the progress of both queues, for the next start."""
         head, offsets = self._ledger.head, self._tables.offsets
         for topic, offset in (
             (TRANS_HALF_TOPIC, head),
             (TRANS_OP_HALF_TOPIC, self._ops.needed_from(head)),
         ):
-            # A queue that nobody used yet has no consumer in statistics, as in Java.
+            # An unused queue gets no offset, so that statistics show no consumer, as in Java.
             if offset > 0 or offsets.query(GROUP, topic, HALF_QUEUE) is not None:
                 offsets.commit(GROUP, topic, HALF_QUEUE, offset)
 
