@@ -1,4 +1,4 @@
-"""The HTTP port for monitors."""
+"""Tests of the HTTP server for monitoring systems."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rig:
                 return error.code, error.headers["Content-Type"], error.read().decode()
 
     async def get(self, path: str, method: str = "GET") -> tuple[int, str, str]:
-        """Return the same, while the loop turns."""
+        """Return the same without blocking the event loop."""
         return await asyncio.to_thread(self.get_now, path, method)
 
 
@@ -60,7 +60,7 @@ def run(test: Callable[[Rig], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_metrics_are_told_in_prometheus_text() -> None:
+def test_metrics_are_served_in_prometheus_text() -> None:
     async def test(rig: Rig) -> None:
         sizes = Distribution({"kind": "x"}, (1, 10), (1, 1, 1), 56)
         rig.families += [
@@ -112,7 +112,7 @@ def test_without_the_library_metrics_name_what_to_install(
     run(test)
 
 
-def test_a_process_is_ready_when_nothing_is_the_matter() -> None:
+def test_readyz_is_200_without_troubles() -> None:
     async def test(rig: Rig) -> None:
         status, _, text = await rig.get("/readyz?from=probe")
         assert (status, json.loads(text)) == (200, {"status": "ok", "reasons": []})
@@ -124,11 +124,11 @@ def test_a_process_is_ready_when_nothing_is_the_matter() -> None:
     run(test)
 
 
-def test_a_loop_that_does_not_turn_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_event_loop_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console_server, "LOOP_TIMEOUT_S", 0.05)
 
     async def test(rig: Rig) -> None:
-        # The request is made and answered while the loop stands still in this call.
+        # The request is sent and answered while this call blocks the event loop.
         answers: list[tuple[int, str, str]] = []
         asking = threading.Thread(target=lambda: answers.append(rig.get_now("/healthz")))
         asking.start()
@@ -150,11 +150,11 @@ def test_other_paths_and_methods_are_refused() -> None:
     run(test)
 
 
-def test_what_cannot_be_read_is_an_error_and_the_next_request_is_served() -> None:
+def test_failing_page_is_500_and_the_next_request_is_served() -> None:
     async def test(rig: Rig) -> None:
         rig.families = [Family("x", Kind.HISTOGRAM, "Not one.", [Sample({}, 1)])]
         status, _, text = await rig.get("/metrics")
-        assert (status, text) == (500, "this page could not be made; the log says why\n")
+        assert (status, text) == (500, "internal error; the log has the details\n")
         rig.families = [GAUGE]
         assert (await rig.get("/metrics"))[0] == 200
 
@@ -175,7 +175,7 @@ def test_more_connections_than_allowed_are_closed_at_once() -> None:
     run(test)
 
 
-def test_a_machine_without_room_for_a_thread_refuses_and_serves_later(
+def test_request_is_refused_while_no_thread_can_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
@@ -192,8 +192,8 @@ def test_a_machine_without_room_for_a_thread_refuses_and_serves_later(
     run(test)
 
 
-def test_listening_asks_no_name_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop would stand still meanwhile, with clients connected."""
+def test_listening_makes_no_dns_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DNS look-up would block the event loop, with clients connected."""
 
     def fail(*_: object) -> str:
         raise AssertionError("asked")
@@ -206,7 +206,7 @@ def test_listening_asks_no_name_service(monkeypatch: pytest.MonkeyPatch) -> None
     run(test)
 
 
-def test_a_port_that_is_taken_or_not_ours_is_told() -> None:
+def test_taken_port_and_foreign_address_are_errors() -> None:
     async def test(rig: Rig) -> None:
         other = Console(rig.metrics, list)
         with pytest.raises(AddressInUseError):
@@ -219,7 +219,7 @@ def test_a_port_that_is_taken_or_not_ours_is_told() -> None:
     run(test)
 
 
-def test_after_the_stop_nobody_listens() -> None:
+def test_stopped_console_does_not_listen() -> None:
     async def test(rig: Rig) -> None:
         address = rig.console.address
         await rig.console.stop()

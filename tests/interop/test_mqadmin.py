@@ -34,10 +34,10 @@ MASKS = (
     (r"\brt=\d+ms", "rt=RATE"),
     (r"__CRC32#=\d+", "__CRC32#=CRC"),
     (r"/\S*/export/", "EXPORT/"),
-    # What failed is the same; how it is said, and where in the program, need not be.
+    # The failures must be equal; their texts and stack traces may differ.
     (r"(?m)^\t(at |\.\.\. ).*\n", ""),
     (r"(CODE: \d+ +DESC: ).*\n(?:(?!Caused|\t).*\n)*", r"\1REMARK\n"),
-    (r"For more information.*\n?|See https?:.*details\.|No broker that has it.*", ""),
+    (r"For more information.*\n?|See https?:.*details\.|No registered broker has.*", ""),
     (r" *\n", "\n"),
     (r" {2,}", "  "),
     (r"\b(true|CLUSTERING)  \d+", r"\1  RATE"),  # how long a send took; messages a second

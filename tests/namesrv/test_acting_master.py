@@ -1,4 +1,4 @@
-"""A slave is shown as master only where all say that it may be."""
+"""Tests of acting masters in routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def route_of(addresses: dict[int, str], *, perm: int = 4, enabled: bool = True) 
     return TopicRoute((QueueData("a", 4, 4, perm),), (BrokerData("C", "a", addresses, enabled),))
 
 
-def test_the_least_id_stands_in() -> None:
+def test_lowest_slave_is_shown_as_acting_master() -> None:
     route = with_acting_masters("T", route_of({2: "h:2", 3: "h:3"}))
 
     assert route.broker_datas[0].broker_addrs == {0: "h:2", 3: "h:3"}
@@ -29,11 +29,11 @@ def test_the_least_id_stands_in() -> None:
     ],
     ids=["a master lives", "not allowed", "still writable", "no address"],
 )
-def test_otherwise_the_route_stays(route: TopicRoute) -> None:
+def test_route_is_unchanged_without_acting_master(route: TopicRoute) -> None:
     assert with_acting_masters("T", route) == route
 
 
-def test_brokers_see_their_own_group_as_it_is() -> None:
+def test_sync_member_route_is_unchanged() -> None:
     route = route_of({2: "h:2"})
 
     assert with_acting_masters("rmq_sys_SYNC_BROKER_MEMBER_a", route) == route

@@ -1,4 +1,4 @@
-"""Administrators of the name server get what Java's gave, and changes last."""
+"""Tests of the administration requests: answers equal Java's, and changes are durable."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TOPICS = (TopicConfig("GoldenNormal", 4, 4), TopicConfig("GoldenUnit", 4, 4, top
 
 
 class Admin:
-    """A running name server, and somebody who asks it."""
+    """A running name server, and a client of it."""
 
     def __init__(self, disk: SimDisk | None = None, **config: object) -> None:
         self.runtime = sim_runtime()
@@ -128,8 +128,8 @@ class Admin:
         await self.ask(RequestCode.UPDATE_NAMESRV_CONFIG, None, encode_properties_text(options))
 
 
-def test_java_admins_session_gets_javas_answers() -> None:
-    """In the order of the recording; where lists differ, only the topics' number did."""
+def test_recorded_java_admin_session_gets_the_same_answers() -> None:
+    """Requests in the order of the recording; lists may differ only in the number of topics."""
 
     async def test() -> None:
         async with Admin() as admin:
@@ -169,7 +169,7 @@ def test_java_admins_session_gets_javas_answers() -> None:
     run_virtual(test())
 
 
-def test_write_permission_goes_and_comes_as_javas_admin_asks() -> None:
+def test_wipe_and_add_of_write_permission_answer_as_java() -> None:
     async def test() -> None:
         async with Admin() as admin:
             await admin.register(*TOPICS)
@@ -189,7 +189,7 @@ def test_write_permission_goes_and_comes_as_javas_admin_asks() -> None:
     run_virtual(test())
 
 
-def test_ordered_topics_outlive_the_process_and_reach_clients_and_brokers() -> None:
+def test_ordered_topics_survive_restart_and_reach_clients_and_brokers() -> None:
     async def test() -> None:
         disk = SimDisk()
         async with Admin(disk) as admin:
@@ -208,7 +208,7 @@ def test_ordered_topics_outlive_the_process_and_reach_clients_and_brokers() -> N
     run_virtual(test())
 
 
-def test_a_change_that_cannot_be_saved_says_so() -> None:
+def test_change_that_cannot_be_saved_is_an_error() -> None:
     async def test() -> None:
         disk = SimDisk()
         async with Admin(disk) as admin:
@@ -237,7 +237,7 @@ def test_a_key_without_a_value_is_refused() -> None:
     ("option", "codes"),
     [("enableAllTopicList", (206,)), ("enableTopicList", (224, 311, 312, 313))],
 )
-def test_lists_can_be_switched_off(option: str, codes: tuple[int, ...]) -> None:
+def test_topic_lists_can_be_disabled(option: str, codes: tuple[int, ...]) -> None:
     async def test() -> None:
         async with Admin() as admin:
             await admin.set(**{option: "false"})
@@ -250,7 +250,7 @@ def test_lists_can_be_switched_off(option: str, codes: tuple[int, ...]) -> None:
     run_virtual(test())
 
 
-def test_no_route_is_told_until_all_brokers_had_time_to_come() -> None:
+def test_routes_are_refused_during_the_start_up_wait() -> None:
     async def test() -> None:
         async with Admin(need_wait_for_service=True, wait_for_service_s=45) as admin:
             await admin.register(*TOPICS)
@@ -263,7 +263,7 @@ def test_no_route_is_told_until_all_brokers_had_time_to_come() -> None:
     run_virtual(test())
 
 
-def test_a_slave_is_shown_as_master_where_the_master_left() -> None:
+def test_slave_is_acting_master_after_the_master_left() -> None:
     async def test() -> None:
         async with Admin(support_acting_master=True) as admin:
             await admin.register(*TOPICS, acting=True)
@@ -283,7 +283,7 @@ def test_a_slave_is_shown_as_master_where_the_master_left() -> None:
     run_virtual(test())
 
 
-def test_brokers_are_told_who_has_the_least_id() -> None:
+def test_brokers_are_notified_of_the_lowest_id() -> None:
     async def test() -> None:
         async with Admin(notify_min_broker_id_changed=True) as admin:
             slave, other, master = (admin.new_pool() for _ in range(3))
@@ -308,7 +308,7 @@ def test_brokers_are_told_who_has_the_least_id() -> None:
     run_virtual(test())
 
 
-def test_topics_that_a_whole_registration_lacks_go_only_if_asked_for() -> None:
+def test_topics_missing_from_a_full_registration_are_removed_only_if_enabled() -> None:
     own = TopicConfig("broker-a", 1, 1)
 
     async def topics(admin: Admin) -> list[str]:
@@ -338,7 +338,7 @@ def test_topics_that_a_whole_registration_lacks_go_only_if_asked_for() -> None:
         ("GoldenNormal", ("nobody", "broker-a"), ["broker-a"]),
     ],
 )
-def test_a_topic_is_registered_with_brokers_that_are(
+def test_topic_is_registered_on_registered_brokers_only(
     topic: str, brokers: tuple[str, ...], registered: list[str] | None
 ) -> None:
     async def test() -> None:

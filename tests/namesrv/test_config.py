@@ -1,4 +1,4 @@
-"""Options that cannot work are refused with name, value and range."""
+"""Tests of the options: a value out of range is refused with name, value and range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_bounds_are_at_least_one(name: str) -> None:
         NamesrvConfig(**{name: 0})  # type: ignore[arg-type]
 
 
-def test_options_come_from_the_environment_and_flags_limits_of_connections_too() -> None:
+def test_options_and_connection_limits_come_from_environment_and_flags() -> None:
     config = load(
         NamesrvConfig,
         environ={"KOUROU_NAMESRV_PORT": "1234", "KOUROU_NAMESRV_CONNECTIONS_MAX": "7"},

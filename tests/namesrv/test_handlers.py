@@ -1,4 +1,4 @@
-"""The name server's answers equal Java's, and what it cannot serve it says."""
+"""Tests of the requests of brokers and clients: answers equal Java's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ VERSION = DataVersion(3, 0, 1_795_228_489_975)
 
 
 class Asked:
-    """A name server's handlers, and a broker that asks them."""
+    """The handlers of a name server, and a broker that sends requests to them."""
 
     def __init__(self, offload: Offload = call_directly, **config: object) -> None:
         self.now_ms = 0
@@ -94,7 +94,7 @@ class Asked:
         return self.peer.sent[-1]
 
     def register_later(self, *topics: TopicConfig, **header: object) -> None:
-        """Register broker-a with these topics; the answer may come later."""
+        """Register broker-a with these topics; the answer may be sent later."""
         table = TopicConfigTable({topic.name: topic for topic in topics}, VERSION)
         body = encode_register_body(RegisterBody(table))
         values = {
@@ -122,7 +122,7 @@ class Asked:
 
 @pytest.fixture
 def asked() -> Asked:
-    """Handlers that know broker-a with GoldenNormal, as the recorded name server did."""
+    """Return handlers with broker-a and the topic GoldenNormal, as in the recorded session."""
     asked = Asked()
     asked.register(TopicConfig("GoldenNormal", 4, 4), TopicConfig("TBW102", 8, 8, 7))
     return asked
@@ -136,7 +136,7 @@ def asked() -> Asked:
         "106_GET_BROKER_CLUSTER_INFO_raw-cluster-info",
     ],
 )
-def test_the_answer_is_javas_byte_by_byte(asked: Asked, name: str) -> None:
+def test_answer_equals_javas_byte_by_byte(asked: Asked, name: str) -> None:
     answer, java = asked.ask_command(recorded(name, "request")), recorded(name, "response")
 
     assert (answer.code, answer.opaque, answer.flag) == (java.code, java.opaque, java.flag)
@@ -160,7 +160,7 @@ def test_a_single_change_before_all_topics_is_refused_as_java_does() -> None:
     assert (answer.code, answer.remark) == (java.code, java.remark)
 
 
-def test_a_body_that_changed_on_the_way_is_refused() -> None:
+def test_body_with_wrong_checksum_is_refused() -> None:
     asked = Asked()
     answer = asked.register(TopicConfig("T"), TopicConfig("U"), body_crc32=5)
 
@@ -168,13 +168,13 @@ def test_a_body_that_changed_on_the_way_is_refused() -> None:
     assert asked.routes.queues.topics() == []
 
 
-def test_a_body_without_a_checksum_is_taken() -> None:
+def test_body_without_checksum_is_accepted() -> None:
     asked = Asked()
     assert asked.register(TopicConfig("T"), TopicConfig("U"), body_crc32=0).code == 0
     assert asked.routes.queues.topics() == ["T", "U"]
 
 
-def test_a_registration_without_a_body_tells_of_the_broker_alone() -> None:
+def test_registration_without_body_registers_only_the_broker() -> None:
     asked = Asked()
     command = recorded("103_REGISTER_BROKER_raw-register-broker-empty-body", "request")
     assert asked.ask_command(command).code == 0
@@ -222,7 +222,7 @@ def test_a_compressed_registration_is_read() -> None:
     assert (found.read_queue_nums, found.write_queue_nums, found.perm) == (4, 3, 6)
 
 
-def test_a_slave_is_told_where_its_master_is(asked: Asked) -> None:
+def test_slave_registration_is_answered_with_the_master_addresses(asked: Asked) -> None:
     header = RegisterBrokerRequestHeader(
         "broker-a", "127.0.0.1:30911", "DefaultCluster", "127.0.0.1:30912", 1
     )
@@ -230,7 +230,7 @@ def test_a_slave_is_told_where_its_master_is(asked: Asked) -> None:
     assert answer.ext_fields == {"haServerAddr": "127.0.0.1:20912", "masterAddr": ADDRESS}
 
 
-def test_a_topic_nobody_has_is_answered_17_with_its_name(asked: Asked) -> None:
+def test_unknown_topic_is_answered_17_with_its_name(asked: Asked) -> None:
     answer = asked.route("NoSuchTopic")
     assert answer.code == 17
     first_line = (answer.remark or "").splitlines()[0]
@@ -253,7 +253,7 @@ def test_a_request_that_names_no_topic_is_answered_as_java_does(asked: Asked) ->
         (300, {"acceptStandardJsonOnly": "true"}, True),
     ],
 )
-def test_the_form_of_a_route_is_the_one_the_client_reads(
+def test_route_is_encoded_for_the_client_version(
     asked: Asked, version: int, fields: dict[str, str], is_standard: bool
 ) -> None:
     command = request(105, GetRouteInfoRequestHeader(topic="TBW102"))
@@ -264,7 +264,7 @@ def test_the_form_of_a_route_is_the_one_the_client_reads(
     assert (b'{0:"127.0.0.1:20911"}' in body) != is_standard
 
 
-def test_a_zone_narrows_the_route() -> None:
+def test_route_is_filtered_by_zone() -> None:
     asked = Asked()
     asked.register(TopicConfig("T"), TopicConfig("U"))
     for name, zone in (("b", "Z1"), ("c", "z2")):
@@ -311,7 +311,9 @@ def test_an_unknown_broker_must_register(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION])
-def test_signs_of_life_keep_a_broker(asked: Asked, code: RequestCode) -> None:
+def test_heartbeat_and_version_query_keep_a_broker_registered(
+    asked: Asked, code: RequestCode
+) -> None:
     asked.now_ms = 100_000
     if code is RequestCode.BROKER_HEARTBEAT:
         heartbeat = BrokerHeartbeatRequestHeader("DefaultCluster", ADDRESS, "broker-a")
@@ -328,13 +330,13 @@ def test_a_heartbeat_of_an_unknown_broker_is_no_error() -> None:
     assert Asked().ask(RequestCode.BROKER_HEARTBEAT, header).code == 0
 
 
-def test_unregistering_the_unknown_is_no_error(asked: Asked) -> None:
+def test_unregistering_an_unknown_broker_is_no_error(asked: Asked) -> None:
     header = UnregisterBrokerRequestHeader("z", "1.2.3.4:5", "DefaultCluster", 0)
     assert asked.ask(RequestCode.UNREGISTER_BROKER, header).code == 0
     assert asked.routes.queues.topics() == ["GoldenNormal", "TBW102"]
 
 
-def test_topics_are_listed_whole_by_cluster_and_by_system(asked: Asked) -> None:
+def test_topics_are_listed_all_by_cluster_and_system(asked: Asked) -> None:
     def listed(code: int, header: object | None = None) -> list[str]:
         return decode_topic_list(asked.ask(code, header).body)
 
@@ -363,7 +365,7 @@ def test_a_deleted_topic_is_no_longer_routed(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("code", [10, 17, 902, 1001, 4711])
-def test_what_is_not_served_is_answered_3(code: int) -> None:
+def test_unsupported_request_is_answered_3(code: int) -> None:
     async def main() -> None:
         answer = Asked().ask(code)
         assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
@@ -372,18 +374,18 @@ def test_what_is_not_served_is_answered_3(code: int) -> None:
 
 
 EVERYWHERE = "0.0.0.0:20911"
-"""What a broker registers in the process of the name server, if both listen on all addresses."""
+"""Address that a broker registers in the process of the name server, if both listen everywhere."""
 
 
 def from_this_machine(asked: Asked, local: str = "127.0.0.1") -> None:
-    """Let requests come from this machine, by one of its addresses."""
+    """Make requests arrive from this machine, at one of its addresses."""
     asked.peer.remote_address, asked.peer.local_address = (local, 50_000), (local, 9876)
 
 
 @pytest.mark.parametrize(
     ("host", "told"), [("10.0.0.7", "10.0.0.7:20911"), ("fd00::7", "[fd00::7]:20911")]
 )
-def test_a_client_is_told_a_broker_on_all_addresses_by_the_one_it_came_by(
+def test_wildcard_broker_address_becomes_the_host_of_the_clients_connection(
     host: str, told: str
 ) -> None:
     asked = Asked()
@@ -405,7 +407,7 @@ def test_a_client_is_told_a_broker_on_all_addresses_by_the_one_it_came_by(
     assert told.encode() in system.body
 
 
-def test_a_slave_is_told_such_a_master_by_the_address_it_came_by() -> None:
+def test_wildcard_master_address_becomes_the_host_of_the_slaves_connection() -> None:
     asked = Asked()
     from_this_machine(asked)
     asked.register(
@@ -418,7 +420,7 @@ def test_a_slave_is_told_such_a_master_by_the_address_it_came_by() -> None:
     assert answer.ext_fields == {"haServerAddr": "10.0.0.7:20912", "masterAddr": "10.0.0.7:20911"}
 
 
-def test_a_broker_of_another_machine_needs_an_address_of_its_own() -> None:
+def test_wildcard_address_of_a_remote_broker_is_refused() -> None:
     asked = Asked()
     asked.peer.remote_address = ("10.0.0.9", 50_000)
 
@@ -430,7 +432,7 @@ def test_a_broker_of_another_machine_needs_an_address_of_its_own() -> None:
     assert asked.route().code == 17
 
 
-def test_a_large_registration_is_decoded_off_the_loop_and_later_ones_wait_for_it() -> None:
+def test_large_registration_is_decoded_off_the_loop_and_later_ones_are_queued() -> None:
     released: list[asyncio.Future[None]] = []
 
     async def decode_slowly(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -476,7 +478,7 @@ def test_many_topics_of_a_registration_are_entered_in_slices() -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_broker_that_is_forgotten_while_its_topics_are_entered_leaves_none(
+def test_broker_removed_while_its_topics_are_entered_leaves_none(
     is_replaced: bool,
 ) -> None:
     async def main() -> None:
@@ -503,7 +505,7 @@ def test_broker_that_is_forgotten_while_its_topics_are_entered_leaves_none(
     run_virtual(main())
 
 
-def test_a_broker_that_left_while_its_registration_was_decoded_is_not_registered() -> None:
+def test_broker_disconnected_during_decoding_is_not_registered() -> None:
     async def main() -> None:
         asked = Asked()
         many = [TopicConfig(f"T{number}", 1, 1) for number in range(AT_ONCE_BYTES // 100)]

@@ -1,4 +1,4 @@
-"""Key-value configuration outlives the process, and never half of it."""
+"""Tests of the key-value configuration: durability, the limit, and the file format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text_of(disk: SimDisk) -> bytes:
     return unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
 
 
-def test_what_was_persisted_is_there_after_a_power_cut() -> None:
+def test_persisted_changes_survive_a_power_cut() -> None:
     disk = SimDisk()
     kv = opened(disk)
     kv.put("ns", "k", "v")
@@ -39,7 +39,7 @@ def test_what_was_persisted_is_there_after_a_power_cut() -> None:
     assert text_of(disk) == b'{"configTable":{"ns":{"k":"v"}}}'
 
 
-def test_the_content_before_stays_as_a_backup() -> None:
+def test_previous_content_stays_as_backup() -> None:
     disk = SimDisk()
     kv = opened(disk)
     for value in ("1", "2"):
@@ -50,7 +50,7 @@ def test_the_content_before_stays_as_a_backup() -> None:
     assert parse_kv_config(disk.read(backup, 0, disk.size(backup))) == {"ns": {"k": "1"}}
 
 
-def test_a_deleted_key_is_gone_and_its_namespace_stays() -> None:
+def test_deleted_key_leaves_its_namespace() -> None:
     disk = SimDisk()
     kv = opened(disk)
     kv.put("ns", "k", "v")
@@ -63,7 +63,7 @@ def test_a_deleted_key_is_gone_and_its_namespace_stays() -> None:
     assert opened(disk).namespace("unknown") is None
 
 
-def test_changes_that_come_together_share_a_write() -> None:
+def test_changes_made_during_a_write_share_the_next() -> None:
     writes: list[bytes] = []
 
     class Slow:
@@ -94,7 +94,7 @@ def test_changes_that_come_together_share_a_write() -> None:
     assert len(parse_kv_config(writes[-1])["ns"]) == 10
 
 
-def test_a_write_that_failed_is_tried_again() -> None:
+def test_failed_write_is_retried_by_the_next_persist() -> None:
     disk = SimDisk()
     failing = [True]
 
@@ -116,7 +116,7 @@ def test_more_than_the_limit_is_refused_and_changes_nothing() -> None:
     kv = opened(SimDisk(), bytes_max=410)
     kv.put("ns", "k", "1234567")
 
-    with pytest.raises(RemoteSystemError, match="would have 411 bytes, allowed are 410"):
+    with pytest.raises(RemoteSystemError, match="would take 411 bytes, the limit is 410"):
         kv.put("ns", "k", "12345678")
 
     assert kv.get("ns", "k") == "1234567"
@@ -126,7 +126,7 @@ def test_more_than_the_limit_is_refused_and_changes_nothing() -> None:
     assert kv.get("ns", "é") == "123456"
 
 
-def test_namespaces_count_even_when_nothing_is_left_in_them() -> None:
+def test_empty_namespaces_count_towards_the_limit() -> None:
     kv = opened(SimDisk(), bytes_max=1_100)
     for name in "abcd":
         kv.put(name, "", "")
@@ -136,7 +136,7 @@ def test_namespaces_count_even_when_nothing_is_left_in_them() -> None:
         kv.put("e", "", "")
 
 
-def test_the_text_is_made_off_the_loop_of_what_was_there() -> None:
+def test_text_is_encoded_off_the_loop_from_a_snapshot() -> None:
     disk = SimDisk()
 
     async def later(function: Callable[..., Any], *args: Any) -> Any:
@@ -149,7 +149,7 @@ def test_the_text_is_made_off_the_loop_of_what_was_there() -> None:
     assert text_of(disk) == b'{"configTable":{"ns":{"k":"v"}}}'
 
 
-def test_what_was_loaded_counts_too() -> None:
+def test_loaded_keys_count_towards_the_limit() -> None:
     disk = SimDisk()
     kv = opened(disk, bytes_max=410)
     kv.put("ns", "k", "1234567")
@@ -168,13 +168,13 @@ def test_a_file_that_does_not_parse_is_not_overwritten() -> None:
         opened(disk)
 
 
-def test_javas_file_is_read() -> None:
+def test_java_file_is_read() -> None:
     assert parse_kv_config(
         b'{"configTable":{"ORDER_TOPIC_CONFIG":{"GoldenFifo":"broker-a:4"}}}'
     ) == {"ORDER_TOPIC_CONFIG": {"GoldenFifo": "broker-a:4"}}
 
 
-def test_without_a_file_all_is_in_memory() -> None:
+def test_without_a_file_changes_stay_in_memory() -> None:
     kv = KvConfig(None, call_directly)
     kv.put("ns", "k", "v")
     asyncio.run(kv.persist())

@@ -1,4 +1,4 @@
-"""What may change while the name server runs changes; nothing else does."""
+"""Tests of option changes at run time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.live_config import LiveConfig
 
 
-def test_options_are_told_under_rocketmqs_keys() -> None:
+def test_options_are_listed_under_rocketmq_keys() -> None:
     values = LiveConfig(NamesrvConfig(port=19_876)).values()
 
     assert values["listenPort"] == "19876"
@@ -29,7 +29,7 @@ def test_live_options_change_together() -> None:
     assert live.now == NamesrvConfig(order_message_enable=True, scan_interval_ms=1000)
 
 
-def test_what_admin_tools_send_back_unchanged_is_taken() -> None:
+def test_unchanged_values_sent_back_by_admin_tools_are_accepted() -> None:
     live = LiveConfig(NamesrvConfig())
 
     live.change(live.values() | {"enableTopicList": "false"})

@@ -1,4 +1,4 @@
-"""The route table takes brokers in, forgets them, and refuses what RocketMQ refuses."""
+"""Tests of the route table: registration, removal, and the refusals of RocketMQ."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def addresses(table: RouteTable, broker_name: str) -> dict[int, str]:
 
 @pytest.fixture
 def table() -> RouteTable:
-    """A table that knows one master with two topics."""
+    """Return a table with one master and its two topics."""
     table = RouteTable()
     assert table.register(MASTER, topics("T", "U"), "m", 0) == MasterAddresses()
     return table
 
 
-def test_what_was_registered_is_routed(table: RouteTable) -> None:
+def test_registered_topic_is_routed(table: RouteTable) -> None:
     found = route(table, "T")
 
     (queues,) = found.queue_datas
@@ -54,7 +54,7 @@ def test_what_was_registered_is_routed(table: RouteTable) -> None:
     assert table.queues.topics() == ["T", "U"]
 
 
-def test_a_topic_nobody_has_is_not_routed(table: RouteTable) -> None:
+def test_unknown_topic_is_not_routed(table: RouteTable) -> None:
     assert table.route("V") is None
     assert RouteTable().route("T") is None
 
@@ -69,7 +69,7 @@ def test_a_topic_on_two_brokers_names_both(table: RouteTable) -> None:
     assert table.topics_of_cluster("E") == []
 
 
-def test_a_slave_joins_and_is_told_its_master(table: RouteTable) -> None:
+def test_slave_joins_and_gets_its_master_addresses(table: RouteTable) -> None:
     assert table.register(SLAVE, topics("T", "X"), "s", 0) == MasterAddresses(
         "10.0.0.1:10912", "10.0.0.1:10911"
     )
@@ -77,25 +77,25 @@ def test_a_slave_joins_and_is_told_its_master(table: RouteTable) -> None:
     assert table.route("X") is None, "a slave's topics are its master's"
 
 
-def test_a_slave_without_a_master_is_told_nothing() -> None:
+def test_slave_without_a_master_gets_no_addresses() -> None:
     table = RouteTable()
     assert table.register(SLAVE, topics("T", "X"), "s", 0) == MasterAddresses()
     assert table.queues.topics() == ["T", "X"], "the lowest id brings its topics where no master is"
 
 
-def test_a_slave_older_than_the_option_never_brings_topics() -> None:
+def test_slave_without_acting_master_option_registers_no_topics() -> None:
     table = RouteTable()
     table.register(BrokerIdentity("C", "a", 1, "h:1"), topics("T", "X"), "s", 0)
     assert table.queues.topics() == []
 
 
-def test_a_slave_that_stands_in_for_its_master_is_not_writable() -> None:
+def test_acting_master_is_not_writable() -> None:
     table = RouteTable()
     table.register(STAND_IN, topics("T", "X"), "s", 0)
     assert route(table, "T").queue_datas[0].perm == 4
 
 
-def test_a_stand_in_that_becomes_the_master_is_writable_again() -> None:
+def test_acting_master_that_becomes_master_is_writable_again() -> None:
     table = RouteTable()
     table.register(STAND_IN, topics("T", "X"), "s", 0)
     promoted = BrokerIdentity("C", "a", 0, STAND_IN.address, enable_acting_master=True)
@@ -110,7 +110,7 @@ def test_a_changed_version_replaces_topics_and_an_equal_one_does_not(table: Rout
     assert route(table, "T").queue_datas[0].perm == 4
 
 
-def test_a_new_topic_is_taken_with_an_equal_version(table: RouteTable) -> None:
+def test_new_topic_is_entered_with_an_equal_version(table: RouteTable) -> None:
     table.register(MASTER, topics("T", "V"), "m", 1)
     assert table.queues.topics() == ["T", "U", "V"]
 
@@ -130,7 +130,7 @@ def test_a_single_change_of_an_unknown_broker_is_refused_and_changes_nothing() -
     assert table.data_version("C", MASTER.address) is None
 
 
-def test_the_last_address_takes_the_topics_along(table: RouteTable) -> None:
+def test_topics_are_removed_with_the_last_address(table: RouteTable) -> None:
     table.register(OTHER, topics("T", "W"), "o", 0)
     table.unregister("C", MASTER.address)
 
@@ -147,7 +147,7 @@ def test_a_lost_master_leaves_its_slaves_readable(table: RouteTable) -> None:
     assert route(table, "T").queue_datas[0].perm == 6
 
 
-def test_a_lost_master_that_a_slave_stands_in_for_leaves_nothing_writable(
+def test_queues_are_not_writable_while_a_slave_is_acting_master(
     table: RouteTable,
 ) -> None:
     table.register(STAND_IN, topics("T", "U"), "s", 0)
@@ -156,13 +156,13 @@ def test_a_lost_master_that_a_slave_stands_in_for_leaves_nothing_writable(
     assert {route(table, topic).queue_datas[0].perm for topic in ("T", "U")} == {4}
 
 
-def test_unregistering_the_unknown_is_harmless(table: RouteTable) -> None:
+def test_unregistering_an_unknown_broker_changes_nothing(table: RouteTable) -> None:
     table.unregister("C", "10.9.9.9:1")
     table.unregister("D", MASTER.address)
     assert table.queues.topics() == ["T", "U"]
 
 
-def test_silence_beyond_the_timeout_is_forgotten(table: RouteTable) -> None:
+def test_broker_is_removed_after_its_timeout(table: RouteTable) -> None:
     assert table.expire(120_000) == []
     assert table.expire(120_001) == [(MASTER, "m")]
     assert table.route("T") is None
@@ -176,20 +176,20 @@ def test_a_broker_may_ask_for_a_shorter_timeout() -> None:
     assert table.expire(10_001) == [(hasty, "m")]
 
 
-def test_a_sign_of_life_buys_time(table: RouteTable) -> None:
+def test_refresh_extends_the_timeout(table: RouteTable) -> None:
     table.refresh("C", MASTER.address, 100_000)
     table.refresh("C", "10.9.9.9:1", 100_000)
     assert table.expire(200_000) == []
 
 
-def test_a_lost_connection_takes_its_broker_along(table: RouteTable) -> None:
+def test_broker_is_removed_with_its_connection(table: RouteTable) -> None:
     table.register(OTHER, topics("T", "W"), "o", 0)
     assert table.unregister_connection("m") == [MASTER]
     assert table.queues.topics() == ["T", "W"]
     assert table.unregister_connection("m") == []
 
 
-def test_an_old_connection_that_ends_late_takes_nothing_along(table: RouteTable) -> None:
+def test_close_of_an_older_connection_removes_nothing(table: RouteTable) -> None:
     table.register(MASTER, topics("T", "U"), "m2", 1)
     assert table.unregister_connection("m") == []
     assert table.queues.topics() == ["T", "U"]
@@ -209,13 +209,13 @@ def test_an_address_that_changes_its_id_is_listed_once(table: RouteTable) -> Non
     assert addresses(table, "a") == {2: MASTER.address}
 
 
-def test_an_address_that_changes_its_name_leaves_no_ghost(table: RouteTable) -> None:
+def test_address_with_a_new_broker_name_leaves_its_old_name(table: RouteTable) -> None:
     table.register(BrokerIdentity("C", "z", 0, MASTER.address), topics("Z", "Y"), "m", 1)
     assert addresses(table, "a") == {}
     assert table.queues.topics() == ["Y", "Z"]
 
 
-def test_an_older_state_on_another_address_is_ignored() -> None:
+def test_registration_with_an_older_state_is_ignored() -> None:
     table = RouteTable()
     table.register(MASTER, topics("T", "U", state=2), "m", 0)
     outdated = BrokerIdentity("C", "a", 0, "10.0.0.9:10911")
@@ -226,12 +226,12 @@ def test_an_older_state_on_another_address_is_ignored() -> None:
     assert table.data_version("C", outdated.address) is None
 
 
-def test_the_version_last_registered_is_remembered(table: RouteTable) -> None:
+def test_last_registered_data_version_is_returned(table: RouteTable) -> None:
     assert table.data_version("C", MASTER.address) == DataVersion(1, 0, 5)
     assert table.data_version("C", "10.9.9.9:1") is None
 
 
-def test_a_deleted_topic_is_gone_until_a_broker_brings_it_back(table: RouteTable) -> None:
+def test_deleted_topic_is_absent_until_a_broker_registers_it(table: RouteTable) -> None:
     table.delete_topic("T")
     table.delete_topic("never")
     assert table.queues.topics() == ["U"]
@@ -277,6 +277,6 @@ def test_more_topics_than_allowed_are_refused_and_deleted_ones_make_room() -> No
 )
 def test_a_name_too_long_is_refused_with_the_limit(identity: BrokerIdentity, topic: str) -> None:
     table = RouteTable()
-    with pytest.raises(RemoteSystemError, match=r"a name of 256 characters.*at most 255"):
+    with pytest.raises(RemoteSystemError, match="has 256 characters, the limit is 255"):
         table.register(identity, topics("U", topic), "m", 0)
     assert table.cluster_info().clusters == {}

@@ -1,4 +1,4 @@
-"""Whatever brokers do in whatever order: what lives is routed, and nothing else is."""
+"""State-machine tests: after any sequence of broker requests, exactly live brokers are routed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class LoneMasters(RuleBasedStateMachine):
 
 
 class AnyBrokers(RuleBasedStateMachine):
-    """Masters and slaves that move between names, ids and addresses: no ghosts, no leaks."""
+    """Masters and slaves that change names, ids and addresses leave no stale entries."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A name server on its port: brokers come, fall silent, hang up; clients get the truth."""
+"""Tests of a name server on its port: brokers register, expire and disconnect."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ async def register_and_route(cluster: Cluster) -> None:
     assert found.queue_datas[0].write_queue_nums == 4
 
 
-def test_what_a_broker_registers_a_client_finds() -> None:
+def test_registered_topic_is_found_by_a_client() -> None:
     run_virtual(in_cluster(register_and_route, sim_runtime()))
 
 
-def test_the_same_over_tcp() -> None:
+def test_registered_topic_is_found_over_tcp() -> None:
     asyncio.run(in_cluster(register_and_route, Runtime.system()))
 
 
-def test_a_broker_that_hangs_up_is_forgotten() -> None:
+def test_broker_is_removed_when_its_connection_closes() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.register()
         await cluster.broker.close()
@@ -107,7 +107,7 @@ def test_a_broker_that_hangs_up_is_forgotten() -> None:
     run_virtual(in_cluster(test, sim_runtime()))
 
 
-def test_a_silent_broker_is_forgotten_within_a_scan_and_its_connection_closed(
+def test_silent_broker_is_removed_within_a_scan_and_its_connection_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(cluster: Cluster) -> None:
@@ -123,7 +123,7 @@ def test_a_silent_broker_is_forgotten_within_a_scan_and_its_connection_closed(
     assert "broker.expired cluster=C name=a id=0 address=10.0.0.1:10911" in caplog.text
 
 
-def test_heartbeats_keep_a_broker() -> None:
+def test_heartbeats_keep_a_broker_registered() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.register(timeout_ms=10_000)
         for _ in range(20):
@@ -134,7 +134,7 @@ def test_heartbeats_keep_a_broker() -> None:
     run_virtual(in_cluster(test, sim_runtime()))
 
 
-def test_garbage_harms_no_broker_and_no_client() -> None:
+def test_garbage_bytes_leave_brokers_and_clients_unaffected() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.register()
         host, _, port = cluster.address.partition(":")
@@ -146,7 +146,7 @@ def test_garbage_harms_no_broker_and_no_client() -> None:
     run_virtual(in_cluster(test, sim_runtime()))
 
 
-def test_a_taken_port_is_refused_by_name() -> None:
+def test_taken_port_is_an_error_with_the_address() -> None:
     async def test(cluster: Cluster) -> None:
         port = int(cluster.address.partition(":")[2])
         second = NameServer(NamesrvConfig(port=port), cluster.runtime)
@@ -174,7 +174,7 @@ def test_an_abandoned_name_server_can_be_replaced_on_its_port() -> None:
     run_virtual(in_cluster(test, sim_runtime()))
 
 
-def test_it_stops_at_once_when_nobody_hangs_on_it() -> None:
+def test_stop_without_connections_is_immediate() -> None:
     async def main() -> float:
         namesrv = NameServer(NamesrvConfig(port=0), sim_runtime())
         await namesrv.start()

@@ -1,4 +1,4 @@
-"""Topics by broker and brokers by topic agree, and units are told apart as Java does."""
+"""Tests of the topic table: both indexes agree, and units are distinguished as in Java."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def queues_of(*entries: tuple[str, str, int]) -> TopicQueues:
     return queues
 
 
-def test_what_a_broker_has_goes_with_it() -> None:
+def test_topics_are_removed_with_their_broker() -> None:
     queues = queues_of(("T", "a", 0), ("T", "b", 0), ("U", "a", 0))
 
     queues.remove_broker("a")
@@ -26,14 +26,14 @@ def test_what_a_broker_has_goes_with_it() -> None:
     assert (len(queues), list(queues.of_broker("a"))) == (1, [])
 
 
-def test_the_same_again_counts_once() -> None:
+def test_repeated_put_counts_once() -> None:
     queues = queues_of(("T", "a", 0), ("T", "a", 1))
 
     assert len(queues) == 1
     assert queues.of_topic("T")["a"].topic_sys_flag == 1
 
 
-def test_removing_what_is_not_there_is_no_error() -> None:
+def test_removing_an_unknown_entry_is_no_error() -> None:
     queues = queues_of(("T", "a", 0))
 
     queues.remove("T", "b")
@@ -58,7 +58,7 @@ def test_write_permission_is_wiped_and_added_for_one_broker() -> None:
     [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (0, 1, 1)), (3, (1, 1, 0))],
     ids=["plain", "unit", "read by a unit", "both"],
 )
-def test_units_are_told_by_two_bits(flag: int, lists: tuple[int, int, int]) -> None:
+def test_units_are_distinguished_by_two_bits(flag: int, lists: tuple[int, int, int]) -> None:
     queues = queues_of(("T", "a", flag), ("T", "b", 0))
 
     found = (queues.unit_topics(), queues.unit_sub_topics(), queues.unit_sub_ununit_topics())

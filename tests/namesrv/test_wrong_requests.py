@@ -1,4 +1,4 @@
-"""Every request that a name server serves, with everything that can be sent wrong."""
+"""Tests of malformed and invalid forms of every request that a name server serves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNKNOWN = dict.fromkeys(KNOWN, NOBODY)
 
 
 class Served:
-    """All handlers of a name server that knows one broker with one topic, and one value."""
+    """All handlers of a name server with one broker, one topic and one configuration value."""
 
     def __init__(self) -> None:
         self.routes = RouteTable()
@@ -60,7 +60,7 @@ class Served:
         return {**handlers.table(), **admin.table()}
 
     async def fill(self) -> None:
-        """Make what requests are about."""
+        """Create the objects that requests name."""
         topics = {name: TopicConfig(name, 4, 4) for name in ("T", "U")}
         table = TopicConfigTable(topics, DataVersion(1, 0, 1))
         body = encode_register_body(RegisterBody(table))
@@ -71,7 +71,7 @@ class Served:
         assert (await self.asker.ask(put)).code == 0
 
     def state(self) -> object:
-        """Return everything that a request can change."""
+        """Return all state that a request can change."""
         values = self.kv.namespace("n")
         return (
             repr(self.routes.cluster_info()),
@@ -94,7 +94,7 @@ def served_codes() -> list[RequestCode]:
 
 @pytest.mark.parametrize("about", [KNOWN, UNKNOWN], ids=["known", "unknown"])
 @pytest.mark.parametrize("code", served_codes(), ids=lambda code: code.name)
-def test_whatever_is_wrong_is_answered_and_changes_nothing(
+def test_wrong_requests_are_answered_and_change_nothing(
     code: RequestCode, about: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""One broker process and one Spark session for all tests of the connector that need them."""
+"""Fixtures: one broker process and one Spark session for all tests of the data source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kourou.spark.session import local_session
 from kourou.testing.process import Serving
 
 Publish = Callable[[Sequence[Message]], None]
-"""Makes the topic of the messages, with two queues, and sends them one after the other."""
+"""Function that creates the topic with two queues, and sends the messages one by one."""
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Spark reads topics of a real broker: what comes, from where to where, and what is refused."""
+"""Tests of batch reads by Spark from a real broker: rows, offset ranges and refusals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(spark: SparkSession, namesrv: str, topic: str, **options: str) -> DataF
 
 
 def refusal(read_it: DataFrame) -> str:
-    """Return the text with which reading it fails."""
+    """Return the error text of a failing read."""
     with pytest.raises(PySparkException) as caught:
         read_it.collect()
     return str(caught.value)
@@ -64,7 +64,7 @@ def test_the_arrow_schema_is_the_one_that_spark_derives(spark: SparkSession) -> 
     assert arrow_schema(list(COLUMNS)).equals(derived)
 
 
-def test_every_message_is_read_once_with_all_it_has(
+def test_every_message_is_read_once_with_all_columns(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
     rows = read(spark, namesrv, topic).orderBy("flag").collect()
@@ -109,9 +109,7 @@ def test_offsets_choose_a_range_with_an_exclusive_end(
     ]
 
 
-def test_a_schema_of_the_users_reads_only_its_columns(
-    spark: SparkSession, namesrv: str, topic: str
-) -> None:
+def test_user_schema_reads_only_its_columns(spark: SparkSession, namesrv: str, topic: str) -> None:
     rows = (
         spark.read.format("rocketmq")
         .schema("flag INT, body BINARY")
@@ -129,7 +127,7 @@ def test_a_schema_of_the_users_reads_only_its_columns(
     ]
 
 
-def test_a_limit_stops_the_read_and_the_session_goes_on(
+def test_limit_ends_the_read_and_the_session_stays_usable(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
     frame = read(spark, namesrv, topic)
@@ -160,7 +158,7 @@ def test_an_empty_topic_is_an_empty_frame(
     assert read(spark, namesrv, "one", endingOffsets=until).collect() == []
 
 
-def test_the_sql_of_spark_sees_the_same_rows(spark: SparkSession, namesrv: str, topic: str) -> None:
+def test_spark_sql_returns_the_same_rows(spark: SparkSession, namesrv: str, topic: str) -> None:
     read(spark, namesrv, topic).createOrReplaceTempView("orders")
 
     counted = spark.sql("SELECT tags, count(*) AS n FROM orders GROUP BY tags ORDER BY tags")
@@ -168,7 +166,7 @@ def test_the_sql_of_spark_sees_the_same_rows(spark: SparkSession, namesrv: str, 
     assert [tuple(row) for row in counted.collect()] == [("eu", 500), ("us", 500)]
 
 
-def test_an_offset_that_is_not_there_fails_the_read_unless_loss_is_allowed(
+def test_missing_offset_fails_the_read_unless_loss_is_allowed(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
     broker = read(spark, namesrv, topic).first().brokerName
@@ -201,19 +199,19 @@ def test_an_absent_name_server_is_named(spark: SparkSession, topic: str) -> None
     assert "127.0.0.1:1" in text
 
 
-def test_streaming_and_writing_say_that_they_are_not_built_yet(
+def test_streaming_reads_and_writes_are_refused(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
     source = spark.readStream.format("rocketmq").option("nameServer", namesrv)
-    with pytest.raises(PySparkException, match=r"streaming.*not built yet; batch reads are"):
+    with pytest.raises(PySparkException, match=r"streaming.*not supported; use a batch read"):
         source.option("topic", topic).load().writeStream.format("noop").start().awaitTermination()
 
     writer = read(spark, namesrv, topic).write.format("rocketmq").mode("append")
-    with pytest.raises(PySparkException, match="writing to rocketmq from Spark is not built yet"):
+    with pytest.raises(PySparkException, match="writing to rocketmq from Spark is not supported"):
         writer.option("nameServer", namesrv).option("topic", topic).save()
 
 
-def test_credentials_come_from_a_private_file_and_no_plan_shows_them(
+def test_credentials_come_from_a_file_and_are_absent_from_plans(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys"

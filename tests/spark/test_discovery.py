@@ -1,4 +1,4 @@
-"""Spark finds the source by the module `pyspark_rocketmq`, whatever state the rest is in."""
+"""Tests of how Spark finds the data source by the module `pyspark_rocketmq`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_importing_the_module_never_raises(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_neighbour_that_raises_hides_the_source_until_it_is_registered(tmp_path: Path) -> None:
+def test_failing_other_data_source_hides_the_source_until_it_is_registered(tmp_path: Path) -> None:
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')")
 
     done = subprocess.run(
@@ -68,6 +68,6 @@ def test_a_neighbour_that_raises_hides_the_source_until_it_is_registered(tmp_pat
 
 
 def with_path(directory: Path) -> dict[str, str]:
-    """Return the environment with `directory` first on the path of Python."""
+    """Return the environment with `directory` first on PYTHONPATH."""
     path = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path}

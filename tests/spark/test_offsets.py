@@ -1,4 +1,4 @@
-"""Offset options, and the ranges that a read is planned into."""
+"""Tests of offset options, and of the ranges planned from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def end_at(**by_id: int) -> Offsets:
 
 
 @pytest.mark.parametrize("text", ["earliest", "Earliest", " earliest "])
-def test_a_word_stands_for_every_queue(text: str) -> None:
+def test_word_applies_to_every_queue(text: str) -> None:
     assert parse_offsets("startingOffsets", text, "flights") == FIRST
 
 
@@ -56,18 +56,21 @@ def test_json_names_topic_broker_and_queue() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("yesterday", "neither earliest nor latest nor JSON"),
-        ("{", "neither earliest nor latest nor JSON"),
-        ("[]", "the topic 'flights' alone"),
-        ('{"trains": {}}', "the topic 'flights' alone"),
-        ('{"flights": {}, "trains": {}}', "the topic 'flights' alone"),
-        ('{"flights": 5}', "found 5 where an object must be"),
-        ('{"flights": {"broker-a": [1]}}', "found [1] where an object must be"),
-        ('{"flights": {"broker-a": {"one": 1}}}', "'one' of 'broker-a' is no queue id"),
-        ('{"flights": {"broker-a": {"0": -3}}}', "-3 of queue 0 of 'broker-a' is no offset"),
-        ('{"flights": {"broker-a": {"0": "7"}}}', "'7' of queue 0 of 'broker-a' is no offset"),
-        ('{"flights": {"broker-a": {"0": true}}}', "True of queue 0 of 'broker-a' is no offset"),
-        ('{"flights": {"broker-a": {"0": 1, "0": 2}}}', "a key is there twice"),
+        ("yesterday", "expected earliest, latest or JSON"),
+        ("{", "expected earliest, latest or JSON"),
+        ("[]", "the topic 'flights' only"),
+        ('{"trains": {}}', "the topic 'flights' only"),
+        ('{"flights": {}, "trains": {}}', "the topic 'flights' only"),
+        ('{"flights": 5}', "found 5 instead of an object"),
+        ('{"flights": {"broker-a": [1]}}', "found [1] instead of an object"),
+        ('{"flights": {"broker-a": {"one": 1}}}', "'one' of 'broker-a' is not a queue id"),
+        ('{"flights": {"broker-a": {"0": -3}}}', "-3 of queue 0 of 'broker-a' is not an offset"),
+        ('{"flights": {"broker-a": {"0": "7"}}}', "'7' of queue 0 of 'broker-a' is not an offset"),
+        (
+            '{"flights": {"broker-a": {"0": true}}}',
+            "True of queue 0 of 'broker-a' is not an offset",
+        ),
+        ('{"flights": {"broker-a": {"0": 1, "0": 2}}}', "duplicate key"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_option_and_the_reason(text: str, said: str) -> None:
@@ -78,14 +81,14 @@ def test_a_bad_value_is_refused_with_the_option_and_the_reason(text: str, said: 
     assert said in str(caught.value)
 
 
-def test_earliest_to_latest_is_all_that_the_queues_hold() -> None:
+def test_earliest_to_latest_covers_all_offsets() -> None:
     plan = plan_ranges({Q1: QueueBounds(0, 7), Q0: QueueBounds(3, 9)}, FIRST, LAST)
 
     assert plan.ranges == (QueueRange(Q0, 3, 9), QueueRange(Q1, 0, 7))
     assert plan.losses == ()
 
 
-def test_an_empty_queue_is_left_out() -> None:
+def test_empty_queue_is_omitted() -> None:
     plan = plan_ranges({Q0: QueueBounds(0, 0), Q1: QueueBounds(5, 5)}, FIRST, LAST)
 
     assert plan.ranges == ()
@@ -101,7 +104,7 @@ def test_the_end_is_exclusive_and_numbers_mix_with_words() -> None:
     assert plan.ranges == (QueueRange(Q0, 4, 5), QueueRange(Q1, 2, 9))
 
 
-def test_a_start_below_what_is_left_is_a_loss_and_is_clamped() -> None:
+def test_start_below_the_minimum_is_a_loss_and_is_clamped() -> None:
     plan = plan_ranges({Q0: QueueBounds(10, 20)}, start_at(q0=3), LAST)
 
     assert plan.ranges == (QueueRange(Q0, 10, 20),)
@@ -110,14 +113,14 @@ def test_a_start_below_what_is_left_is_a_loss_and_is_clamped() -> None:
     assert "holds offsets 10 to 20" in loss
 
 
-def test_offsets_above_the_end_are_losses_too() -> None:
+def test_offsets_above_the_maximum_are_losses() -> None:
     plan = plan_ranges({Q0: QueueBounds(0, 20)}, start_at(q0=25), end_at(q0=30))
 
     assert plan.ranges == ()
     assert len(plan.losses) == 2
 
 
-def test_an_end_below_what_is_left_reads_nothing() -> None:
+def test_end_below_the_minimum_reads_nothing() -> None:
     plan = plan_ranges({Q0: QueueBounds(10, 20)}, FIRST, end_at(q0=5))
 
     assert plan.ranges == ()
@@ -129,12 +132,12 @@ def test_a_start_above_its_end_is_refused() -> None:
         plan_ranges({Q0: QueueBounds(0, 9)}, start_at(q0=6), end_at(q0=5))
 
 
-def test_a_queue_that_json_leaves_out_is_refused() -> None:
-    with pytest.raises(ConfigError, match="startingOffsets says nothing of broker-a/1"):
+def test_queue_omitted_from_json_is_refused() -> None:
+    with pytest.raises(ConfigError, match="startingOffsets does not name broker-a/1"):
         plan_ranges({Q0: QueueBounds(0, 9), Q1: QueueBounds(0, 9)}, start_at(q0=1), LAST)
 
 
-def test_a_queue_that_the_topic_does_not_have_is_refused() -> None:
+def test_unknown_queue_in_json_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not have: broker-a/8"):
         plan_ranges({Q0: QueueBounds(0, 9)}, start_at(q0=1, q8=1), LAST)
 
@@ -149,7 +152,7 @@ def test_no_rows_make_no_task() -> None:
     assert pack_ranges([], 4) == []
 
 
-def test_one_long_queue_is_cut_for_all_tasks() -> None:
+def test_long_queue_is_split_among_all_tasks() -> None:
     rows = 4 * TASK_ROWS_MIN
 
     groups = pack_ranges([QueueRange(Q0, 100, 100 + rows)], 2)
@@ -164,7 +167,7 @@ def test_one_long_queue_is_cut_for_all_tasks() -> None:
     sizes=st.lists(st.integers(1, 5 * TASK_ROWS_MIN), max_size=20),
     tasks_max=st.integers(1, 9),
 )
-def test_packing_keeps_each_offset_once_in_groups_of_like_size(
+def test_packing_keeps_each_offset_once_in_groups_of_similar_size(
     sizes: list[int], tasks_max: int
 ) -> None:
     queues = [MessageQueue("t", "b", i) for i in range(len(sizes))]

@@ -1,4 +1,4 @@
-"""The options of a read: each default, each refusal."""
+"""Tests of the options of a read: each default, each refusal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_name_server_and_topic_suffice() -> None:
     assert options.fail_on_data_loss
 
 
-def test_names_come_in_any_case_as_spark_lowers_them() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse_options({"nameserver": "a:1", "TOPIC": "t", "maxpartitions": "7"})
 
     assert (options.name_server, options.topic, options.max_partitions) == ("a:1", "t", 7)
@@ -61,18 +61,18 @@ def test_an_unknown_option_is_refused_with_the_nearest_known(name: str, nearest:
         parse_options({**LEAST, name: "x"})
 
 
-def test_an_option_like_no_other_is_refused_with_all_known() -> None:
-    with pytest.raises(ConfigError, match="known are nameServer, topic, startingOffsets"):
+def test_option_without_a_near_name_is_refused_with_all_names() -> None:
+    with pytest.raises(ConfigError, match="options are nameServer, topic, startingOffsets"):
         parse_options({**LEAST, "zzz": "x"})
 
 
-def test_a_path_is_refused_with_the_way_to_name_a_topic() -> None:
+def test_path_is_refused_with_a_hint_at_topic() -> None:
     with pytest.raises(ConfigError, match=r"option\('topic'"):
         parse_options({**LEAST, "path": "flights"})
 
 
 @pytest.mark.parametrize("missing", ["nameServer", "topic"])
-def test_what_is_required_is_asked_for_by_name(missing: str) -> None:
+def test_missing_required_option_is_named(missing: str) -> None:
     given = {name: text for name, text in LEAST.items() if name != missing}
 
     with pytest.raises(ConfigError, match=f"the option {missing} is missing"):
@@ -89,10 +89,10 @@ def test_what_is_required_is_asked_for_by_name(missing: str) -> None:
         ("pullBatchSize", "many", "from 1 to 1024"),
         ("pullTimeoutMs", "-1", "from 1 to 3600000"),
         ("failOnDataLoss", "yes", "true or false"),
-        ("startingOffsets", "latest", "would hold nothing"),
-        ("startingOffsets", '{"flights": {"b": {"0": -1}}}', "would hold nothing"),
-        ("endingOffsets", "earliest", "would hold nothing"),
-        ("endingOffsets", '{"flights": {"b": {"0": -2}}}', "would hold nothing"),
+        ("startingOffsets", "latest", "would be empty"),
+        ("startingOffsets", '{"flights": {"b": {"0": -1}}}', "would be empty"),
+        ("endingOffsets", "earliest", "would be empty"),
+        ("endingOffsets", '{"flights": {"b": {"0": -2}}}', "would be empty"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_what_is_allowed(
@@ -107,7 +107,7 @@ def test_a_value_out_of_range_is_refused_with_what_is_allowed(
 @pytest.mark.parametrize(
     ("expression", "is_filtered"), [("*", False), ("", False), ("UA", True), ("UA || AA", True)]
 )
-def test_only_tags_make_a_filter(expression: str, is_filtered: bool) -> None:
+def test_is_filtered_only_with_tags(expression: str, is_filtered: bool) -> None:
     assert parse_options({**LEAST, "subExpression": expression}).is_filtered == is_filtered
 
 
@@ -134,16 +134,16 @@ def test_the_docstring_lists_every_option_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["accessKey", "secret_key", "SECURITYTOKEN", "credentials"])
-def test_a_key_among_the_options_is_refused_without_showing_it(name: str) -> None:
-    """Spark shows options in plans and in its console."""
+def test_key_option_is_refused_without_showing_its_value(name: str) -> None:
+    """Spark shows options in query plans and in its console."""
     with pytest.raises(ConfigError, match="credentialsFile") as refused:
         parse_options({**LEAST, name: "s3cr3t"})
     assert "s3cr3t" not in str(refused.value)
 
 
-def test_a_credentials_file_is_named_and_not_read_with_the_options() -> None:
+def test_credentials_file_is_not_read_with_the_options() -> None:
     assert parse_options(LEAST).credentials_file is None
     named = parse_options({**LEAST, "credentialsFile": "/absent/keys"})
     assert named.credentials_file == "/absent/keys"
-    with pytest.raises(ConfigError, match="credentialsFile is blank"):
+    with pytest.raises(ConfigError, match="credentialsFile is empty"):
         parse_options({**LEAST, "credentialsFile": " "})

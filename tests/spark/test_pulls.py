@@ -1,4 +1,4 @@
-"""How a range moves with each answer of a broker, and what counts as lost."""
+"""Tests of the cursor of a range: progress with each answer, and the losses reported."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def answer(status: PullStatus, next_offset: int, *offsets: int) -> PullResult:
 def advance(
     offset: int, until: int, result: PullResult, options: ReadOptions = STRICT
 ) -> tuple[int, list[int]]:
-    """Return the next offset to ask for, and the offsets of the messages that count."""
+    """Return the next offset to pull, and the offsets of the returned messages."""
     cursor = _Cursor(QUEUE, offset, until)
     messages = _advance(cursor, result, options)
     return cursor.offset, [message.queue_offset for message in messages]
 
 
-def test_messages_found_move_the_range_behind_them() -> None:
+def test_found_messages_advance_the_cursor() -> None:
     assert advance(5, 20, answer(PullStatus.FOUND, 8, 5, 6, 7)) == (8, [5, 6, 7])
 
 
-def test_messages_beyond_the_end_are_left_out() -> None:
+def test_messages_beyond_the_end_are_dropped() -> None:
     assert advance(5, 7, answer(PullStatus.FOUND, 9, 5, 6, 7, 8)) == (7, [5, 6])
 
 
-def test_messages_before_the_offset_asked_for_are_left_out() -> None:
-    # A batch stored as one record begins where it begins.
+def test_messages_before_the_requested_offset_are_dropped() -> None:
+    # A batch that is stored as one record may begin below the requested offset.
     assert advance(5, 9, answer(PullStatus.FOUND, 7, 4, 5, 6)) == (7, [5, 6])
 
 
-def test_a_filtered_range_ends_by_position() -> None:
+def test_filtered_range_ends_at_an_offset() -> None:
     assert advance(5, 20, answer(PullStatus.NO_MATCHED_MSG, 20), SOME_TAG) == (20, [])
 
 
@@ -64,10 +64,8 @@ def test_a_filtered_range_ends_by_position() -> None:
     ],
     ids=["deleted up to 12", "all deleted", "cut short", "now empty", "records removed"],
 )
-def test_what_the_plan_promised_and_is_gone_fails_the_read_or_is_skipped(
-    result: PullResult, next_offset: int
-) -> None:
-    with pytest.raises(DataLossError, match=f"of the offsets 5 to {next_offset} .* are gone"):
+def test_deleted_offsets_fail_the_read_or_are_skipped(result: PullResult, next_offset: int) -> None:
+    with pytest.raises(DataLossError, match=f"of the offsets 5 to {next_offset} .* were deleted"):
         advance(5, 20, result)
 
     assert advance(5, 20, result, LENIENT) == (next_offset, [])
@@ -84,6 +82,6 @@ def test_a_gap_between_messages_found_is_a_loss() -> None:
 
 
 @pytest.mark.parametrize("status", [PullStatus.FOUND, PullStatus.NO_MATCHED_MSG])
-def test_a_broker_that_leads_in_a_circle_is_an_error(status: PullStatus) -> None:
-    with pytest.raises(ProtocolError, match="leads back to 5"):
+def test_answer_without_progress_is_an_error(status: PullStatus) -> None:
+    with pytest.raises(ProtocolError, match="the next offset 5"):
         advance(5, 20, answer(status, 5), SOME_TAG)

@@ -1,4 +1,4 @@
-"""Messages become Arrow batches; the types are what Spark makes of the DDL."""
+"""Tests of the Arrow batches; their types must equal those that Spark derives from the DDL."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_message_without_properties_has_no_tag_and_the_offset_id() -> None:
     assert row["body"] == b""
 
 
-def test_properties_stay_with_their_message() -> None:
+def test_properties_are_assigned_to_their_message() -> None:
     batch = build_batch([BARE, FULL, BARE, FULL], ["properties"])
 
     assert [len(row["properties"]) for row in batch.to_pylist()] == [0, 4, 0, 4]
@@ -81,7 +81,7 @@ def test_no_messages_make_an_empty_batch_of_the_same_schema() -> None:
     assert batch.schema.equals(arrow_schema(list(COLUMNS)))
 
 
-def test_only_the_columns_asked_for_are_built_in_their_order() -> None:
+def test_only_requested_columns_are_built_in_their_order() -> None:
     batch = build_batch([FULL], ["body", "queueId"])
 
     assert batch.schema.names == ["body", "queueId"]
@@ -94,7 +94,7 @@ def test_the_docstring_lists_the_columns_with_their_types() -> None:
     assert listed == [(column.name, column.spark_type) for column in COLUMNS.values()]
 
 
-def test_a_schema_of_the_users_chooses_columns_by_name() -> None:
+def test_user_schema_selects_columns_by_name() -> None:
     assert choose_columns([("body", "binary", True), ("topic", "string", True)]) == (
         "body",
         "topic",
@@ -104,9 +104,9 @@ def test_a_schema_of_the_users_chooses_columns_by_name() -> None:
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        (("payload", "binary", True), "no column 'payload'; there are topic, brokerName"),
-        (("body", "string", True), "body is binary, and the schema asks for string"),
-        (("body", "binary", False), "drop NOT NULL"),
+        (("payload", "binary", True), "unknown column 'payload'; columns are topic, brokerName"),
+        (("body", "string", True), "body has the type binary, but the schema asks for string"),
+        (("body", "binary", False), "body is declared NOT NULL"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(field: tuple[str, str, bool], said: str) -> None:
@@ -115,5 +115,5 @@ def test_a_schema_that_does_not_fit_is_refused(field: tuple[str, str, bool], sai
 
 
 def test_a_schema_without_columns_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no column"):
+    with pytest.raises(ConfigError, match="no columns"):
         choose_columns([])

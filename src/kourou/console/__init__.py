@@ -1,1 +1,1 @@
-"""What a monitor reads of a running process by HTTP. Writes nothing, changes nothing."""
+"""Read-only HTTP endpoint of a running process for monitoring systems."""

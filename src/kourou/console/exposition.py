@@ -1,4 +1,4 @@
-"""Metric families as the text that Prometheus reads. Needs the extra `server`."""
+"""Metric families in Prometheus' text format. Needs the extra `server`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def exposition(families: Iterable[Family]) -> bytes:
 
 
 def process_exposition() -> bytes:
-    """Return the numbers of this process: `process_*` (on Linux), `python_gc_*`, `python_info`."""
+    """Return the metrics of this process: `process_*` (on Linux), `python_gc_*`, `python_info`."""
     collectors = (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR)
     return b"".join(map(generate_latest, collectors))
 
 
 class _Given(Collector):
-    """Stands for a registry: has what it is given."""
+    """Collector of given families; `generate_latest` takes it in place of a registry."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families as the library wants them."""
+        """Yield the families as types of prometheus_client."""
         for family in self._families:
             yield _metric(family)
 
@@ -49,19 +49,19 @@ def _metric(family: Family) -> Metric:
         histogram = HistogramMetricFamily(family.name, family.text)
         names = [f"{family.name}{end}" for end in ("_bucket", "_count", "_sum")]
         for sample in family.samples:
-            assert isinstance(sample, Distribution), f"{family.name} is a histogram"
+            assert isinstance(sample, Distribution), f"{family.name} must hold distributions"
             _add(histogram, names, sample)
         return histogram
     kind = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
     metric: Metric = kind(family.name, family.text)
     for sample in family.samples:
-        assert not isinstance(sample, Distribution), f"{family.name} is no histogram"
+        assert not isinstance(sample, Distribution), f"{family.name} is not a histogram"
         metric.add_sample(family.name, dict(sample.labels), sample.value)
     return metric
 
 
 def _add(histogram: Metric, names: list[str], sample: Distribution) -> None:
-    """Add a distribution as the counts up to each bound, their number and their sum."""
+    """Add a distribution: cumulative counts by bound, the total count and the sum."""
     bucket, count, total = names
     labels = dict(sample.labels)
     so_far = 0

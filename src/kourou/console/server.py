@@ -1,11 +1,11 @@
-"""The HTTP port for monitors, in a thread of its own: it answers even while the loop is busy.
+"""HTTP server for monitoring systems, on threads: it answers even while the event loop is busy.
 
-    /metrics   what is measured, in Prometheus' text format
-    /healthz   200 while the event loop turns: 503 means that a restart is due
-    /readyz    200 while clients are served and messages are taken; else 503 with the reasons
+    /metrics   metrics in Prometheus' text format
+    /healthz   200 if the event loop responds; 503 means that the process must be restarted
+    /readyz    200 if clients are served and sends are accepted; else 503 with the reasons
 
-GET and HEAD only; nothing can be changed here. What the loop knows is read on the loop, and waited
-for with a limit; at most `_REQUESTS_MAX` requests are served at once, each within a limit of time.
+It serves GET and HEAD only and changes nothing. State of the event loop is read on the loop, with a
+timeout. At most `_REQUESTS_MAX` requests are served at once, each within a time limit.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOP_TIMEOUT_S: Final = 2.0
-"""How long the event loop may take to answer; one that takes longer is not healthy."""
+"""Time within which the event loop must respond to count as healthy."""
 METRICS_TIMEOUT_S: Final = 8.0
-"""How long it may take to read all that is measured, between what else it does."""
+"""Timeout for reading all metrics on the event loop, which does other work in between."""
 
 _REQUESTS_MAX: Final = 16
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -42,7 +42,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NO_EXTRA: Final = (
-    "the package prometheus-client, which writes this page, is not installed: "
+    "metrics need the package prometheus-client, which is not installed: "
     "pip install 'kourou[server]'\n"
 )
 
@@ -52,14 +52,15 @@ _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Console:
-    """Serves one port, from `start` until `stop`. Made and started on the event loop."""
+    """HTTP server on one port, from `start` until `stop`. Created and started on the event loop."""
 
     def __init__(self, read_metrics: Reading, read_troubles: Troubles) -> None:
-        """Make it; it does not listen yet.
+        """Create a server that does not listen yet.
 
         Args:
-            read_metrics: what is measured. Runs on the loop, as the next.
-            read_troubles: why clients are not served, or messages not taken; empty if all is well.
+            read_metrics: returns the metric families. Runs on the event loop.
+            read_troubles: returns the reasons why clients are not served or sends not accepted;
+                empty if the process is ready. Runs on the event loop.
         """
         self._read_metrics = read_metrics
         self._read_troubles = read_troubles
@@ -68,7 +69,7 @@ class Console:
 
     @property
     def address(self) -> tuple[str, int]:
-        """What it listens on, with the real port.
+        """The address on which it listens, with the real port.
 
         Raises:
             ClosedError: it does not listen.
@@ -82,8 +83,8 @@ class Console:
         """Listen, and return the address with the real port.
 
         Raises:
-            AddressInUseError: somebody listens there already.
-            ListenFailedError: the address is not this machine's, or is not permitted.
+            AddressInUseError: another socket already listens on the address.
+            ListenFailedError: the address is not one of this machine, or is not permitted.
         """
         try:
             server = _Server((host, port), self)
@@ -100,7 +101,7 @@ class Console:
         return self.address
 
     async def stop(self) -> None:
-        """Listen no more. What is being answered is left to its own end; it changes nothing."""
+        """Stop listening. Requests in progress end by themselves; they change nothing."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -109,7 +110,7 @@ class Console:
         log.info("console.stopped")
 
     def answer(self, path: str) -> _Answer:
-        """Return what a GET of the path is answered. For the threads of requests."""
+        """Return the answer to a GET of the path. Called on the threads of requests."""
         serve = {
             "/": self._index,
             "/metrics": self._metrics,
@@ -117,16 +118,16 @@ class Console:
             "/readyz": self._readiness,
         }.get(path.partition("?")[0])
         if serve is None:
-            return HTTPStatus.NOT_FOUND, _TEXT, b"not here; there is /metrics, /healthz, /readyz\n"
+            return HTTPStatus.NOT_FOUND, _TEXT, b"not found; pages: /metrics, /healthz, /readyz\n"
         try:
             return serve()
         except TimeoutError as error:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{error}\n".encode()
         except FutureCancelledError:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the process is stopping\n"
-        except Exception:  # a page that fails must not take the others with it
+        except Exception:  # an error in one page must not stop the others
             log.exception("console.page_failed path=%r", path)
-            text = "this page could not be made; the log says why\n"
+            text = "internal error; the log has the details\n"
             return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, text.encode()
 
     def _index(self) -> _Answer:
@@ -134,7 +135,7 @@ class Console:
 
     def _metrics(self) -> _Answer:
         try:
-            # Loaded by who reads metrics, not by who only serves: it is large.
+            # Imported at the first request for metrics: prometheus_client is large.
             from kourou.console.exposition import (  # noqa: PLC0415
                 exposition,
                 process_exposition,
@@ -155,16 +156,16 @@ class Console:
         return status, _JSON, json.dumps(content).encode() + b"\n"
 
     def _on_loop(self, read: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Return what `read` returns on the event loop.
+        """Run `read` on the event loop and return its result.
 
         Raises:
-            TimeoutError: the loop is busy, or has ended.
+            TimeoutError: the loop did not respond in time, or is closed.
         """
         try:
             future = asyncio.run_coroutine_threadsafe(read, self._loop)
         except RuntimeError as error:  # the loop is closed
             read.close()
-            raise TimeoutError("the event loop has ended") from error
+            raise TimeoutError("the event loop is closed") from error
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -178,7 +179,7 @@ async def _called(function: Callable[[], T]) -> T:
 
 
 class _Server(ThreadingHTTPServer):
-    """Hands each connection to a thread, as long as there are few."""
+    """HTTP server with a thread for each connection; closes connections beyond the limit."""
 
     daemon_threads = True
     block_on_close = False
@@ -191,7 +192,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Bind, without the look-up of a host name that the base makes of it: DNS may be slow."""
+        """Bind without the base class's look-up of the host name, because DNS may be slow."""
         TCPServer.server_bind(self)
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]  # typeshed allows datagrams
@@ -200,7 +201,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError as error:  # no more threads
+        except RuntimeError as error:  # no thread can be started
             self._free.release()
             log.warning("console.refused reason=%s", error)
             self.shutdown_request(request)
@@ -219,7 +220,7 @@ _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves one request; the connection ends with it."""
+    """Handler of one request; the connection is closed after it."""
 
     server: _Server
     server_version = "kourou"
@@ -227,14 +228,14 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_TIMEOUT_S
 
     def setup(self) -> None:
-        """Bound the time of all: the socket's own limit holds for each read alone."""
+        """Set a time limit for the whole request; the socket's timeout covers a single read."""
         super().setup()
         self._deadline = threading.Timer(2 * _REQUEST_TIMEOUT_S, self._cut)
         self._deadline.daemon = True
         self._deadline.start()
 
     def handle_one_request(self) -> None:
-        """Serve a request; refuse at once what is no HTTP, as of a client of the broker."""
+        """Serve a request; refuse other protocols at once, such as RocketMQ's remoting protocol."""
         try:
             begin = self.rfile.peek(1)[:1]  # type: ignore[attr-defined]  # it is a BufferedReader
         except TimeoutError:
@@ -271,5 +272,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Say nothing on stderr: monitors come every few seconds."""
+        """Log at DEBUG instead of writing to stderr, because monitors poll every few seconds."""
         log.debug("console.request line=%r", format % args)

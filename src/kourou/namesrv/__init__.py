@@ -1,1 +1,1 @@
-"""The name server: which brokers there are, and which of them serve a topic."""
+"""The name server: registry of the live brokers and of the topics that each of them serves."""

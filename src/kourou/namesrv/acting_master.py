@@ -1,4 +1,4 @@
-"""Slaves that stand in for a lost master in a route, so that its messages can still be read.
+"""Acting masters: slaves that routes show as master, so that a lost master's messages are readable.
 
 Source: RouteInfoManager.pickupTopicRouteData, apache/rocketmq 5.5.0.
 """
@@ -12,13 +12,14 @@ from kourou.model.route import MASTER_ID, BrokerData, TopicRoute
 from kourou.model.topic import is_writable
 
 _SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Topics by which brokers find their own group: they want to see it as it is."""
+"""Prefix of the topics by which brokers look up their own group; these routes stay unchanged."""
 
 
 def with_acting_masters(topic: str, route: TopicRoute) -> TopicRoute:
-    """Return the route with the least id of each broker that lost its master shown as master.
+    """Return the route with an acting master for each broker name without a master.
 
-    Only of brokers that allow it, and whose queues nobody may write to.
+    The acting master is the slave with the lowest id, shown under id 0. A broker name gets one only
+    if its slaves allow it (`enable_acting_master`) and its queues are not writable.
     """
     if topic.startswith(_SYNC_MEMBER_PREFIX):
         return route

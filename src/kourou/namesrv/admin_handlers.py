@@ -1,20 +1,20 @@
-"""What administrators ask the name server.
+"""Handlers of the administration requests to the name server.
 
     100  PUT_KV_CONFIG                         1: no namespace or key
     101  GET_KV_CONFIG                         22: no such key
-    102  DELETE_KV_CONFIG                      an unknown key is no error
+    102  DELETE_KV_CONFIG                      an unknown key is not an error
     205  WIPE_WRITE_PERM_OF_BROKER             327 ADD_WRITE_PERM_OF_BROKER
-    206  GET_ALL_TOPIC_LIST_FROM_NAMESERVER    1: switched off, as 224 and 311 to 313
+    206  GET_ALL_TOPIC_LIST_FROM_NAMESERVER    1: disabled by an option; also 224 and 311 to 313
     216  DELETE_TOPIC_IN_NAMESRV
     217  REGISTER_TOPIC_IN_NAMESRV
     219  GET_KVLIST_BY_NAMESPACE               22: no such namespace
     224  GET_TOPICS_BY_CLUSTER
     304  GET_SYSTEM_TOPIC_LIST_FROM_NS
-    311  GET_UNIT_TOPIC_LIST                   312, 313: of units' consumers
+    311  GET_UNIT_TOPIC_LIST                   312, 313: topics that consumers of units read
     318  UPDATE_NAMESRV_CONFIG                 16: cannot be changed; 1: a bad value
     319  GET_NAMESRV_CONFIG
 
-A change of key-value configuration is answered when it is durable.
+A change of the key-value configuration is answered once it is durable.
 
 Source: DefaultRequestProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -57,13 +57,13 @@ log = logging.getLogger(__name__)
 
 
 class NamesrvAdminHandlers:
-    """Serves administrators.
+    """Handlers of the administration requests.
 
     Args:
-        routes: what is listed and changed.
-        kv: read and changed.
-        config: the options, read and changed.
-        later: answers when a change is durable.
+        routes: topics and brokers, read and changed.
+        kv: key-value configuration, read and changed.
+        config: options, read and changed.
+        later: sends an answer once the change is durable.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NamesrvAdminHandlers:
         self._later = later
 
     def table(self) -> Mapping[int, Handler]:
-        """Return which handler serves which code."""
+        """Return the handlers by request code."""
         queues = self._routes.queues
         return {
             RequestCode.PUT_KV_CONFIG: self.on_put_kv_config,
@@ -155,7 +155,7 @@ class NamesrvAdminHandlers:
     # Write permission
 
     def on_wipe_write_perm(self, request: Request) -> RemotingCommand:
-        """Serve 205. A broker gets it back with its next change, or by 327."""
+        """Serve 205. The broker's next topic change restores the permission, and so does 327."""
         name = request.command.header(WipeWritePermOfBrokerRequestHeader).broker_name
         count = self._routes.queues.wipe_write(name)
         log.info("write_perm.wiped broker=%s topics=%d", name, count)
@@ -183,7 +183,7 @@ class NamesrvAdminHandlers:
         return response(request.command, body=encode_topic_list(topics))
 
     def on_get_system_topics(self, request: Request) -> RemotingCommand:
-        """Serve 304: clusters and brokers, which are topics too."""
+        """Serve 304: return the names of all clusters and brokers, which are system topics."""
         info = self._routes.cluster_info()
         addresses = [
             address for data in info.brokers.values() for address in data.broker_addrs.values()
@@ -196,7 +196,7 @@ class NamesrvAdminHandlers:
         return response(request.command, body=body)
 
     def _lists(self, topics: Callable[[], list[str]]) -> Handler:
-        """Return what serves 311, 312 or 313."""
+        """Return the handler of 311, 312 or 313."""
 
         def on_get_unit_topics(request: Request) -> RemotingCommand:
             _check_enabled(self._config.now.enable_topic_list)
@@ -205,13 +205,16 @@ class NamesrvAdminHandlers:
         return on_get_unit_topics
 
     def on_delete_topic(self, request: Request) -> RemotingCommand:
-        """Serve 216; the brokers that have it were told before."""
+        """Serve 216. The caller deletes the topic at its brokers first."""
         header = request.command.header(DeleteTopicFromNamesrvRequestHeader)
         self._routes.delete_topic(header.topic, header.cluster_name)
         return response(request.command)
 
     def on_register_topic(self, request: Request) -> RemotingCommand:
-        """Serve 217. It stays until its brokers leave, or it is deleted: no broker knows of it."""
+        """Serve 217. The topic stays until its brokers leave or it is deleted here.
+
+        The brokers themselves do not get the topic.
+        """
         topic = request.command.header(RegisterTopicRequestHeader).topic
         if request.command.body:
             route = decode_topic_route(request.command.body)
@@ -230,6 +233,6 @@ class NamesrvAdminHandlers:
         return response(request.command)
 
 
-def _check_enabled(is_enabled: bool) -> None:  # noqa: FBT001 - it is the value
+def _check_enabled(is_enabled: bool) -> None:  # noqa: FBT001 - the flag is the only argument
     if not is_enabled:
         raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "disable")

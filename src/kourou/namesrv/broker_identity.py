@@ -1,4 +1,4 @@
-"""What brokers say of themselves when they register, and what they are told of each other.
+"""Broker identities from registrations, and the data that brokers receive about each other.
 
 Source: RegisterBrokerRequestHeader.java, RegisterBrokerResult.java,
 NotifyMinBrokerIdChangeRequestHeader.java, apache/rocketmq 5.5.0.
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """What a broker says of itself when it registers.
+    """The identity fields of a broker's registration.
 
     Attributes:
         address: `host:port` for clients.
         ha_address: `host:port` for its slaves.
-        timeout_ms: forget it after so long a silence; None takes the name server's default.
-        enable_acting_master: None tells of a broker older than the option.
-        zone: where it runs, if brokers are told apart by zone.
+        timeout_ms: the broker expires this long after its last heartbeat or registration; None
+            means the name server's default.
+        enable_acting_master: None if the broker is older than the option.
+        zone: the zone in which it runs; None if it names none.
     """
 
     cluster: str
@@ -33,13 +34,13 @@ class BrokerIdentity:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What its sign of life is kept under."""
+        """Key of the broker in the table of live brokers."""
         return self.cluster, self.address
 
 
 @dataclass(frozen=True, slots=True)
 class MasterAddresses:
-    """Where a slave finds its master; None twice for a master, or where none lives."""
+    """A slave's master: its addresses; both None for a master, or if no master is registered."""
 
     ha_address: str | None = None
     address: str | None = None
@@ -47,12 +48,13 @@ class MasterAddresses:
 
 @dataclass(frozen=True, slots=True)
 class MinIdChange:
-    """Another broker of a name has the least id now: it stands in for the master, or is it.
+    """Change of the broker with the lowest id of a broker name: the master or the acting master.
 
     Attributes:
-        offline_address: of the broker that left; None if one joined.
-        ha_address: for slaves, of the broker that joined; None if one left.
-        connections: of those to tell: all that remain, or all but the one that joined.
+        offline_address: address of the broker that left; None if one joined.
+        ha_address: `ha_address` of the broker that joined; None if one left.
+        connections: connections of the brokers to notify. After a broker left: all that remain.
+            After one joined: all others, or the one itself if it is the only broker of the name.
     """
 
     min_id: int

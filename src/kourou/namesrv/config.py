@@ -1,4 +1,4 @@
-"""The name server's options: defaults, units, ranges, and RocketMQ's key for each."""
+"""Options of the name server: default, unit, range and RocketMQ's key of each."""
 
 from __future__ import annotations
 
@@ -23,58 +23,62 @@ _LEAST: Final = {
 @documented
 @dataclass(frozen=True, kw_only=True)
 class NamesrvConfig:
-    """What a name server is told at start. Fields marked `live` can be changed by request 318.
+    """Options of one name server. Fields marked `live` can be changed at run time by request 318.
 
     Raises:
         ConfigError: a value is out of its range.
     """
 
     listen: str = field(default="127.0.0.1", metadata={"key": "bindAddress"})
-    """The local address to listen on. Anyone who reaches it may register brokers: widen it with
-    care. Java listens on all."""
+    """The local address to listen on. Any program that can connect to it may register brokers, so
+    choose a wider address with care. Java listens on all addresses."""
     port: int = field(default=9876, metadata={"key": "listenPort"})
-    """The TCP port to listen on; 0 takes a free one."""
+    """The TCP port to listen on; 0 chooses a free one."""
     scan_interval_ms: int = field(
         default=5_000, metadata={"key": "scanNotActiveBrokerInterval", "live": True}
     )
-    """How often to look for brokers that fell silent, in ms: how late one is forgotten, at most."""
+    """Interval between scans for expired brokers, in ms. A broker is removed at most this long
+    after its timeout."""
     broker_timeout_ms: int = 120_000
-    """A broker that says nothing for so long, in ms, is forgotten; one may ask for another time
-    when it registers."""
+    """A broker that sends no heartbeat and no registration for this long, in ms, is removed. A
+    broker may name its own timeout when it registers."""
     brokers_max: int = 10_000
-    """Broker addresses known at once; one more is refused."""
+    """Maximum number of registered broker addresses; a registration beyond it is refused."""
     topic_entries_max: int = 1_000_000
-    """Topics known at once, each counted once for every broker that has it; a registration that
-    brings more is refused. An entry takes about 300 bytes."""
+    """Maximum number of topic entries, one for each topic and broker name; a registration that
+    would exceed it is refused. An entry takes about 300 bytes."""
     kv_config_bytes_max: int = 16 * 1024**2
-    """Bytes of all key-value configuration, 200 for each key and namespace included; more is
-    refused. Each change writes all of it."""
+    """Maximum size of the whole key-value configuration in bytes, where each key and each namespace
+    counts 200 more; a change beyond it is refused. Each change writes the whole configuration."""
     order_message_enable: bool = field(default=False, metadata={"live": True})
-    """Whether routes tell which queues of an ordered topic producers use."""
+    """Whether routes include the queues that producers use for an ordered topic."""
     return_order_topic_config_to_broker: bool = field(default=True, metadata={"live": True})
-    """Whether brokers that register are told which topics are ordered."""
+    """Whether the answer to a broker's registration lists the ordered topics."""
     enable_all_topic_list: bool = field(default=True, metadata={"live": True})
-    """Whether anybody may list all topics."""
+    """Whether requests for the list of all topics are served."""
     enable_topic_list: bool = field(default=True, metadata={"live": True})
-    """Whether anybody may list the topics of a cluster, of the system and of units."""
+    """Whether requests for the topics of a cluster and of units are served."""
     delete_topic_with_broker_registration: bool = field(default=False, metadata={"live": True})
-    """Whether a broker's topics go when it registers all its topics without them; else they stay
-    until an administrator deletes them or the broker leaves."""
+    """Whether a topic is removed from a broker's entries when the broker registers all its topics
+    and this one is not among them. Otherwise it stays until an administrator deletes it or the
+    broker leaves."""
     support_acting_master: bool = field(default=False, metadata={"live": True})
-    """Whether routes show a slave as master where the master is lost and the slave allows it."""
+    """Whether routes show a slave as master if the master is lost and the slave allows it."""
     notify_min_broker_id_changed: bool = field(default=False, metadata={"live": True})
-    """Whether the brokers of a name are told when another of them has the least id."""
+    """Whether the brokers of a broker name are notified when another one of them becomes the one
+    with the lowest id."""
     need_wait_for_service: bool = field(default=False, metadata={"live": True})
-    """Whether no route is told in the first `wait_for_service_s`: until all brokers had the time
-    to register, a route may lack some of a topic's queues."""
+    """Whether route requests are refused for the first `wait_for_service_s` after the start. Until
+    all brokers have had time to register, a route may lack some queues of a topic."""
     wait_for_service_s: int = field(
         default=45, metadata={"key": "waitSecondsForService", "live": True}
     )
-    """How long after the start no route is told, in seconds, if `need_wait_for_service`."""
+    """Time after the start during which route requests are refused, in seconds, if
+    `need_wait_for_service` is set."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    """Bounds of the connections of brokers and clients."""
+    """Limits of the connections of brokers and clients."""
     transport: TransportConfig = field(default_factory=TransportConfig)
-    """TLS, and load balancers in front."""
+    """TLS, and the PROXY protocol of load balancers."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

@@ -1,17 +1,18 @@
-"""What brokers and clients ask the name server: from a request to the route table, and back.
+"""Handlers of the requests that brokers and clients send to the name server.
 
-    103  REGISTER_BROKER         1: a single change of an unknown broker, bad checksum, a limit
+    103  REGISTER_BROKER         1: single change of an unregistered broker, bad checksum, a limit
     104  UNREGISTER_BROKER
-    105  GET_ROUTEINFO_BY_TOPIC  17: no broker has it; 1: not ready yet
+    105  GET_ROUTEINFO_BY_TOPIC  17: no broker has the topic; 1: not ready yet
     106  GET_BROKER_CLUSTER_INFO
-    322  QUERY_DATA_VERSION      must the broker register again?
+    322  QUERY_DATA_VERSION      whether the broker must register again
     901  GET_BROKER_MEMBER_GROUP
     904  BROKER_HEARTBEAT
 
-What administrators ask is in `admin_handlers.py`.
+Requests of administrators are in `admin_handlers.py`.
 
-A broker on the same machine that listens on all addresses may register with a wildcard host, as
-`0.0.0.0:10911`. Each client is answered with the address at which it reached the name server.
+A broker on the same machine that listens on all addresses may register with a wildcard host, such
+as `0.0.0.0:10911`. Answers replace that host with the name server's address on the client's own
+connection.
 
 Source: DefaultRequestProcessor.java and ClientRequestProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -66,22 +67,22 @@ from kourou.remoting.runtime import Offload
 log = logging.getLogger(__name__)
 
 AT_ONCE_BYTES: Final = 64 * 1024
-"""Body of a registration that is decoded on the loop; 10 ms at most. A broker's changes are
-smaller, all of its topics may be larger."""
+"""Largest registration body that is decoded on the event loop; this takes 10 ms at most. Single
+changes are smaller; a registration of all topics may be larger."""
 COMPRESSED_AT_ONCE_BYTES: Final = 2 * 1024
-"""The same of a compressed one."""
+"""The same for a compressed body."""
 
 
 class NamesrvHandlers:
-    """Serves brokers and clients.
+    """Handlers of the requests of brokers and clients.
 
     Args:
-        routes: what is asked and changed.
-        kv: which topics are ordered.
-        config: the options as they are at each request.
-        now_ms: a time that only grows, so that a clock set forward does not expire brokers.
-        offload: decodes large registrations off the loop.
-        later: answers these.
+        routes: topics and brokers, read and changed.
+        kv: source of the ordered topics.
+        config: the current options, read at each request.
+        now_ms: monotonic clock, so that a wall clock set forward does not expire brokers.
+        offload: runs the decoding of large registrations off the event loop.
+        later: sends the answers to large registrations.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class NamesrvHandlers:
         self._started_at_ms = now_ms()
 
     def table(self) -> Mapping[int, Handler]:
-        """Return which handler serves which code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.REGISTER_BROKER: self.on_register_broker,
             RequestCode.UNREGISTER_BROKER: self.on_unregister_broker,
@@ -121,8 +122,9 @@ class NamesrvHandlers:
     def on_register_broker(self, request: Request) -> RemotingCommand | None:
         """REGISTER_BROKER (103).
 
-        A large one is decoded off the loop, and its topics are entered in slices. Those that come
-        meanwhile wait for it: of two registrations of one broker, the later one has to count.
+        A large body is decoded off the event loop, and its topics are entered in slices.
+        Registrations that arrive meanwhile are queued behind it, because the later one of two
+        registrations of a broker must take effect last.
         """
         command = request.command
         header = command.header(RegisterBrokerRequestHeader)
@@ -150,7 +152,8 @@ class NamesrvHandlers:
         try:
             async with self._registering:
                 body = await self._offload(decode)
-                if not request.connection.is_open:  # nobody would take the broker out again
+                # A closed connection never closes again, so nothing would unregister the broker.
+                if not request.connection.is_open:
                     return response(request.command)
                 steps = self._register(request, header, body)
                 while True:
@@ -165,7 +168,7 @@ class NamesrvHandlers:
     def _register(
         self, request: Request, header: RegisterBrokerRequestHeader, body: RegisterBody
     ) -> Generator[None, None, RemotingCommand]:
-        """Take the broker and its topics in; pause now and then where there are many."""
+        """Enter the broker and its topics; yield after each slice of a large registration."""
         command = request.command
         identity = BrokerIdentity(
             header.cluster_name,
@@ -212,7 +215,7 @@ class NamesrvHandlers:
         return response(request.command)
 
     def on_query_data_version(self, request: Request) -> RemotingCommand:
-        """QUERY_DATA_VERSION (322): must the broker register again?"""
+        """QUERY_DATA_VERSION (322): answer whether the broker must register again."""
         command = request.command
         header = command.header(QueryDataVersionRequestHeader)
         asked = decode_data_version(command.body)
@@ -235,7 +238,7 @@ class NamesrvHandlers:
             raise TopicNotFoundError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {name}\n"
-                "No broker that has it is registered here: create it, or start its broker.",
+                "No registered broker has this topic: create the topic, or start its broker.",
             )
         config = self._config.now
         if config.support_acting_master:
@@ -249,7 +252,7 @@ class NamesrvHandlers:
         zone = wanted_zone(command.ext_fields)
         if zone is not None:
             route = within_zone(route, zone)
-            is_standard = False  # as Java, whose filter forgets what the client reads
+            is_standard = False  # as in Java, where the zone hook encodes the route a second time
         route = route.at_host(request.connection.local_address[0])
         return response(command, body=encode_topic_route(route, standard=is_standard))
 
@@ -261,9 +264,9 @@ class NamesrvHandlers:
         return response(request.command, body=encode_cluster_info(replace(info, brokers=brokers)))
 
     def on_get_broker_member_group(self, request: Request) -> RemotingCommand:
-        """GET_BROKER_MEMBER_GROUP (901): the addresses of one broker; none if it is unknown.
+        """GET_BROKER_MEMBER_GROUP (901): return the addresses of a broker name, perhaps none.
 
-        Java's remark on its success, `not set any response code`, is left out.
+        The remark that Java adds to its success, `not set any response code`, is omitted.
         """
         header = request.command.header(GetBrokerMemberGroupRequestHeader)
         broker = self._routes.members(header.cluster_name, header.broker_name).at_host(
@@ -275,14 +278,14 @@ class NamesrvHandlers:
         return response(request.command, body=encode_record(members))
 
     def _check_ready(self) -> None:
-        """Refuse while brokers have not all had the time to register."""
+        """Refuse the request during the start-up wait, in which brokers register."""
         config = self._config.now
         up_ms = self._now_ms() - self._started_at_ms
         if config.need_wait_for_service and up_ms < config.wait_for_service_s * 1000:
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "name server not ready")
 
     def _ordered_topics(self) -> bytes:
-        """Return what a broker that registers is told: the KVTable of ordered topics."""
+        """Return the body of the answer to a registration: the KVTable of ordered topics."""
         if not self._config.now.return_order_topic_config_to_broker:
             return b""
         topics = self._kv.namespace(ORDER_TOPIC_CONFIG)
@@ -290,15 +293,15 @@ class NamesrvHandlers:
 
 
 def log_values(identity: BrokerIdentity) -> tuple[str, str, int, str]:
-    """Return a broker's cluster, name, id and address, as log entries give them."""
+    """Return a broker's cluster, name, id and address, in the order of the log entries."""
     return identity.cluster, identity.broker_name, identity.broker_id, identity.address
 
 
 def _check_reachable(address: str, request: Request) -> None:
-    """Refuse the address of a broker that no client could be told.
+    """Refuse a broker address to which no client can connect.
 
     Raises:
-        RemoteSystemError: a wildcard host, of a broker on another machine.
+        RemoteSystemError: a broker on another machine registers a wildcard host.
     """
     if not is_wildcard(address):
         return
@@ -306,6 +309,6 @@ def _check_reachable(address: str, request: Request) -> None:
     if peer != local and not is_loopback(peer):
         raise RemoteSystemError(
             ResponseCode.SYSTEM_ERROR,
-            f"register broker failed: no client reaches {address}; start the broker with "
+            f"register broker failed: clients cannot connect to {address}; start the broker with "
             "--advertise (brokerIP1) and its address",
         )

@@ -1,12 +1,12 @@
-"""Key-value configuration: texts by namespace and key, kept in one file.
+"""Key-value configuration: text values by namespace and key, persisted in one file.
 
     {"configTable":{"ns":{"k":"v"}}}
 
-The namespace ORDER_TOPIC_CONFIG holds which queues of an ordered topic producers use, by topic, as
-`broker-a:4;broker-b:4`. Other namespaces mean nothing to the name server.
+The namespace ORDER_TOPIC_CONFIG holds, by ordered topic, the queues that producers use, as
+`broker-a:4;broker-b:4`. The name server does not interpret other namespaces.
 
-A change is in memory at once; `persist` makes it durable, and whoever answers a change waits for
-that. Without a file everything is forgotten with the process.
+A change takes effect in memory at once. `persist` makes it durable, and a change is answered only
+after that. Without a file the configuration is lost when the process ends.
 
 Source: KVConfigManager.java, KVConfigSerializeWrapper.java, apache/rocketmq 5.5.0.
 """
@@ -32,7 +32,7 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """The namespace of ordered topics."""
 
 _ENTRY_BYTES: Final = 200
-"""What a key or a namespace costs beside its text: short ones would else be too many."""
+"""Memory that a key or a namespace takes beside its text; it bounds the number of short keys."""
 
 
 class SavedFile(Protocol):
@@ -47,11 +47,10 @@ class KvConfig:
     """All keys of all namespaces.
 
     Args:
-        file: read now, written by `persist`; None keeps all in memory.
-        offload: takes the writes off the loop.
-        bytes_max: about the memory that all namespaces, keys and values may take: their UTF-8
-            bytes, and 200 for each key and namespace. More is refused. They are written as a whole
-            each time.
+        file: read by the constructor, written by `persist`; None means memory only.
+        offload: runs the writes off the event loop.
+        bytes_max: approximate limit of the memory of all namespaces, keys and values: their UTF-8
+            bytes, plus 200 for each key and namespace. `put` refuses a change beyond it.
 
     Raises:
         CorruptRecordError: neither the file nor its backup parses.
@@ -72,18 +71,18 @@ class KvConfig:
         )
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return the value; None if there is none."""
+        """Return the value, or None if the key does not exist."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the keys and values of a namespace; None if it does not exist."""
+        """Return the keys and values of a namespace, or None if it does not exist."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value.
 
         Raises:
-            RemoteSystemError: `bytes_max` would be exceeded; nothing is changed.
+            RemoteSystemError: the change would exceed `bytes_max`; nothing is changed.
         """
         before = self.get(namespace, key)
         if before == value:
@@ -96,26 +95,26 @@ class KvConfig:
         if size > self._bytes_max:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"kv config would have {size} bytes, allowed are {self._bytes_max}: delete some",
+                f"kv config would take {size} bytes, the limit is {self._bytes_max}: delete keys",
             )
         self._table.setdefault(namespace, {})[key] = value
         self._bytes = size
         self._is_changed = True
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; ignore one that is not there. An empty namespace stays, as in Java."""
+        """Remove a key; ignore an unknown one. An empty namespace stays, as in Java."""
         value = self._table.get(namespace, {}).pop(key, None)
         if value is not None:
             self._bytes -= _size(key, value)
             self._is_changed = True
 
     async def persist(self) -> None:
-        """Write the file if something changed; when this returns, all changes so far are durable.
+        """Write the file if there are changes; on return, all changes made before are durable.
 
-        Changes that come while one write is under way share the next.
+        Changes made during a write share the next write.
 
         Raises:
-            OSError: the file could not be written; it is as it was, and the next call tries again.
+            OSError: the write failed; the file is unchanged, and the next call tries again.
         """
         if self._file is None:
             return
@@ -132,10 +131,10 @@ class KvConfig:
 
 
 def parse_kv_config(text: bytes) -> dict[str, dict[str, str]]:
-    """Return namespace -> key -> value of the file's text.
+    """Return namespace -> key -> value, decoded from the text of the file.
 
     Raises:
-        MalformedBodyError: it is not of the form above.
+        MalformedBodyError: the text does not have the form above.
     """
     table = get_object(as_object(loads(text), "kv config"), "configTable")
     return {namespace: get_text_map(table, namespace) for namespace in table}
@@ -146,5 +145,5 @@ def _save(file: SavedFile, table: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _size(*texts: str) -> int:
-    """Return about the memory that a namespace, or a key with its value, takes."""
+    """Return the approximate memory of a namespace, or of a key with its value, in bytes."""
     return _ENTRY_BYTES + sum(len(text.encode()) for text in texts)

@@ -1,4 +1,4 @@
-"""The name server's options as they are now: request 318 changes those that are marked live."""
+"""The current options of the name server; request 318 changes those that are marked live."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class LiveConfig(LiveOptions[NamesrvConfig]):
     def refusal(self, key: str) -> NoPermissionError:
         return NoPermissionError(
             ResponseCode.NO_PERMISSION,
-            f"{key} cannot be changed while the name server runs; "
-            f"{', '.join(sorted(self.live_keys))} can",
+            f"{key} cannot be changed while the name server runs; options that can: "
+            f"{', '.join(sorted(self.live_keys))}",
         )

@@ -1,15 +1,15 @@
-"""RouteTable: which brokers live, and which topics they have.
+"""RouteTable: the registered brokers and their topics.
 
     table     key                      value
     brokers   broker name              cluster, addresses by broker id (0 is the master)
     queues    topic, broker name       QueueData, see `topic_queues.py`
-    alive     (cluster, address)       last sign of life, timeout, data version, connection
+    alive     (cluster, address)       time last seen, timeout, data version, connection
 
-What is not alive is not routed: each address of `brokers` has its entry in `alive`.
+Each address in `brokers` has an entry in `alive`, so routes contain live brokers only.
 
-All of it is in memory and comes back with the brokers' next registrations. Topics that a
-registration does not mention stay, since brokers also send single changes; they go when the last
-address of their broker goes, or by `delete_topic`.
+The table is in memory only; after a restart the next registrations of the brokers restore it. A
+topic that a registration does not mention stays, because brokers also send single changes. It is
+removed with the last address of its broker, by `delete_topic`, or by `drop_missing`.
 
 Pure: no I/O, and the time is an argument.
 
@@ -33,11 +33,11 @@ from kourou.protocol.bodies import ClusterInfo, DataVersion, TopicConfigTable
 from kourou.protocol.codes import ResponseCode
 
 NAME_LENGTH_MAX: Final = 255
-"""Characters of the name of a topic, broker or cluster, and of an address; what is known at once is
-counted by the piece."""
+"""Maximum number of characters of a topic, broker or cluster name and of an address. It bounds the
+memory of an entry, because the other limits count entries."""
 
 TOPICS_AT_ONCE: Final = 2_000
-"""Topics of a registration that are entered without a pause: 10 ms at most."""
+"""Topics of a registration that are entered without a pause; this takes 10 ms at most."""
 _SHARED_MAX: Final = 1024
 _Result = TypeVar("_Result")
 _TOPICS_OF_A_SINGLE_CHANGE: Final = 1
@@ -45,7 +45,7 @@ _TOPICS_OF_A_SINGLE_CHANGE: Final = 1
 
 @dataclass(slots=True)
 class _Broker:
-    """The brokers of one name: a master and its slaves."""
+    """The brokers of one broker name: a master and its slaves."""
 
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Broker:
 
 @dataclass(slots=True)
 class _Alive:
-    """The last sign of life of one broker."""
+    """Liveness of one broker: its last registration, and the time it was last seen."""
 
     identity: BrokerIdentity
     seen_at_ms: int
@@ -65,13 +65,13 @@ class _Alive:
 
 
 class RouteTable:
-    """The name server's knowledge.
+    """The registered brokers, their topics, and the routes derived from them.
 
     Args:
-        broker_timeout_ms: forget a broker after so long a silence, if it named no other time.
-        brokers_max: addresses known at once.
-        topic_entries_max: (topic, broker name) pairs known at once.
-        on_min_id_changed: told when another broker of a name has the least id.
+        broker_timeout_ms: timeout of brokers that name none of their own.
+        brokers_max: maximum number of registered addresses.
+        topic_entries_max: maximum number of (topic, broker name) pairs.
+        on_min_id_changed: called when another broker of a name becomes the one with the lowest id.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RouteTable:
         self._queues = TopicQueues()
         self._alive: dict[tuple[str, str], _Alive] = {}
 
-    # What brokers say
+    # Requests of brokers
 
     def register(
         self,
@@ -100,7 +100,7 @@ class RouteTable:
         *,
         drop_missing: bool = False,
     ) -> MasterAddresses:
-        """Take a broker and its topics in at once; see `registering`."""
+        """Register a broker and its topics in one step; see `registering`."""
         return finish(
             self.registering(identity, table, connection, now_ms, drop_missing=drop_missing)
         )
@@ -114,20 +114,27 @@ class RouteTable:
         *,
         drop_missing: bool = False,
     ) -> Generator[None, None, MasterAddresses]:
-        """Take a broker and its topics in, or refresh what is known of them; pause now and then.
+        """Register or refresh a broker and its topics; yield after each slice of many topics.
 
-        Between two steps the table may be asked and changed. Where the broker is forgotten
-        meanwhile, registers once more, or another one takes its place, the rest is left out.
+        Between two steps the table may be read and changed. The remaining topics are not entered
+        if, in between, the broker is removed, registers again, or is replaced by another broker
+        with its name and id.
 
-        `connection` is what `unregister_connection` later names. A broker that comes with an
-        older state than another one that lives under its name and id is ignored, and told nothing.
+        A broker is ignored, and gets an empty answer, if another live broker has its name and id
+        and a higher state version.
 
-        `drop_missing` forgets what the broker no longer mentions, if it sent all its topics: then
-        the one that bears its own name is among them, which each broker has from its first start.
+        Args:
+            identity: the broker.
+            table: its topics, or a single change.
+            connection: the connection of the broker, see `unregister_connection`.
+            now_ms: the time of the registration.
+            drop_missing: remove topics of the broker that `table` lacks, if `table` is complete. A
+                complete table contains the topic named like the broker, which every broker creates
+                at its first start.
 
         Raises:
-            RemoteSystemError: an unknown broker sent a single change, which has to wait until it
-                sends all its topics; or a limit is reached. Nothing is changed.
+            RemoteSystemError: an unregistered broker sent a single change before all its topics,
+                or a limit is reached. Nothing is changed.
         """
         addresses = self._addresses(identity.broker_name)
         if self._is_outdated(identity, addresses, table.data_version):
@@ -136,7 +143,7 @@ class RouteTable:
         self._check_admissible(identity, addresses, table)
         before = self._alive.get(identity.key)
         if before is not None and before.identity.broker_name != identity.broker_name:
-            self.unregister(*identity.key)  # the address has changed hands
+            self.unregister(*identity.key)  # the address now belongs to another broker name
         broker = self._brokers.setdefault(identity.broker_name, _Broker(identity.cluster))
         broker.enable_acting_master = identity.enable_acting_master or False
         broker.zone = identity.zone
@@ -167,14 +174,14 @@ class RouteTable:
         return self._master_of(identity, broker)
 
     def unregister(self, cluster: str, address: str) -> None:
-        """Forget a broker, and what its name had if nobody has it now; ignore an unknown one."""
+        """Remove a broker, with its last address also its topics; ignore an unknown broker."""
         alive = self._alive.pop((cluster, address), None)
         if alive is None:
             return
         name, broker_id = alive.identity.broker_name, alive.identity.broker_id
         broker = self._brokers.get(name)
         if broker is None or broker.addresses.get(broker_id) != address:
-            return  # another broker has taken its place
+            return  # another broker has registered under this name and id
         had_least_id = broker_id == min(broker.addresses)
         del broker.addresses[broker_id]
         if not broker.addresses:
@@ -187,14 +194,14 @@ class RouteTable:
             self._tell_min_id(broker, left=alive.identity)
 
     def unregister_connection(self, connection: Hashable) -> list[BrokerIdentity]:
-        """Forget the brokers that last registered over `connection`, and return them."""
+        """Remove the brokers that last registered over `connection`, and return them."""
         gone = [alive.identity for alive in self._alive.values() if alive.connection == connection]
         for identity in gone:
             self.unregister(*identity.key)
         return gone
 
     def expire(self, now_ms: int) -> list[tuple[BrokerIdentity, Hashable]]:
-        """Forget the brokers that fell silent; return each with its connection."""
+        """Remove the brokers whose timeout has passed; return each with its connection."""
         silent = [
             (alive.identity, alive.connection)
             for alive in self._alive.values()
@@ -205,25 +212,25 @@ class RouteTable:
         return silent
 
     def refresh(self, cluster: str, address: str, now_ms: int) -> None:
-        """Take a sign of life; of an unknown broker it is ignored."""
+        """Note that the broker was seen now; ignore an unknown one."""
         alive = self._alive.get((cluster, address))
         if alive is not None:
             alive.seen_at_ms = now_ms
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """Return the version of the topics that the broker registered last; None if unknown."""
+        """Return the data version of the broker's last registration; None if it is unknown."""
         alive = self._alive.get((cluster, address))
         return None if alive is None else alive.data_version
 
-    # What clients and administrators ask
+    # Requests of clients and administrators
 
     @property
     def queues(self) -> TopicQueues:
-        """The topics, to be listed, and to have their write permission wiped and added."""
+        """The topics, for lists of topics and changes of the write permission."""
         return self._queues
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the topic's queues and the brokers that have them; None if there are none."""
+        """Return the topic's queues and their brokers; None if no broker has the topic."""
         queues = self._queues.of_topic(topic)
         if not queues:
             return None
@@ -232,19 +239,19 @@ class RouteTable:
         )
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the names of the topics that some broker of the cluster has, sorted."""
+        """Return the topics that at least one broker of the cluster has, sorted."""
         return self._queues.topics_of(
             name for name, broker in self._brokers.items() if broker.cluster == cluster
         )
 
     def register_topic(self, topic: str, queue_datas: Sequence[QueueData]) -> None:
-        """Take in queues of one topic that an administrator names, of registered brokers.
+        """Enter queues of one topic on registered brokers, as an administrator asks.
 
-        An entry of an unregistered broker ends it: a known topic keeps what came before, a new
-        one is not made, as in Java.
+        As in Java, the entries from the first unregistered broker on are ignored, and a topic that
+        does not exist yet is not created at all if `queue_datas` names an unregistered broker.
 
         Raises:
-            RemoteSystemError: a name is too long, or there are `topic_entries_max` entries.
+            RemoteSystemError: a name is too long, or the table would exceed `topic_entries_max`.
         """
         _check_names((topic,))
         known = [data.broker_name in self._brokers for data in queue_datas]
@@ -257,25 +264,25 @@ class RouteTable:
             self._queues.put(topic, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or with `cluster` only what its brokers have of it."""
+        """Remove a topic from all brokers, or only from the brokers of `cluster`."""
         for name in list(self._queues.of_topic(topic)):
             if cluster is None or self._brokers[name].cluster == cluster:
                 self._queues.remove(topic, name)
 
     def members(self, cluster: str, broker_name: str) -> BrokerData:
-        """Return the addresses of one broker; none if it is not registered."""
+        """Return the addresses of a broker name; without any if it is not registered."""
         if broker_name not in self._brokers:
             return BrokerData(cluster, broker_name)
         return self._broker_data(broker_name)
 
     def cluster_info(self) -> ClusterInfo:
-        """Return all brokers, and the clusters they form."""
+        """Return all brokers, and the broker names of each cluster."""
         clusters: dict[str, list[str]] = {}
         for name, broker in self._brokers.items():
             clusters.setdefault(broker.cluster, []).append(name)
         return ClusterInfo({name: self._broker_data(name) for name in self._brokers}, clusters)
 
-    # Steps of the above
+    # Steps
 
     def _addresses(self, broker_name: str) -> dict[int, str]:
         broker = self._brokers.get(broker_name)
@@ -284,7 +291,7 @@ class RouteTable:
     def _is_outdated(
         self, identity: BrokerIdentity, addresses: dict[int, str], version: DataVersion
     ) -> bool:
-        """Return whether another address lives under this name and id, in a later state."""
+        """Return whether another live address has this name and id and a higher state version."""
         holder = addresses.get(identity.broker_id)
         if holder is None or holder == identity.address:
             return False
@@ -308,7 +315,7 @@ class RouteTable:
             raise _refusal(f"register broker failed: topic_entries_max, {limit}, is reached")
 
     def _brings_topics(self, identity: BrokerIdentity, broker: _Broker) -> bool:
-        """Return whether it is the master, or the slave that may stand in for a lost one."""
+        """Return whether its topics are entered: for a master, or without one the lowest slave."""
         if identity.broker_id == MASTER_ID:
             return True
         is_current = identity.enable_acting_master is not None
@@ -317,7 +324,7 @@ class RouteTable:
     def _taking_topics(
         self, identity: BrokerIdentity, table: TopicConfigTable, *, is_changed: bool
     ) -> Generator[None, None, None]:
-        """Enter its topics, with a pause behind each slice of many; not if it was forgotten."""
+        """Enter the topics, yield after each slice of many; stop if the entry is not current."""
         is_stand_in = identity.broker_id != MASTER_ID and identity.enable_acting_master
         withheld = PERM_WRITE if is_stand_in else 0
         alive = self._alive[identity.key]
@@ -333,7 +340,7 @@ class RouteTable:
                 return
 
     def _is_current(self, identity: BrokerIdentity, alive: _Alive) -> bool:
-        """Return whether it was neither forgotten nor replaced, nor has registered once more."""
+        """Return whether the broker was not removed, replaced or registered again since."""
         holder = self._addresses(identity.broker_name).get(identity.broker_id)
         return self._alive.get(identity.key) is alive and holder == identity.address
 
@@ -382,7 +389,7 @@ class RouteTable:
 
 
 def finish(steps: Generator[None, None, _Result]) -> _Result:
-    """Do all steps at once, and return their result."""
+    """Run all steps without a pause, and return their result."""
     while True:
         try:
             next(steps)
@@ -390,7 +397,7 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
             return cast(_Result, end.value)
 
 
-# Most topics of a broker have the same: a registration of 5,000 makes a few objects, not 5,000.
+# Most topics of a broker have equal data, so a registration of 5,000 topics creates few objects.
 _shared: Final = lru_cache(_SHARED_MAX)(QueueData)
 
 
@@ -405,7 +412,7 @@ def _queue_data(config: TopicConfig, identity: BrokerIdentity, withheld: int) ->
 
 
 def _names(identity: BrokerIdentity) -> tuple[str, ...]:
-    """Return the texts that are kept of a broker."""
+    """Return the texts of a broker that the table stores."""
     zone = identity.zone or ""
     return identity.cluster, identity.broker_name, identity.address, identity.ha_address, zone
 
@@ -414,8 +421,8 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         if len(name) > NAME_LENGTH_MAX:
             raise _refusal(
-                f"register broker failed: a name of {len(name)} characters, {name[:20]!r}..., "
-                f"at most {NAME_LENGTH_MAX} are taken"
+                f"register broker failed: the name {name[:20]!r}... has {len(name)} characters, "
+                f"the limit is {NAME_LENGTH_MAX}"
             )
 
 

@@ -1,4 +1,4 @@
-"""The name server: wires the route table to a port and looks after the brokers' signs of life."""
+"""The name server: serves the route table on a port and expires brokers without heartbeats."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _NOTICE_TIMEOUT_S: Final = 0.3
 
 
 class NameServer:
-    """One name server. Made inside a running loop; started and stopped once.
+    """One name server. Created inside a running event loop; started and stopped once.
 
-    Several know nothing of each other: brokers register with every one.
+    Name servers do not communicate with each other: brokers register with each of them.
     """
 
     def __init__(self, config: NamesrvConfig, runtime: Runtime, disk: Disk | None = None) -> None:
-        """Make a name server; it does not listen yet.
+        """Create a name server that does not listen yet.
 
         Args:
             config: its options.
-            runtime: network, and the way off the loop.
-            disk: where key-value configuration is kept, below `namesrv/`; None forgets it with the
-                process. Closed by whoever made it, after `stop`.
+            runtime: network, and execution off the event loop.
+            disk: holds the key-value configuration below `namesrv/`; None keeps it in memory only.
+                The caller closes the disk, after `stop`.
 
         Raises:
-            CorruptRecordError: the file and its backup do not parse.
-            OSError: they cannot be read.
+            CorruptRecordError: neither the key-value file nor its backup parses.
+            OSError: the key-value file cannot be read.
             ConfigError: a certificate or key cannot be used.
         """
         self._live = LiveConfig(config)
@@ -87,22 +87,22 @@ class NameServer:
         """Listen, and return the address with the real port.
 
         Raises:
-            AddressInUseError: somebody listens there already.
-            ListenFailedError: the address is not this machine's, or is not permitted.
+            AddressInUseError: another socket already listens on the address.
+            ListenFailedError: the address is not one of this machine, or is not permitted.
         """
         address = await self._server.start((self._config.listen, self._config.port))
         self._schedule_scan()
         return address
 
     async def stop(self) -> None:
-        """Answer nothing more; answers already given leave within `drain_timeout_ms`."""
+        """Stop serving; answers already written are sent within `drain_timeout_ms`."""
         self._stop_scanning()
         await self._later.close()
         await self._server.stop()
         self._end_notices()
 
     def abandon(self) -> None:
-        """Stop as a killed process stops: at once, and nobody is told."""
+        """Stop like a killed process: at once, without notice to clients and brokers."""
         self._stop_scanning()
         self._later.abandon()
         self._server.abort()
@@ -118,8 +118,9 @@ class NameServer:
             self._scan_timer = None
 
     def _scan(self) -> None:
-        """Forget the brokers that fell silent, and close their connections."""
-        self._schedule_scan()  # first: the scan goes on whatever one connection does
+        """Remove the expired brokers, and close their connections."""
+        # First, so that an error on one connection does not end the scans.
+        self._schedule_scan()
         for identity, connection in self._routes.expire(steady_ms()):
             log.warning("broker.expired cluster=%s name=%s id=%d address=%s", *log_values(identity))
             assert isinstance(connection, Connection)
@@ -132,7 +133,7 @@ class NameServer:
             )
 
     def _on_min_id_changed(self, change: MinIdChange) -> None:
-        """Tell the brokers of a name which of them has the least id now (905)."""
+        """Notify the brokers of a name which of them has the lowest id now (905)."""
         if not self._live.now.notify_min_broker_id_changed:
             return
         for connection in change.connections:
@@ -148,7 +149,7 @@ class NameServer:
 
 
 def _notice(change: MinIdChange, host: str) -> NotifyMinBrokerIdChangeRequestHeader:
-    """Return the notice of a change for a broker that reached the name server by `host`."""
+    """Return the notice of a change for a broker that connected to the name server at `host`."""
     offline, ha = change.offline_address, change.ha_address
     return NotifyMinBrokerIdChangeRequestHeader(
         min_broker_id=change.min_id,
@@ -159,7 +160,7 @@ def _notice(change: MinIdChange, host: str) -> NotifyMinBrokerIdChangeRequestHea
 
 
 async def _notify(connection: Connection, header: NotifyMinBrokerIdChangeRequestHeader) -> None:
-    """Send one notice; a broker that misses it asks for its group itself (901)."""
+    """Send one notice. Errors are only logged: brokers also query their group themselves (901)."""
     command = request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
     try:
         await connection.oneway(command, _NOTICE_TIMEOUT_S)

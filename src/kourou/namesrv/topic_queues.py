@@ -1,8 +1,9 @@
-"""TopicQueues: which broker has how many queues of which topic, and whether they may be written.
+"""TopicQueues: number of queues and permission of each topic on each broker.
 
     topic -> broker name -> QueueData
 
-Kept both ways, so that what concerns one broker costs its own topics and not everybody's. Pure.
+A second index, from the broker name to its topics, lets an operation on one broker cost time in
+proportion to the topics of that broker only. Pure.
 
 Source: RouteInfoManager.java (topicQueueTable), apache/rocketmq 5.5.0.
 """
@@ -35,7 +36,7 @@ class TopicQueues:
         return topic in self._by_topic
 
     def of_topic(self, topic: str) -> Mapping[str, QueueData]:
-        """Return a topic's queues by broker name; an unknown one has none."""
+        """Return a topic's queues by broker name; empty for an unknown topic."""
         return self._by_topic.get(topic, _NOTHING)
 
     def of_broker(self, broker_name: str) -> Collection[str]:
@@ -43,7 +44,7 @@ class TopicQueues:
         return self._by_broker.get(broker_name, ())
 
     def put(self, topic: str, data: QueueData) -> None:
-        """Add or replace what the broker has of the topic."""
+        """Add or replace the entry of `data`'s broker for the topic."""
         queues = self._by_topic.setdefault(topic, {})
         if data.broker_name not in queues:
             self._size += 1
@@ -51,7 +52,7 @@ class TopicQueues:
         queues[data.broker_name] = data
 
     def remove(self, topic: str, broker_name: str) -> None:
-        """Forget what the broker has of the topic; ignore what it has not."""
+        """Remove the broker's entry for the topic; ignore an unknown one."""
         queues = self._by_topic.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
@@ -64,18 +65,18 @@ class TopicQueues:
             del self._by_broker[broker_name]
 
     def remove_broker(self, broker_name: str) -> None:
-        """Forget all that the broker has."""
+        """Remove all entries of the broker."""
         for topic in list(self.of_broker(broker_name)):
             self.remove(topic, broker_name)
 
     def wipe_write(self, broker_name: str) -> int:
-        """Let nobody write to the broker's topics; return how many it has."""
+        """Remove the write permission of all topics of the broker; return their number."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write(self, broker_name: str) -> int:
-        """Let everybody read and write the broker's topics; return how many it has.
+        """Set the permission of all topics of the broker to read and write; return their number.
 
-        What else was allowed is lost, as in Java, until the broker's next change.
+        As in Java, other permission bits are lost until the broker's next change.
         """
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
@@ -84,23 +85,23 @@ class TopicQueues:
         return sorted(self._by_topic)
 
     def topics_of(self, broker_names: Iterable[str]) -> list[str]:
-        """Return the names of the topics that one of these brokers has, sorted."""
+        """Return the names of the topics that at least one of these brokers has, sorted."""
         return sorted({topic for name in broker_names for topic in self.of_broker(name)})
 
     def unit_topics(self) -> list[str]:
-        """Return the topics that belong to one unit of a deployment in several, sorted."""
+        """Return the topics that belong to a unit (of a deployment in several units), sorted."""
         return self._flagged(TOPIC_UNIT, TOPIC_UNIT)
 
     def unit_sub_topics(self) -> list[str]:
-        """Return the topics that a consumer of one unit reads, sorted."""
+        """Return the topics that a consumer of a unit reads, sorted."""
         return self._flagged(TOPIC_UNIT_SUB, TOPIC_UNIT_SUB)
 
     def unit_sub_ununit_topics(self) -> list[str]:
-        """Return the topics that a consumer of one unit reads and that belong to none, sorted."""
+        """Return the topics that a consumer of a unit reads and that belong to no unit, sorted."""
         return self._flagged(TOPIC_UNIT | TOPIC_UNIT_SUB, TOPIC_UNIT_SUB)
 
     def _flagged(self, mask: int, wanted: int) -> list[str]:
-        """Return the topics of which the broker that came first says so, as Java asks."""
+        """Return the topics whose flags match; as in Java, the first broker's entry decides."""
         return sorted(
             topic
             for topic, queues in self._by_topic.items()

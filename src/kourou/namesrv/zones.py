@@ -1,6 +1,7 @@
-"""The part of a route that lies in one zone, for clients that ask for it.
+"""Filter of a route by zone, for clients that ask for it.
 
-A broker name without a master is kept whatever its zone: its slaves are all there is to read.
+A broker name without a master stays in the route whatever its zone, because only its slaves can
+still be read.
 
 Source: ZoneRouteRPCHook.java, apache/rocketmq 5.5.0.
 """
@@ -14,19 +15,19 @@ from typing import Final
 from kourou.model.route import MASTER_ID, TopicRoute
 
 ZONE_NAME: Final = "__ZONE_NAME"
-"""Header field: a broker's zone in a registration, the wanted one in a request for a route."""
+"""Header field: the broker's zone in a registration, the requested zone in a route request."""
 
 _ZONE_MODE: Final = "__ZONE_MODE"
 
 
 def wanted_zone(fields: Mapping[str, str]) -> str | None:
-    """Return the zone to which a request's header fields narrow its route; None: to none."""
+    """Return the zone that the header fields of a route request ask for; None for all zones."""
     zone = fields.get(ZONE_NAME, "").strip()
     return zone if zone and fields.get(_ZONE_MODE, "").lower() == "true" else None
 
 
 def within_zone(route: TopicRoute, zone: str) -> TopicRoute:
-    """Return the brokers of `zone`, names in any case, and their queues."""
+    """Return the route reduced to the brokers of `zone` (case-insensitive) and their queues."""
     brokers = tuple(
         broker
         for broker in route.broker_datas

