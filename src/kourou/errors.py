@@ -1,15 +1,15 @@
-"""Every exception this package raises, and nothing else.
+"""Every exception that this package raises, as one tree.
 
-One module, one tree, by who is at fault:
+Errors are grouped by the party at fault:
 
-    UsageError       the caller's mistake
-    ProtocolError    the peer's bytes break the protocol: close the connection
+    UsageError       the caller made a mistake
+    ProtocolError    the peer's bytes violate the protocol: close the connection
     TransportError   the network failed: the same call may succeed later
-    RemoteError      the peer answered, and not with SUCCESS
-    StoreError       a file of the store cannot be read or written as it must
-    InternalError    a bug of ours
+    RemoteError      the peer answered with a code other than SUCCESS
+    StoreError       a file of the store cannot be read or written
+    InternalError    a bug in Kourou
 
-The edges (broker reply, exit code of the command line) map from this tree.
+Broker replies and the command line's exit codes are derived from this tree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from typing import ClassVar, Final
 
 ACL_EXCEPTION: Final = "AclException"
-"""Named in the remark of brokers of RocketMQ 4 where they refuse a request for who sends it."""
+"""Part of the remark with which RocketMQ 4 brokers refuse a request for lack of access rights."""
 
 _NO_PERMISSION: Final = 16
 _UNSIGNED: Final = re.compile(r"username cannot be null|no accesskey is configured", re.IGNORECASE)
@@ -27,7 +27,8 @@ _NOT_ACCEPTED: Final = re.compile(
     r"|authentication failed",
     re.IGNORECASE,
 )
-"""What brokers of RocketMQ 5 and 4 say of requests without a signature, and with a wrong one."""
+"""Parts of the remarks of RocketMQ 4 and 5 brokers: `_UNSIGNED` for a request without a signature,
+`_NOT_ACCEPTED` for one with a wrong signature or user."""
 
 
 class KourouError(Exception):
@@ -35,7 +36,7 @@ class KourouError(Exception):
 
     Attributes:
         retriable: the same call may succeed later without any change.
-        refresh_route: the caller's route data is stale; fetch it before retrying.
+        refresh_route: the caller's route may be stale; fetch it again before retrying.
     """
 
     retriable: ClassVar[bool] = False
@@ -43,7 +44,7 @@ class KourouError(Exception):
 
 
 class UsageError(KourouError):
-    """The caller asked for something that can never work."""
+    """The call cannot succeed as written; the caller must change it."""
 
 
 class ConfigError(UsageError, ValueError):
@@ -55,7 +56,7 @@ class CredentialsError(ConfigError):
 
 
 class InvalidMessageError(UsageError, ValueError):
-    """A message breaks a limit or lacks what it must have."""
+    """A message exceeds a limit, lacks a required value or has an invalid one."""
 
 
 class InvalidTopicError(UsageError, ValueError):
@@ -70,7 +71,7 @@ class FilterSyntaxError(UsageError, ValueError):
     """A subscription expression does not parse.
 
     Attributes:
-        position: index of the first character that does not fit.
+        position: index of the first invalid character.
     """
 
     def __init__(self, reason: str, position: int = 0) -> None:
@@ -79,14 +80,14 @@ class FilterSyntaxError(UsageError, ValueError):
 
 
 class FilterEvaluationError(UsageError, ValueError):
-    """A filter expression has no result for a message, which so does not match."""
+    """A filter expression has no result for a message; the message does not match."""
 
 
 class ListenFailedError(UsageError):
     """A server could not open its port.
 
     Attributes:
-        address: what it was asked to listen on, as `host:port`.
+        address: the configured listen address, as `host:port`.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -95,27 +96,27 @@ class ListenFailedError(UsageError):
 
 
 class AddressInUseError(ListenFailedError):
-    """Another process, or another server in this one, has the port."""
+    """Another process, or another server in this process, listens on the port."""
 
     def __init__(self, address: str) -> None:
         super().__init__(
-            address, "the port is taken: stop the server that has it, or choose another port"
+            address, "the port is in use: stop the server that uses it, or choose another port"
         )
 
 
 class ClosedError(UsageError):
-    """An operation on something that was closed or never started."""
+    """An operation was called on an object that is closed or was never started."""
 
 
 class ForkedError(UsageError):
-    """A client was used in a process forked from the one that made it."""
+    """A client was used in a process forked from the one that created it."""
 
 
 class CodecMissingError(UsageError):
     """A message body needs a codec whose package is not installed.
 
     Attributes:
-        package: what is missing.
+        package: name of the missing package.
     """
 
     def __init__(self, package: str) -> None:
@@ -124,11 +125,11 @@ class CodecMissingError(UsageError):
 
 
 class PackageMissingError(UsageError):
-    """What was asked for needs a package that is not installed.
+    """A feature needs a package that is not installed.
 
     Attributes:
-        package: what is missing.
-        extra: of this package, which brings it.
+        package: name of the missing package.
+        extra: the extra of Kourou that installs it.
     """
 
     def __init__(self, what: str, package: str, extra: str) -> None:
@@ -138,33 +139,36 @@ class PackageMissingError(UsageError):
 
 
 class NotARequestError(UsageError):
-    """A message cannot be replied to: its sender does not wait for a reply, by its properties."""
+    """A message cannot be replied to: its properties say that its producer expects no reply."""
 
 
 class DuplicateInProgressError(UsageError):
-    """A message arrived again while its first delivery is being handled; it will come again."""
+    """A message was redelivered while its first delivery is still being handled.
+
+    The broker delivers it again later.
+    """
 
 
 class JavaNotFoundError(UsageError):
-    """Spark was asked for on a machine without a Java that it runs on."""
+    """Spark was requested on a machine that has no Java version supported by Spark."""
 
 
 class ProtocolError(KourouError):
-    """The peer sent bytes that break the protocol; the connection must be closed."""
+    """The peer sent bytes that violate the protocol; the connection must be closed."""
 
 
 _HTTP_SIZE: Final = 0x48545450
-"""What the first bytes of `HTTP/1.1 400` would mean as the size of a frame."""
+"""The first four bytes of `HTTP/1.1 400`, read as a frame size."""
 _TLS_SIZE: Final = 0x1503
-"""What those of an alert of TLS would mean, without its lower two bytes."""
+"""The first two bytes of a TLS alert: the upper half of a frame size."""
 
 
 class FrameTooLargeError(ProtocolError):
-    """A frame announced more bytes than we accept.
+    """A frame announced more bytes than this side accepts.
 
     Attributes:
         size: the announced size in bytes.
-        limit: the largest size we accept, in bytes.
+        limit: the largest accepted size in bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -172,7 +176,7 @@ class FrameTooLargeError(ProtocolError):
         if size == _HTTP_SIZE:
             text = "the peer speaks HTTP: it is a web server, or the port of /metrics"
         elif size >> 16 == _TLS_SIZE:
-            text = "the peer speaks TLS: this side must, too"
+            text = "the peer speaks TLS: enable TLS on this side too"
         super().__init__(text)
         self.size = size
         self.limit = limit
@@ -183,7 +187,7 @@ class MalformedFrameError(ProtocolError):
 
 
 class MalformedHeaderError(ProtocolError):
-    """A header is not what its serialization says, or a field has a bad value."""
+    """A header does not match its serialization type, or a field has an invalid value."""
 
 
 class MalformedBodyError(ProtocolError):
@@ -195,35 +199,38 @@ class MalformedMessageError(ProtocolError):
 
 
 class TransportError(KourouError):
-    """The network failed before an answer came."""
+    """The network failed before a response arrived."""
 
     retriable = True
 
 
 class ConnectFailedError(TransportError):
-    """No connection to the address could be made."""
+    """No connection to the address could be established."""
 
     refresh_route = True
 
 
 class ConnectionLostError(TransportError):
-    """The connection closed while an answer was awaited; the request may have been served."""
+    """The connection closed before the response arrived; the request may have been executed."""
 
     refresh_route = True
 
 
 class RequestTimeoutError(TransportError, TimeoutError):
-    """No answer came in time; the request may have been served."""
+    """No response arrived in time; the request may have been executed."""
 
 
 class ReplyTimeoutError(RequestTimeoutError):
-    """A request was stored, but nobody replied to it in time; one may still serve it."""
+    """A request message was stored, but no reply arrived in time.
+
+    A consumer may still process it.
+    """
 
     retriable = False
 
 
 class TooManyRequestsError(TransportError):
-    """A client-side limit on requests in flight was reached."""
+    """The client's limit on requests in flight was reached."""
 
 
 class NoRouteError(TransportError):
@@ -235,10 +242,11 @@ class NoRouteError(TransportError):
 class RemoteError(KourouError):
     """The peer answered with a response code other than SUCCESS.
 
-    Subclasses name the code they stand for in the class statement, so a code
-    with two classes is a bug found at import:
+    A subclass declares its code in the class statement:
 
         class TopicNotFoundError(RemoteError, code=17): ...
+
+    A code that is declared twice raises TypeError at import.
     """
 
     _by_code: ClassVar[dict[int, type[RemoteError]]] = {}
@@ -259,61 +267,62 @@ class RemoteError(KourouError):
 
     @staticmethod
     def from_response(code: int, remark: str | None) -> RemoteError:
-        """Return the error for a response; a bare RemoteError if its code has no class."""
+        """Return the error for a response; a plain RemoteError if its code has no class."""
         text = remark or ""
-        if code == _NO_PERMISSION or ACL_EXCEPTION in text:  # the latter with code 1
+        # RocketMQ 4 sends ACL_EXCEPTION with code 1.
+        if code == _NO_PERMISSION or ACL_EXCEPTION in text:
             is_known = not (_UNSIGNED.search(text) or _NOT_ACCEPTED.search(text))
             return (NoPermissionError if is_known else AuthenticationError)(code, text)
         return RemoteError._by_code.get(code, RemoteError)(code, text)
 
 
 class RemoteSystemError(RemoteError, code=1):
-    """The peer failed inside (SYSTEM_ERROR)."""
+    """The peer failed while it executed the request (SYSTEM_ERROR)."""
 
     retriable = True
 
 
 class SystemBusyError(RemoteError, code=2):
-    """The peer sheds load (SYSTEM_BUSY)."""
+    """The peer is overloaded and rejected the request (SYSTEM_BUSY)."""
 
     retriable = True
 
 
 class RequestNotSupportedError(RemoteError, code=3):
-    """The peer does not know the request, or serves it not yet (REQUEST_CODE_NOT_SUPPORTED)."""
+    """The peer does not implement the request code (REQUEST_CODE_NOT_SUPPORTED)."""
 
 
 class FlushDiskTimeoutError(RemoteError, code=10):
-    """Stored in memory; the sync did not end in time (FLUSH_DISK_TIMEOUT)."""
+    """The message is in the broker's memory, but its sync timed out (FLUSH_DISK_TIMEOUT)."""
 
     retriable = True
 
 
 class MessageIllegalError(RemoteError, code=13):
-    """The broker refused the message for what it holds (MESSAGE_ILLEGAL)."""
+    """The broker refused the message because of its contents (MESSAGE_ILLEGAL)."""
 
 
 class ServiceNotAvailableError(RemoteError, code=14):
-    """The broker does not take writes: full disk, failed sync or shutdown."""
+    """The broker accepts no writes: its disk is full, a sync failed, or it is shutting down."""
 
     retriable = True
 
 
 class NoPermissionError(RemoteError, code=16):
-    """The topic, the group or the broker does not allow it (NO_PERMISSION)."""
+    """The topic, the group or the broker does not permit the operation (NO_PERMISSION)."""
 
     refresh_route = True
 
 
 class AuthenticationError(NoPermissionError):
-    """The cluster wants signed requests, or does not accept the credentials of this client."""
+    """The cluster requires signed requests, or rejects the credentials of this client."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
         if _UNSIGNED.search(remark):
             remedy = (
-                "the cluster wants signed requests: give the client "
-                "credentials=Credentials(access_key, secret_key)"
+                "the cluster requires signed requests: pass "
+                "credentials=Credentials(access_key, secret_key) to the client"
             )
         else:
             remedy = (
@@ -330,7 +339,7 @@ class TopicNotFoundError(RemoteError, code=17):
 
 
 class QueryNotFoundError(RemoteError, code=22):
-    """Nothing is stored under what was asked for (QUERY_NOT_FOUND)."""
+    """The queried offset, key or message does not exist (QUERY_NOT_FOUND)."""
 
 
 class SubscriptionParseError(RemoteError, code=23):
@@ -338,28 +347,38 @@ class SubscriptionParseError(RemoteError, code=23):
 
 
 class SubscriptionNotFoundError(RemoteError, code=24):
-    """The group did not register this subscription by a heartbeat (SUBSCRIPTION_NOT_EXIST)."""
+    """The broker has not received the group's subscription yet (SUBSCRIPTION_NOT_EXIST).
+
+    The next heartbeat registers it.
+    """
 
     retriable = True
 
 
 class SubscriptionNotLatestError(RemoteError, code=25):
-    """The broker holds an older subscription; the next heartbeat heals it."""
+    """The broker has an older version of the subscription (SUBSCRIPTION_NOT_LATEST).
+
+    The next heartbeat updates it.
+    """
 
     retriable = True
 
 
 class FilterNotFoundError(RemoteError, code=27):
-    """The broker holds no filter of the group for the topic (FILTER_DATA_NOT_EXIST).
+    """The broker has no filter of the group for the topic (FILTER_DATA_NOT_EXIST).
 
-    Its expression does not parse there, or the next heartbeat heals it.
+    Either the broker could not parse the expression, or it has not received it yet; in the latter
+    case the next heartbeat registers it.
     """
 
     retriable = True
 
 
 class FilterNotLatestError(RemoteError, code=28):
-    """The broker holds an older filter; the next heartbeat heals it (FILTER_DATA_NOT_LATEST)."""
+    """The broker has an older version of the filter (FILTER_DATA_NOT_LATEST).
+
+    The next heartbeat updates it.
+    """
 
     retriable = True
 
@@ -373,10 +392,11 @@ class InvalidParameterError(RemoteError, code=29):
 
 
 class IllegalOperationError(RemoteError, code=604):
-    """It comes too late, or names another topic or broker (ILLEGAL_OPERATION).
+    """A recall or the end of a transaction is refused (ILLEGAL_OPERATION).
 
-    Of a recall: the message is delivered, or about to be. Of the end of a transaction: the broker
-    asks about it.
+    A recall is refused if the handle is invalid or names another topic or broker, or if the message
+    is already due. The end of a transaction is refused once the half message's own immunity time is
+    over: the producer must then wait for the broker's check.
     """
 
 
@@ -385,14 +405,14 @@ class ConsumerNotOnlineError(RemoteError, code=206):
 
 
 class ConsumeTimeoutError(RemoteError, code=207):
-    """A consumer did not answer in time what it was asked for another (CONSUME_MSG_TIMEOUT).
+    """A consumer did not answer a relayed request in time (CONSUME_MSG_TIMEOUT).
 
-    It may have done what it was asked.
+    The broker relayed the request to the consumer, which may have executed it.
     """
 
 
 class FlowControlError(RemoteError, code=215):
-    """The broker asks to come back a little later (FLOW_CONTROL)."""
+    """The broker applies flow control; retry a little later (FLOW_CONTROL)."""
 
     retriable = True
 
@@ -405,20 +425,20 @@ class GoAwayError(RemoteError, code=1500):
 
 
 class StoreError(KourouError):
-    """A file of the store cannot be read or written as it must."""
+    """A file of the store cannot be read or written."""
 
 
 class TopicRefusedError(StoreError):
-    """The store takes no messages of one topic: it is being deleted, or its deletion failed."""
+    """The store accepts no messages for a topic that is being deleted or whose deletion failed."""
 
 
 class CorruptRecordError(StoreError):
-    """Bytes in a store file are not what was written.
+    """Bytes in a store file differ from what was written.
 
     Attributes:
-        file: name of the file below the store's root.
-        offset: byte in that file where the bad record begins.
-        reason: what does not fit.
+        file: path of the file, relative to the store's root.
+        offset: byte in that file at which the corrupt record begins.
+        reason: the failed check.
     """
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
@@ -429,10 +449,10 @@ class CorruptRecordError(StoreError):
 
 
 class DamagedRecordError(CorruptRecordError):
-    """A message of a queue cannot be read: its record is damaged, and the log has no other.
+    """A message of a queue cannot be read: its record is corrupt, and the log holds no other copy.
 
     Attributes:
-        topic, queue_id, queue_offset: which message.
+        topic, queue_id, queue_offset: the message's position.
     """
 
     def __init__(
@@ -446,15 +466,15 @@ class DamagedRecordError(CorruptRecordError):
 
 
 class StoreConfigError(StoreError):
-    """The store was made with other sizes than it is asked to open with."""
+    """The store was created with sizes other than the configured ones."""
 
 
 class StoreUnusableError(StoreError):
-    """The store's directory cannot be made, read or written.
+    """The store's directory cannot be created, read or written.
 
     Attributes:
         path: the store's root.
-        reason: the operating system's words.
+        reason: the operating system's error text.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -464,15 +484,15 @@ class StoreUnusableError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """Another process, or another store in this one, has the directory open."""
+    """Another process, or another store in this process, has the directory open."""
 
 
 class StoreFullError(StoreError):
-    """Too little space is left on the file system of the store.
+    """The store's file system has too little free space for writes.
 
     Attributes:
-        free_bytes: what was free.
-        needed_bytes: what must be free for writes to be taken.
+        free_bytes: bytes that were free.
+        needed_bytes: bytes that must be free before writes are accepted.
         path: the store's root.
     """
 
@@ -487,12 +507,12 @@ class StoreFullError(StoreError):
 
 
 class StoreReadOnlyError(StoreError):
-    """A sync or a write failed, so the store takes no more writes until it is reopened."""
+    """A sync or a write failed; the store accepts no writes until it is reopened."""
 
 
 class DataLossError(StoreError):
-    """Messages that were asked for by offset are not, or no longer, in their queue."""
+    """Messages requested by offset are not, or no longer, in their queue."""
 
 
 class InternalError(KourouError):
-    """A bug of ours; please report it with the text and the traceback."""
+    """A bug in Kourou; please report it with the error text and the traceback."""

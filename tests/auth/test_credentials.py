@@ -43,13 +43,13 @@ def test_credentials_are_equal_by_value_and_survive_pickle() -> None:
         (("", SECRET), "access_key is blank"),
         (("alice", " "), "secret_key is blank"),
         (("alice", SECRET, ""), "security_token is blank"),
-        (("alice", None), "secret_key is of NoneType"),
-        (("alice", SECRET.encode()), "secret_key is of bytes"),
+        (("alice", None), "secret_key must be a str, not NoneType"),
+        (("alice", SECRET.encode()), "secret_key must be a str, not bytes"),
         (("alice", SECRET + "\ud800"), "secret_key is not valid Unicode"),
         (("alice", SECRET * 2_000), "secret_key has 20000 bytes: at most 16384"),
     ],
 )
-def test_unusable_values_are_refused_without_showing_them(
+def test_invalid_values_are_refused_without_showing_them(
     arguments: tuple[str, ...], text: str
 ) -> None:
     with pytest.raises(CredentialsError, match=text) as raised:
@@ -79,20 +79,20 @@ def test_file_is_read(tmp_path: Path, text: str) -> None:
     assert Credentials.from_file(str(path)) == Credentials("alice", SECRET, TOKEN)
 
 
-def test_secret_may_have_the_signs_between_key_and_value(tmp_path: Path) -> None:
+def test_value_may_contain_the_separators(tmp_path: Path) -> None:
     path = file_of(tmp_path, "accessKey: a=b\nsecretKey=x:y==#z\\n\n")
     assert Credentials.from_file(path) == Credentials("a=b", "x:y==#z\\n")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602, 0o610, 0o644, 0o777])
-def test_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_file_accessible_to_other_users_is_refused(tmp_path: Path, mode: int) -> None:
     path = file_of(tmp_path, f"accessKey: alice\nsecretKey: {SECRET}", mode)
     with pytest.raises(CredentialsError, match=f"mode {mode:04o}.*chmod 600 {path}"):
         Credentials.from_file(path)
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o700])
-def test_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
+def test_file_accessible_to_its_owner_only_is_read(tmp_path: Path, mode: int) -> None:
     path = file_of(tmp_path, f"accessKey: alice\nsecretKey: {SECRET}", mode)
     assert Credentials.from_file(path).access_key == "alice"
 
@@ -102,15 +102,15 @@ def test_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
     [
         ("", "accessKey is missing"),
         ("accessKey: alice", "secretKey is missing"),
-        (f"accessKey: alice\nsecretKey: {SECRET}\nsecretKey: {SECRET}", "line 3 gives a key twice"),
-        (f"accessKey: alice\nsecret: {SECRET}", "line 2 has none of the keys"),
-        (f"alice {SECRET}", "line 1 has none of the keys"),
+        (f"accessKey: alice\nsecretKey: {SECRET}\nsecretKey: {SECRET}", "line 3 repeats a key"),
+        (f"accessKey: alice\nsecret: {SECRET}", "line 2 has none of the expected keys"),
+        (f"alice {SECRET}", "line 1 has none of the expected keys"),
         ("accessKey: alice\nsecretKey:", "secret_key is blank"),
         (b"accessKey: \xff\n", "not UTF-8 at byte 11"),
-        ("#" * (FILE_BYTES_MAX + 1), "above 65536 bytes"),
+        ("#" * (FILE_BYTES_MAX + 1), "larger than 65536 bytes"),
     ],
 )
-def test_unusable_file_is_refused_by_name_without_showing_it(
+def test_invalid_file_is_named_without_showing_its_content(
     tmp_path: Path, text: str | bytes, error: str
 ) -> None:
     path = file_of(tmp_path, text)
@@ -126,12 +126,12 @@ def test_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     assert Credentials.from_file(path) == Credentials("alice", SECRET)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="absent: No such file"):
         Credentials.from_file(tmp_path / "absent")
 
 
-def test_environment_gives_keys_or_a_file_or_nothing(tmp_path: Path) -> None:
+def test_environment_names_keys_or_a_file_or_neither(tmp_path: Path) -> None:
     keys = {"KOUROU_ACCESS_KEY": "alice", "KOUROU_SECRET_KEY": SECRET}
     assert Credentials.from_environment({}) is None
     assert Credentials.from_environment({"KOUROU_ACCESS_KEY": " "}) is None
@@ -141,7 +141,7 @@ def test_environment_gives_keys_or_a_file_or_nothing(tmp_path: Path) -> None:
     path = file_of(tmp_path, f"accessKey: bob\nsecretKey: {SECRET}")
     from_file = Credentials.from_environment({"KOUROU_CREDENTIALS_FILE": str(path)})
     assert from_file == Credentials("bob", SECRET)
-    with pytest.raises(CredentialsError, match="both set: unset one"):
+    with pytest.raises(CredentialsError, match="unset one of them"):
         Credentials.from_environment(keys | {"KOUROU_CREDENTIALS_FILE": str(path)})
 
 

@@ -22,7 +22,7 @@ def body_of(case: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: f"{one['name']}-{one['token']}")
-def test_request_is_signed_as_by_javas_client(case: dict[str, Any]) -> None:
+def test_signature_equals_that_of_javas_client(case: dict[str, Any]) -> None:
     fields = dict(case["fields"])
     token = case["fields_sent"].get("SecurityToken")
     credentials = Credentials(case["fields_sent"]["AccessKey"], case["secret"], token)
@@ -33,14 +33,14 @@ def test_request_is_signed_as_by_javas_client(case: dict[str, Any]) -> None:
     assert case["signature"] == fields["Signature"]
 
 
-def test_vector_of_a_broker_that_checked_it() -> None:
+def test_signature_equals_one_verified_by_a_broker() -> None:
     fields = {"topic": "T", "b": "x"}
     sign(fields, b"hi", ALICE)
     assert fields["Signature"] == "7rkL3IeBMlXbzJiZ+lhLK3HJrVI="
 
 
 @pytest.mark.parametrize("name", ["send-signed", "send-signed-with-token"])
-def test_recorded_request_has_the_signature_we_make(name: str) -> None:
+def test_signature_equals_that_of_a_recorded_request(name: str) -> None:
     command = recorded(f"310_SEND_MESSAGE_V2_{name}", "request")
     assert (
         signature(command.ext_fields, command.body, "goldenSecret12")
@@ -56,7 +56,7 @@ def test_signing_again_replaces_an_earlier_signature_and_token() -> None:
     assert twice == once
 
 
-def test_names_of_fields_are_ordered_by_utf_16_code_units() -> None:
+def test_field_names_are_sorted_by_utf_16_code_units() -> None:
     """U+FFFD is behind U+1F600 in Java, whose surrogates begin at U+D800."""
     fields = {"\ufffd": "1", "\U0001f600": "2", "a": "3"}
     ordered = {"a": "3", "b": "2", "c": "1"}

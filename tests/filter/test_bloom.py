@@ -1,4 +1,4 @@
-"""Bloom filters have Java's sizes, and set Java's bits."""
+"""Bloom filters have the sizes and bit positions of Java's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = json.loads(VECTORS.read_text())["cases"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['f']}-{case['n']}")
-def test_filters_are_javas(case: dict[str, Any]) -> None:
+def test_filter_matches_java(case: dict[str, Any]) -> None:
     bloom = BloomFilter(case["f"], case["n"])
     assert (bloom.hashes, bloom.bit_count) == (case["k"], case["m"])
     for said in case["keys"]:
@@ -30,20 +30,20 @@ def test_filters_are_javas(case: dict[str, Any]) -> None:
 
 
 @given(st.lists(st.text(), min_size=1, max_size=40))
-def test_what_passed_is_never_denied(keys: list[str]) -> None:
+def test_added_key_is_always_found(keys: list[str]) -> None:
     bloom = BloomFilter()
     bits = bloom.bit_map(keys)
     assert all(bloom.has(bits, bloom.positions(key)) for key in keys)
 
 
-def test_most_of_what_did_not_pass_is_denied() -> None:
+def test_most_other_keys_are_not_found() -> None:
     bloom = BloomFilter()
     bits = bloom.bit_map(f"group{n}#T" for n in range(16))
     hits = sum(bloom.has(bits, bloom.positions(f"other{n}#T")) for n in range(1000))
     assert hits < 300
 
 
-def test_a_bit_map_of_another_size_says_nothing() -> None:
+def test_bit_map_of_another_size_matches_every_key() -> None:
     bloom = BloomFilter()
     assert bloom.has(b"", bloom.positions("g#T"))
     assert bloom.has(bytes(3), bloom.positions("g#T"))
@@ -51,12 +51,12 @@ def test_a_bit_map_of_another_size_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("percent", "keys"), [(0, 32), (100, 32), (20, 0)])
-def test_a_filter_that_cannot_be_is_refused(percent: int, keys: int) -> None:
-    with pytest.raises(UsageError, match="bloom filter"):
+def test_invalid_parameters_are_refused(percent: int, keys: int) -> None:
+    with pytest.raises(UsageError, match="Bloom filter"):
         BloomFilter(percent, keys)
 
 
-def test_the_hash_is_murmurs() -> None:
+def test_hash_is_murmur3() -> None:
     assert murmur3(b"") == 0
     assert murmur3(b"hello") == 0xCBD8A7B341BD9B02
     assert murmur3(b"The quick brown fox jumps over the lazy dog") == 0xE34BBC7BBC071B6C

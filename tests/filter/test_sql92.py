@@ -1,4 +1,4 @@
-"""Property expressions mean what they mean in Java."""
+"""Property expressions give the results that Java recorded in golden/vectors/sql92.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES: list[dict[str, Any]] = VECTORS["cases"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case["expression"]))
-def test_an_expression_gives_what_it_gives_in_java(case: dict[str, Any]) -> None:
+def test_expression_gives_the_result_of_java(case: dict[str, Any]) -> None:
     if "compile_error" in case:
         with pytest.raises(FilterSyntaxError):
             SqlFilter(case["expression"])

@@ -1,4 +1,4 @@
-"""Expressions obey three-valued logic, and agree with a model of a few lines."""
+"""Property expressions obey three-valued logic and agree with a small reference model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kourou.filter.sql92 import (
 )
 
 Outcome = bool | str | None
-"""What an expression gives: a truth, None for unknown, or the name of an error."""
+"""Result of an expression: a truth value, None for unknown, or ERROR."""
 
 
 class Case(NamedTuple):
-    """A text and what it means."""
+    """An expression and the function that computes its expected result."""
 
     text: str
     of: Callable[[Mapping[str, str]], Outcome]
@@ -125,7 +125,7 @@ def outcome(text: str, properties: Mapping[str, str]) -> Outcome:
 
 
 @given(CASES, SETS)
-def test_an_expression_gives_what_the_model_gives(case: Case, properties: dict[str, str]) -> None:
+def test_expression_agrees_with_the_model(case: Case, properties: dict[str, str]) -> None:
     assert outcome(case.text, properties) == case.of(properties)
     assert SqlFilter(case.text).matches(properties) is (case.of(properties) is True)
 
@@ -140,12 +140,12 @@ def test_de_morgan_holds_with_unknown_and_errors(
 
 
 @given(CASES, SETS)
-def test_not_twice_is_nothing(case: Case, properties: dict[str, str]) -> None:
+def test_double_negation_changes_nothing(case: Case, properties: dict[str, str]) -> None:
     assert outcome(f"NOT NOT {case.text}", properties) == outcome(case.text, properties)
 
 
 @given(st.lists(CASES, min_size=2, max_size=6), st.sampled_from(["AND", "OR"]), SETS)
-def test_a_chain_is_what_its_nested_form_is(
+def test_chain_equals_its_nested_form(
     cases: list[Case], word: str, properties: dict[str, str]
 ) -> None:
     nested = cases[0].text
@@ -157,7 +157,7 @@ def test_a_chain_is_what_its_nested_form_is(
 
 
 @given(st.text() | st.text(alphabet="ab01.'()=<>,+-*/ \nANDORTINUL$_eE"))
-def test_random_text_raises_the_parse_error_only(text: str) -> None:
+def test_random_text_raises_only_a_syntax_error(text: str) -> None:
     position = 0
     try:
         SqlFilter(text).matches({"a": "1", "b": text})
@@ -177,19 +177,19 @@ def test_random_text_raises_the_parse_error_only(text: str) -> None:
     ],
     ids=["parentheses", "NOT", "minus", "equals", "IS NULL"],
 )
-def test_what_is_too_deep_is_refused_by_name(text: str) -> None:
+def test_too_deep_expression_is_refused_with_the_limit(text: str) -> None:
     with pytest.raises(FilterSyntaxError, match=f"more than {DEPTH_MAX}"):
         SqlFilter(text)
 
 
-def test_as_deep_as_may_be_is_compiled_and_run_and_a_long_chain_is_not_deep() -> None:
+def test_expression_of_the_largest_depth_and_a_long_chain_are_evaluated() -> None:
     deep = "(" * DEPTH_MAX + "a = 1" + ")" * DEPTH_MAX
     assert SqlFilter(deep).matches({"a": "1"})
     assert SqlFilter("NOT " * (DEPTH_MAX - 2) + "(a = 1)").matches({"a": "1"})
     assert SqlFilter("a = 1" + " OR a = 1" * 900).matches({"a": "1"})
 
 
-def test_what_is_too_long_is_refused() -> None:
+def test_too_long_expression_is_refused() -> None:
     with pytest.raises(FilterSyntaxError, match=f"at most {LENGTH_MAX}"):
         SqlFilter("a = '" + "x" * LENGTH_MAX + "'")
 
@@ -200,32 +200,30 @@ def test_what_is_too_long_is_refused() -> None:
         ("a != 1", "write <>", 2),
         ('a = "x"', "single quotes", 4),
         ("a = 1 && b = 2", "write AND", 6),
-        ("a = 'x", "ends in a single quote", 4),
-        ("a =", "not the end", 3),
-        ("a = 0.0", "write 0", 4),
+        ("a = 'x", "with a single quote", 4),
+        ("a =", "found the end", 3),
+        ("a = 0.0", "write the integer 0", 4),
         ("a = NULL", "write IS NULL", 2),
         ("b > 'x'", "only numbers", 2),
-        ("a BETWEEN 5 AND 0", "the smaller comes first", 2),
+        ("a BETWEEN 5 AND 0", "write the smaller limit first", 2),
         ("1 + a", "neither true nor false", 0),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_its_remedy(
-    text: str, remedy: str, position: int
-) -> None:
+def test_syntax_error_has_a_position_and_a_remedy(text: str, remedy: str, position: int) -> None:
     with pytest.raises(FilterSyntaxError, match=remedy) as caught:
         SqlFilter(text)
     assert caught.value.position == position
 
 
 @pytest.mark.parametrize("text", ["a = 1)", "b LIKE 'x'", "a + 1 = 2", "a = 07", "a = 1 b"])
-def test_text_that_brokers_ignore_is_refused_where_it_is_written(text: str) -> None:
+def test_check_sql_refuses_text_that_brokers_ignore(text: str) -> None:
     assert compile_sql(text).ignored_at is not None
-    with pytest.raises(FilterSyntaxError, match="ignores what follows"):
+    with pytest.raises(FilterSyntaxError, match="ignores the text behind"):
         check_sql(text)
 
 
 @pytest.mark.parametrize("length", [10, CACHED_LENGTH_MAX])
-def test_compiled_expressions_are_kept_and_no_more_than_so_many(length: int) -> None:
+def test_compiled_expressions_are_cached_up_to_the_limit(length: int) -> None:
     texts = [f"a = '{'x' * length}{number}'" for number in range(CACHED_MAX + 1)]
     first = compile_sql(texts[0])
     assert compile_sql(texts[0]) is first
@@ -235,7 +233,7 @@ def test_compiled_expressions_are_kept_and_no_more_than_so_many(length: int) -> 
 
 
 @given(st.integers(-(2**70), 2**70))
-def test_whole_numbers_have_their_bits(number: int) -> None:
+def test_integers_out_of_range_are_refused(number: int) -> None:
     for read, bits in ((read_int, 31), (read_long, 63)):
         if -(1 << bits) <= number < 1 << bits:
             assert read(str(number)) == number
@@ -267,7 +265,7 @@ def test_doubles_are_read_as_java_reads_them(text: str, number: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", " ", "inf", "nan", "1_0", "0x10", "1e", ".", "٣", "+-1", "1 2"]
 )
-def test_what_java_does_not_read_as_a_double_is_none(text: str) -> None:
+def test_text_that_java_refuses_as_a_double_is_refused(text: str) -> None:
     with pytest.raises(FilterEvaluationError):
         read_double(text)
 
@@ -278,7 +276,7 @@ def test_integers_are_read_as_java_reads_them(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "1_0", " 1", "1L", "\U0001d7cf", "²"])
-def test_what_java_does_not_read_as_an_integer_is_none(text: str) -> None:
+def test_text_that_java_refuses_as_an_integer_is_refused(text: str) -> None:
     with pytest.raises(FilterEvaluationError):
         read_int(text)
 
@@ -286,7 +284,7 @@ def test_what_java_does_not_read_as_an_integer_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("constant", "is_read"), [("2147483647", False), ("2147483648", True), ("2147483648L", True)]
 )
-def test_a_property_is_read_with_the_bits_of_the_number_that_it_is_compared_with(
+def test_property_is_parsed_with_the_width_of_the_compared_constant(
     constant: str, *, is_read: bool
 ) -> None:
     compiled = SqlFilter(f"a <> {constant}")
@@ -295,19 +293,19 @@ def test_a_property_is_read_with_the_bits_of_the_number_that_it_is_compared_with
 
 
 @pytest.mark.parametrize("expression", ["TRUE = b", "(a > 1) = b", "(a > 1) <> 'true'"])
-def test_a_truth_on_the_left_of_a_text_has_no_result_where_java_takes_it_for_one(
+def test_boolean_on_the_left_of_a_text_has_no_result(
     expression: str,
 ) -> None:
-    with pytest.raises(FilterEvaluationError, match="on the right of a text"):
+    with pytest.raises(FilterEvaluationError, match="write the text on the left"):
         SqlFilter(expression).evaluate({"a": "2", "b": "true"})
     assert SqlFilter("b = (a > 1)").matches({"a": "2", "b": "true"})
 
 
-def test_whole_numbers_are_compared_with_doubles_as_doubles() -> None:
+def test_integer_and_double_are_compared_as_doubles() -> None:
     assert SqlFilter("a BETWEEN 9007199254740993 AND 9007199254740992.0").matches({"a": "no"}) is (
         False
     )
-    with pytest.raises(FilterSyntaxError, match="the smaller comes first"):
+    with pytest.raises(FilterSyntaxError, match="write the smaller limit first"):
         SqlFilter("a BETWEEN 9007199254740993 AND 9007199254740990.0")
 
 

@@ -1,4 +1,4 @@
-"""Tag expressions mean what they mean in Java."""
+"""Tag expressions give the subscriptions that Java's client builds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: repr(c["expression"]))
-def test_an_expression_makes_the_subscription_that_java_makes(case: dict[str, Any]) -> None:
+def test_expression_gives_the_subscription_of_java(case: dict[str, Any]) -> None:
     if "error" in case["result"]:
         with pytest.raises(FilterSyntaxError):
             parse_tags("T", case["expression"])
@@ -37,12 +37,12 @@ def test_an_expression_makes_the_subscription_that_java_makes(case: dict[str, An
     assert subscription_to_json(parse_tags("T", case["expression"])) == expected
 
 
-def test_the_version_is_kept() -> None:
+def test_subscription_has_the_given_version() -> None:
     assert parse_tags("T", "*", 7).sub_version == 7
     assert parse_tags("T", "a", 8).sub_version == 8
 
 
-def test_all_takes_every_tag_and_none() -> None:
+def test_star_matches_every_tag_and_untagged_messages() -> None:
     everything = parse_tags("T", "*")
 
     assert matches_code(everything, 0)
@@ -51,7 +51,7 @@ def test_all_takes_every_tag_and_none() -> None:
     assert matches_tag(everything, "TagA")
 
 
-def test_a_tag_takes_its_own_messages_only() -> None:
+def test_tags_match_only_their_own_messages() -> None:
     subscription = parse_tags("T", "TagA || TagB")
 
     assert matches_code(subscription, tags_code("TagA"))
@@ -62,7 +62,7 @@ def test_a_tag_takes_its_own_messages_only() -> None:
     assert not matches_tag(subscription, None)
 
 
-def test_tags_of_one_hash_pass_the_broker_and_not_the_consumer() -> None:
+def test_tag_with_a_colliding_hash_passes_the_broker_only() -> None:
     subscription = parse_tags("T", "Aa")
 
     assert matches_code(subscription, tags_code("BB"))
@@ -80,7 +80,7 @@ def test_any_expression_parses_or_is_refused(expression: str) -> None:
         assert all(matches_code(subscription, tags_code(tag)) for tag in subscription.tags_set)
 
 
-def test_a_long_expression_is_refused_with_the_limit() -> None:
+def test_too_long_expression_is_refused_with_the_limit() -> None:
     longest = "||".join(["tag"] * 13_107)
     assert parse_tags("T", longest).tags_set == {"tag"}
 

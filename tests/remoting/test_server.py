@@ -213,7 +213,7 @@ def test_an_aborted_server_is_gone_at_once_and_its_port_free() -> None:
 
 def test_a_taken_port_is_refused_and_its_owner_serves_on(run: Run) -> None:
     async def test(served: Served) -> None:
-        with pytest.raises(AddressInUseError, match="stop the server that has it"):
+        with pytest.raises(AddressInUseError, match="stop the server that uses it"):
             await Served(served.runtime).server.start(served.address)
 
         client = await served.connect()

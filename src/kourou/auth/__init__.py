@@ -1,1 +1,1 @@
-"""Credentials of a client, and the signature of its requests."""
+"""Client credentials and request signatures."""

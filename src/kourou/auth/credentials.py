@@ -1,8 +1,8 @@
-"""Credentials: the keys by which a client signs its requests, and where they are read from.
+"""Credentials with which a client signs its requests, from code, a file or the environment.
 
-A credentials file is a text of lines `accessKey: text`, `secretKey: text` and, for temporary
-credentials, `securityToken: text`: the form of RocketMQ's `conf/tools.yml`. `=` may stand in place
-of `:`, and a value may be quoted. Other users must not be able to read the file.
+A credentials file holds the lines `accessKey: text`, `secretKey: text` and, for temporary
+credentials, `securityToken: text`, as RocketMQ's `conf/tools.yml` does. The separator may also be
+`=`, and a value may be quoted. Only the owner may have access to the file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SECURITY_TOKEN_VARIABLE: Final = "KOUROU_SECURITY_TOKEN"  # noqa: S105 - likewis
 FILE_VARIABLE: Final = "KOUROU_CREDENTIALS_FILE"
 
 FILE_BYTES_MAX: Final = 65_536
-"""Largest credentials file in bytes; a longer one is another file, named by mistake."""
+"""Largest credentials file in bytes; a larger file is assumed to be named by mistake."""
 
 _FIELD_BYTES_MAX: Final = 16_384
-"""Largest access key, secret key or security token in bytes. Tokens of clouds have some 1,000; a
-binary header cannot hold a field of more than 32,767."""
+"""Largest access key, secret key or security token in bytes. Tokens of cloud providers have about
+1,000 bytes."""
 
 _KEYS: Final = {
     "accesskey": "access_key",
@@ -38,15 +38,15 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The keys of one user. Their text form shows the access key only.
+    """The keys of one user. `repr` shows the access key only.
 
     Args:
-        access_key: the user's name.
+        access_key: the user name.
         secret_key: signs requests; never sent.
-        security_token: of temporary credentials; sent with each request.
+        security_token: for temporary credentials; sent with each request.
 
     Raises:
-        CredentialsError: a value is no text, blank or too long; the error does not show it.
+        CredentialsError: a value is not a str, is blank or is too long; the error does not show it.
     """
 
     access_key: str
@@ -61,11 +61,11 @@ class Credentials:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Self:
-        """Read a credentials file; see the module's docstring for its form.
+        """Read a credentials file; see the module's docstring for its format.
 
         Raises:
-            CredentialsError: it cannot be read, users other than its owner may read it, or it does
-                not hold both keys.
+            CredentialsError: the file cannot be read, users other than its owner have access to
+                it, it is longer than `FILE_BYTES_MAX`, or it lacks one of the two keys.
         """
         found: dict[str, str] = {}
         for number, line in enumerate(_read_private(Path(path)).splitlines(), 1):
@@ -75,10 +75,10 @@ class Credentials:
             key, value = _split(text)
             name = _KEYS.get(key.replace("_", "").lower())
             if name is None or name in found:
-                what = "gives a key twice" if name in found else "has none of the keys"
+                what = "repeats a key" if name in found else "has none of the expected keys"
                 raise CredentialsError(
                     f"{path}: line {number} {what}: expected accessKey: ..., secretKey: ... and "
-                    "perhaps securityToken: ..., each on a line of its own"
+                    "optionally securityToken: ..., each on its own line"
                 )
             found[name] = value
         for key, name in (("accessKey", "access_key"), ("secretKey", "secret_key")):
@@ -93,14 +93,14 @@ class Credentials:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
         """Read KOUROU_ACCESS_KEY, KOUROU_SECRET_KEY and KOUROU_SECURITY_TOKEN.
 
-        KOUROU_CREDENTIALS_FILE may name a credentials file in their place.
+        Alternatively, KOUROU_CREDENTIALS_FILE names a credentials file.
 
         Returns:
-            None if no variable is set: requests are not signed then.
+            The credentials, or None if no variable is set: requests are then not signed.
 
         Raises:
-            CredentialsError: one of the two keys is missing, keys and a file are given, or as
-                `from_file`.
+            CredentialsError: one of the two keys is missing, both keys and a file are given, or
+                the file is refused by `from_file`.
         """
         names = (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)
         access_key, secret_key, token = (environ.get(name, "").strip() for name in names)
@@ -108,7 +108,7 @@ class Credentials:
         is_keyed = bool(access_key or secret_key or token)
         if file and is_keyed:
             raise CredentialsError(
-                f"{FILE_VARIABLE} and {ACCESS_KEY_VARIABLE} and the like are both set: unset one"
+                f"{FILE_VARIABLE} is set, and so are the variables of the keys: unset one of them"
             )
         if file:
             try:
@@ -130,27 +130,27 @@ class Credentials:
 
 
 CredentialsFunction = Callable[[], Credentials]
-"""Returns the credentials that are valid now."""
+"""Returns the credentials that are currently valid."""
 
 AnyCredentials = Credentials | CredentialsFunction
-"""What clients take."""
+"""Accepted by clients: fixed credentials, or a function that returns the current ones."""
 
 
 def _check(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise CredentialsError(f"{name} is of {type(value).__name__}: give text")
+        raise CredentialsError(f"{name} must be a str, not {type(value).__name__}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise CredentialsError(f"{name} is not valid Unicode text") from None
     if not value.strip():
-        raise CredentialsError(f"{name} is blank: give the key that the cluster knows")
+        raise CredentialsError(f"{name} is blank: pass the key of a user of the cluster")
     if size > _FIELD_BYTES_MAX:
         raise CredentialsError(f"{name} has {size} bytes: at most {_FIELD_BYTES_MAX} are allowed")
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Return the key and the value of a line, whichever of `:` and `=` comes first between them."""
+    """Return the key and the value of a line, separated by its first `:` or `=`."""
     at = min((at for mark in ":=" if (at := line.find(mark)) >= 0), default=len(line))
     value = line[at + 1 :].strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
@@ -159,22 +159,22 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _read_private(path: Path) -> str:
-    """Return the text of a file that only its owner may read."""
+    """Return the text of a file to which only its owner has access."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            # On Windows the bits say nothing of who may read.
+            # On Windows the mode bits do not describe access rights.
             if sys.platform != "win32" and mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise CredentialsError(
-                    f"{path}: others may read it or write to it (mode {stat.S_IMODE(mode):04o}): "
-                    f"chmod 600 {path}"
+                    f"{path}: other users have access to the file (mode "
+                    f"{stat.S_IMODE(mode):04o}): chmod 600 {path}"
                 )
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise CredentialsError(f"{path}: {error.strerror or error}") from error
     if len(data) > FILE_BYTES_MAX:
         raise CredentialsError(
-            f"{path}: above {FILE_BYTES_MAX} bytes, so no credentials file: name the right one"
+            f"{path}: larger than {FILE_BYTES_MAX} bytes, so not a credentials file: check the path"
         )
     try:
         return data.decode()

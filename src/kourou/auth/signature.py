@@ -1,13 +1,13 @@
-"""RocketMQ's signature of a request.
+"""RocketMQ's request signature.
 
-Three header fields carry it:
+It uses three header fields:
 
-    AccessKey      the user's name
-    SecurityToken  of temporary credentials; signed like any other field
+    AccessKey      the user name
+    SecurityToken  for temporary credentials only; signed like any other field
     Signature      base64(HMAC-SHA1(secret key, content))
 
-`content` is the values of all header fields but `Signature`, in the order of the fields' names,
-without separators, followed by the body. Names are ordered by their UTF-16 code units.
+`content` consists of the values of all header fields except `Signature`, sorted by field name and
+joined without separators, followed by the body. Names are sorted by their UTF-16 code units.
 
 Source: AclClientRPCHook.java, AclUtils.java, apache/rocketmq 5.5.0.
 """
@@ -29,10 +29,10 @@ SIGNATURE: Final = "Signature"
 def sign(fields: dict[str, str], body: bytes, credentials: Credentials) -> None:
     """Sign a request: set the three fields, replacing those of an earlier signature.
 
-    Nothing may change the fields or the body afterwards.
+    A later change of the fields or the body invalidates the signature.
 
     Raises:
-        UnicodeEncodeError: a value is no valid Unicode text (a lone surrogate).
+        UnicodeEncodeError: a value is not valid Unicode text (a lone surrogate).
     """
     fields[ACCESS_KEY] = credentials.access_key
     fields.pop(SECURITY_TOKEN, None)
@@ -46,7 +46,7 @@ def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
     """Return the signature of a request with these header fields and this body.
 
     Raises:
-        UnicodeEncodeError: a value is no valid Unicode text (a lone surrogate).
+        UnicodeEncodeError: a value is not valid Unicode text (a lone surrogate).
     """
     content = "".join([fields[name] for name in _ordered(fields) if name != SIGNATURE])
     digest = hmac.digest(secret_key.encode(), content.encode() + body, "sha1")
@@ -54,7 +54,7 @@ def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    """Return the names in Java's order, which differs from ours beyond U+FFFF only."""
+    """Return the names in Java's order, which differs from Python's only beyond U+FFFF."""
     if "".join(names).isascii():
         return sorted(names)
     return sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))

@@ -1,1 +1,1 @@
-"""Which messages a subscription takes; pure decisions over tags."""
+"""Message filters by tag and by SQL92 property expression, and Bloom filter bit maps; no I/O."""

@@ -1,11 +1,11 @@
-"""The bloom filter that tells, with a few bits a message, which consumers' filters it passed.
+"""Bloom filter that records in a message's bit map which consumer filters the message passed.
 
-Each consumer of a topic is a key, `group#topic`, which stands for a few bits; what a message passes
-sets them in its bit map. A bit map without them all means that the message did not pass; one with
-them all that it probably did.
+Each consumer group of a topic has the key `group#topic`, which hashes to a few bit positions. A
+message that passes the group's filter has all these bits set in its bit map. If one of them is
+clear, the message did not pass; if all are set, it probably did.
 
-Source: BloomFilter.java and BitsArray.java, apache/rocketmq 5.5.0; the hash is MurmurHash3 x64 128
-with seed 0, of which the first 64 bits count, as little-endian halves.
+Source: BloomFilter.java and BitsArray.java, apache/rocketmq 5.5.0. The hash is the first 64 bits of
+MurmurHash3 x64 128 with seed 0, split into a low and a high half.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 from kourou.errors import UsageError
 
 ERROR_PERCENT: Final = 20
-"""RocketMQ's default share of wrong hits (maxErrorRateOfBloomFilter)."""
+"""RocketMQ's default false-positive rate in percent (maxErrorRateOfBloomFilter)."""
 CONSUMERS: Final = 32
-"""RocketMQ's default number of consumers of a topic (expectConsumerNumUseFilter)."""
+"""RocketMQ's default number of consumer groups of a topic (expectConsumerNumUseFilter)."""
 
 _PERCENT: Final = 100
 _BITS_A_BYTE: Final = 8
@@ -31,34 +31,34 @@ _C2: Final = 0x4CF5_AD43_2745_937F
 
 
 class BloomFilter:
-    """Which bits of a bit map a key sets.
+    """Maps keys to bit positions, and builds and tests bit maps.
 
     Attributes:
-        hashes: bits that a key has, some of which may be the same.
-        bit_count: bits of a bit map, a multiple of 8.
+        hashes: number of positions of a key; some may be equal.
+        bit_count: number of bits of a bit map, a multiple of 8.
     """
 
     __slots__ = ("bit_count", "hashes")
 
     def __init__(self, error_percent: int = ERROR_PERCENT, keys: int = CONSUMERS) -> None:
-        """Make a filter for so many keys, of whose hits that share may be wrong.
+        """Size the filter for a number of keys and a false-positive rate.
 
         Raises:
-            UsageError: the share is not 1 to 99, or there is no key.
+            UsageError: `error_percent` is not 1 to 99, or `keys` is less than 1.
         """
         if not 1 <= error_percent < _PERCENT or keys < 1:
             raise UsageError(
-                f"a bloom filter of {keys} keys with {error_percent} % of wrong hits: 1 key and "
-                "1 to 99 % at least"
+                f"a Bloom filter of {keys} keys with {error_percent} % false positives: at least 1 "
+                "key and 1 to 99 % are required"
             )
         share = error_percent / 100.0
-        # In Java's order of operations: the last bit of a quotient decides where it is rounded up.
+        # The order of operations is Java's: the last bit of a quotient can change the rounding up.
         self.hashes = math.ceil(math.log(share) / math.log(0.5))
         size = keys * (math.log(1 / share) / math.log(2)) * (math.log(math.e) / math.log(2))
         self.bit_count = _BITS_A_BYTE * math.ceil(math.ceil(size) / _BITS_A_BYTE)
 
     def positions(self, key: str) -> tuple[int, ...]:
-        """Return the bits that the key has."""
+        """Return the bit positions of a key."""
         hash_64 = murmur3(key.encode())
         low, high = hash_64 & _MASK_32, hash_64 >> 32
         positions = []
@@ -70,7 +70,7 @@ class BloomFilter:
         return tuple(positions)
 
     def bit_map(self, keys: Iterable[str]) -> bytes:
-        """Return the bit map of a message that passed the filters of these consumers."""
+        """Return the bit map of a message that passed the filters of these keys."""
         bits = bytearray(self.bit_count // _BITS_A_BYTE)
         for key in keys:
             for position in self.positions(key):
@@ -78,9 +78,10 @@ class BloomFilter:
         return bytes(bits)
 
     def has(self, bit_map: bytes, positions: Iterable[int]) -> bool:
-        """Tell whether the bit map has all of the bits.
+        """Return whether all of the bits are set in the bit map.
 
-        One of another size, which a filter of other settings made, says nothing: it has them all.
+        A bit map of another size was built with other settings and proves nothing: the result is
+        True.
         """
         if len(bit_map) * _BITS_A_BYTE != self.bit_count:
             return True
@@ -88,7 +89,7 @@ class BloomFilter:
 
 
 def murmur3(data: bytes) -> int:
-    """Return the first 64 bits of the data's hash (MurmurHash3 x64 128, seed 0)."""
+    """Return the first 64 bits of the hash of `data` (MurmurHash3 x64 128, seed 0)."""
     h1 = h2 = 0
     whole = len(data) - len(data) % 16
     for at in range(0, whole, 16):

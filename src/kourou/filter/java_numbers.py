@@ -1,6 +1,7 @@
-"""Numbers in texts as Java reads them, and how Java orders them.
+"""Number parsing and comparison with Java's semantics.
 
-Python's `int` and `float` take more (blanks, underscores) and less (`1d`, hexadecimal exponents).
+Python's `int` and `float` accept some texts that Java refuses (blanks, underscores) and refuse
+some that Java accepts (`1d`, hexadecimal exponents).
 
 Source: Integer.parseInt, Long.parseLong, Double.valueOf and Double.compareTo of Java 8 to 21.
 """
@@ -19,19 +20,19 @@ INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
 _WHOLE: Final = re.compile(r"[+-]?\d+")
-_DIGITS_MAX: Final = 19  # of a Long, without zeros in front
+_DIGITS_MAX: Final = 19  # of a Long, without leading zeros
 _DOUBLE: Final = re.compile(
     r"([+-]?)(?:(NaN|Infinity)|(?:([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
     r"|(0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+))[fFdD]?)"
 )
-_TRIMMED: Final = "".join(map(chr, range(0x21)))  # what String.trim takes away
+_TRIMMED: Final = "".join(map(chr, range(0x21)))  # characters that String.trim removes
 
 
 def read_int(text: str) -> int:
-    """Return the number, of 32 bits.
+    """Return the 32-bit integer of a text, as Integer.parseInt does.
 
     Raises:
-        FilterEvaluationError: it is none.
+        FilterEvaluationError: the text is not a whole number, or does not fit.
     """
     if len(text) < len(str(INT_MAX)) and text.isascii() and text.isdigit():
         return int(text)
@@ -39,10 +40,10 @@ def read_int(text: str) -> int:
 
 
 def read_long(text: str) -> int:
-    """Return the number, of 64 bits.
+    """Return the 64-bit integer of a text, as Long.parseLong does.
 
     Raises:
-        FilterEvaluationError: it is none.
+        FilterEvaluationError: the text is not a whole number, or does not fit.
     """
     if len(text) < _DIGITS_MAX and text.isascii() and text.isdigit():
         return int(text)
@@ -50,14 +51,14 @@ def read_long(text: str) -> int:
 
 
 def read_double(text: str) -> float:
-    """Return the number; what is too large is infinite.
+    """Return the floating-point number of a text, as Double.valueOf does; overflow is infinite.
 
     Raises:
-        FilterEvaluationError: it is none.
+        FilterEvaluationError: the text is not a number.
     """
     found = _DOUBLE.fullmatch(text.strip(_TRIMMED))
     if found is None:
-        raise FilterEvaluationError(f"{_shown(text)} is no number")
+        raise FilterEvaluationError(f"{_shown(text)} is not a number")
     sign, name, digits, exponent, hexadecimal = found.groups()
     if digits is not None:
         return float(sign + digits + (exponent or ""))
@@ -70,12 +71,12 @@ def read_double(text: str) -> float:
 
 
 def read_number(kind: Kind) -> Callable[[str], int] | Callable[[str], float]:
-    """Return what reads numbers of the kind."""
+    """Return the function that parses numbers of the kind."""
     return {Kind.INT: read_int, Kind.LONG: read_long}.get(kind, read_double)
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Return -1, 0 or 1: NaN is equal to itself and above all, -0.0 is below 0.0."""
+    """Return -1, 0 or 1: NaN equals itself and exceeds every other number, -0.0 is below 0.0."""
     if left < right:
         return -1
     if left > right:
@@ -86,18 +87,20 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def compare(left_kind: Kind, left: Value, right_kind: Kind, right: Value) -> int:
-    """Return how two values compare that are not null: below 0, 0 or above 0.
+    """Compare two values that are not null: return a number below 0, 0 or above 0.
 
-    One of them is changed to the other's kind where Java does so; kinds that cannot be compared
-    give -1, as there.
+    One value is converted to the other's kind where Java does so. Kinds that cannot be compared
+    give -1, as in Java.
 
     Raises:
-        FilterEvaluationError: a text is no number of the other's kind, or a boolean was asked for
-            a text, which fails in Java.
+        FilterEvaluationError: a text is not a number of the other's kind, or the left value is a
+            boolean and the right one a text, which fails in Java.
     """
     kinds = {left_kind, right_kind}
     if left_kind is Kind.BOOLEAN and right_kind is Kind.STRING:
-        raise FilterEvaluationError("TRUE and FALSE can stand on the right of a text only")
+        raise FilterEvaluationError(
+            "TRUE or FALSE is compared with a text: write the text on the left"
+        )
     if isinstance(left, str) and right_kind is not Kind.STRING:
         left = _as_kind(left, right_kind)
     elif isinstance(right, str) and left_kind is not Kind.STRING:
@@ -116,7 +119,7 @@ def compare(left_kind: Kind, left: Value, right_kind: Kind, right: Value) -> int
 
 
 def is_true_text(text: str) -> bool:
-    """Return what Java takes the text for where a boolean is asked for."""
+    """Return the boolean that Java converts the text to."""
     return text.lower() == "true"
 
 
@@ -129,15 +132,15 @@ def _compare(left: str | float, right: str | float) -> int:
 
 
 def _read_whole(text: str, limit: int) -> int:
-    # Java knows digits of all scripts, but for those beyond the first 65,536 characters.
+    # Java accepts the decimal digits of all scripts, except those beyond U+FFFF.
     if _WHOLE.fullmatch(text) is None or max(text) > "\uffff":
-        raise FilterEvaluationError(f"{_shown(text)} is no whole number")
+        raise FilterEvaluationError(f"{_shown(text)} is not a whole number")
     digits = "".join(str(int(digit)) for digit in text.lstrip("+-")).lstrip("0")
     value = int(digits or "0") if len(digits) <= _DIGITS_MAX else limit + 2
     if text[0] == "-":
         value = -value
     if not -limit - 1 <= value <= limit:
-        raise FilterEvaluationError(f"{_shown(text)} is beyond {limit.bit_length() + 1} bits")
+        raise FilterEvaluationError(f"{_shown(text)} does not fit {limit.bit_length() + 1} bits")
     return value
 
 

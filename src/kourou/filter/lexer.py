@@ -1,7 +1,7 @@
-"""Tokens of a property expression, one at a time.
+"""Lexer of property expressions.
 
-Java's parser looks one token ahead and no further, and never at what follows a complete
-expression. Hence tokens are made when they are asked for: `a = 1 garbage %` has none that is wrong.
+Java's parser reads one token ahead and ignores the text behind a complete expression. Tokens are
+therefore read on demand: in `a = 1 garbage %`, the invalid `%` is never reached.
 
 Source: SelectorParser.jj, apache/rocketmq 5.5.0.
 """
@@ -16,7 +16,7 @@ from kourou.errors import FilterSyntaxError
 
 
 class TokenKind(Enum):
-    """What a token is; words and signs are kinds of their own, by their text in capitals."""
+    """Kind of a token; the value is its description in error messages."""
 
     END = "the end"
     NAME = "a name"
@@ -31,7 +31,7 @@ class Token(NamedTuple):
     """One token.
 
     Attributes:
-        text: as written; of words in capitals; of a string what it means, without quotes.
+        text: as written; a word in capitals; a string without quotes and with `''` unescaped.
         position: index of its first character.
     """
 
@@ -46,11 +46,11 @@ WORDS: Final = frozenset(
         *("CONTAINS", "STARTSWITH", "ENDSWITH"),
     }
 )
-"""Words that are no names, in any case."""
+"""Reserved words, which cannot be property names; upper or lower case does not matter."""
 
 _SKIPPED: Final = re.compile(
     r"""(?:[ \t\n\r\f]
-    | --[^\n\r]*(?:\r\n|\n|\r)          # a comment to the end of the line, which must be there
+    | --[^\n\r]*(?:\r\n|\n|\r)          # a comment, which must end with a line break
     | /\*(?:[^*]|\*(?!/))*\*/
     )+""",
     re.VERBOSE,
@@ -65,18 +65,18 @@ _TOKEN: Final = re.compile(
 )
 _REMEDIES: Final = {
     "!": "write <> for unequal, and NOT for not",
-    '"': "strings stand in single quotes",
+    '"': "put strings in single quotes",
     "&": "write AND",
     "|": "write OR",
-    "*": "there is no arithmetic",
-    "/": "there is no arithmetic, and a comment ends in */",
-    "%": "there is no arithmetic",
-    "'": "a string ends in a single quote; one within it is written twice",
+    "*": "arithmetic is not supported",
+    "/": "arithmetic is not supported, and a comment must end with */",
+    "%": "arithmetic is not supported",
+    "'": "end the string with a single quote; write a quote inside it twice",
 }
 
 
 class Lexer:
-    """The tokens of one text, of which the next can be looked at."""
+    """Reads the tokens of one text, with a lookahead of one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -84,20 +84,20 @@ class Lexer:
         self._next: Token | None = None
 
     def peek(self) -> Token:
-        """Return the next token without taking it.
+        """Return the next token without consuming it.
 
         Raises:
-            FilterSyntaxError: there is none at that place.
+            FilterSyntaxError: no token begins at the current position.
         """
         if self._next is None:
             self._next = self._read()
         return self._next
 
     def take(self) -> Token:
-        """Return the next token, and go on behind it.
+        """Consume and return the next token.
 
         Raises:
-            FilterSyntaxError: there is none at that place.
+            FilterSyntaxError: no token begins at the current position.
         """
         token = self.peek()
         self._next = None
@@ -111,8 +111,8 @@ class Lexer:
         found = _TOKEN.match(self._text, begin)
         if found is None:
             sign = self._text[begin]
-            remedy = _REMEDIES.get(sign, "names are of ASCII letters, digits, _ and $")
-            raise FilterSyntaxError(f"nothing begins with {sign!r}: {remedy}", begin)
+            remedy = _REMEDIES.get(sign, "names consist of ASCII letters, digits, _ and $")
+            raise FilterSyntaxError(f"unexpected {sign!r}: {remedy}", begin)
         self._at = found.end()
         kind, text = TokenKind[found.lastgroup or ""], found.group()
         if kind is TokenKind.NAME and text.upper() in WORDS:

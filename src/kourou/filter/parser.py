@@ -1,4 +1,4 @@
-"""From the text of a property expression to its tree.
+"""Parser of property expressions.
 
     or          and (OR and)*
     and         equality (AND equality)*
@@ -7,7 +7,7 @@
                          | [NOT] IN (texts) | [NOT] CONTAINS, STARTSWITH, ENDSWITH text)*
     operand     (+ | - | NOT)* (literal | name | ( or ))
 
-What follows a complete expression is left unread, as in Java: `b LIKE 'x'` is `b`.
+The text behind a complete expression is not parsed, as in Java: `b LIKE 'x'` means `b`.
 
 Source: SelectorParser.jj, ComparisonExpression.java, apache/rocketmq 5.5.0.
 """
@@ -38,10 +38,10 @@ from kourou.filter.tree import (
 )
 
 LENGTH_MAX: Final = 8 * 1024
-"""Characters of an expression. A broker compiles it at once, 4 us each, and keeps it for as long as
-somebody subscribes by it."""
+"""Longest expression in characters. A broker compiles it in one step, 4 us per character, and keeps
+it as long as a group subscribes with it."""
 DEPTH_MAX: Final = 64
-"""Operators and parentheses within each other. Chains of AND or OR are one, however long."""
+"""Deepest nesting of operators and parentheses. A chain of ANDs or of ORs counts as one level."""
 
 _ORDERS: Final = frozenset({"<", "<=", ">", ">="})
 _SEARCHES: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
@@ -54,11 +54,10 @@ _CONSTANTS: Final = {
 
 
 class Parsed(NamedTuple):
-    """An expression.
+    """A parsed expression.
 
     Attributes:
-        ignored_at: index of the text behind the expression that means nothing; None if there is
-            none.
+        ignored_at: index at which ignored text behind the expression begins; None if there is none.
     """
 
     tree: Node
@@ -66,16 +65,16 @@ class Parsed(NamedTuple):
 
 
 def parse(text: str) -> Parsed:
-    """Return what the text says.
+    """Return the tree of an expression.
 
     Raises:
-        FilterSyntaxError: it says nothing that RocketMQ understands, or is longer or deeper than
-            `LENGTH_MAX` and `DEPTH_MAX`.
+        FilterSyntaxError: the text is not valid in RocketMQ, or exceeds `LENGTH_MAX` or
+            `DEPTH_MAX`.
     """
     if len(text) > LENGTH_MAX:
         raise FilterSyntaxError(
-            f"an expression of {len(text)} characters, at most {LENGTH_MAX} are taken: split the "
-            "group",
+            f"the expression has {len(text)} characters, at most {LENGTH_MAX} are allowed: divide "
+            "it among several groups",
             LENGTH_MAX,
         )
     parser = _Parser(text)
@@ -85,12 +84,12 @@ def parse(text: str) -> Parsed:
 
 
 class _Parser:
-    """Reads one text, from the left to the right."""
+    """Recursive-descent parser of one text."""
 
     def __init__(self, text: str) -> None:
         self.lexer = Lexer(text)
-        self._open = 0  # parentheses
-        self._depths: dict[int, int] = {}  # of nodes by id; those of operands are 1
+        self._open = 0  # open parentheses
+        self._depths: dict[int, int] = {}  # depth by id of node; 1 for a node that is not in here
 
     def expression(self) -> Node:
         begin = self.lexer.peek().position
@@ -103,7 +102,7 @@ class _Parser:
         return self._chain("AND")
 
     def _chain(self, word: str) -> Node:
-        """Read what stands between ANDs or ORs: one operator, so that a long chain is not deep."""
+        """Parse operands joined by AND, or by OR, into one node, so that a chain is not deep."""
         part = self._and if word == "OR" else self._equality
         begin = self.lexer.peek().position
         first = part()
@@ -216,7 +215,7 @@ class _Parser:
             is_text = isinstance(node, Constant) and node.kind is Kind.STRING
             if is_text or is_boolean(node):
                 raise FilterSyntaxError(
-                    f"{node} cannot be compared by {sign}: only numbers and properties can",
+                    f"{node} cannot be compared with {sign}: only numbers and properties can",
                     position,
                 )
         return self._made(Ordered(sign, left, right), position, left, right)
@@ -243,7 +242,7 @@ class _Parser:
             texts.append(self._string())
         self._expect(")")
         if not isinstance(left, Property):
-            raise FilterSyntaxError(f"a property stands before IN, not {left}", position)
+            raise FilterSyntaxError(f"expected a property before IN, found {left}", position)
         return In(left, tuple(texts), is_negated)
 
     def _string(self) -> str:
@@ -253,7 +252,7 @@ class _Parser:
         return token.text
 
     def _boolean(self, node: Node, begin: int) -> Node:
-        """Return a node that may stand where true or false is asked for."""
+        """Return the node as a boolean operand: a property becomes a `Cast`."""
         if isinstance(node, Property):
             return Cast(node)
         if not is_boolean(node):
@@ -276,7 +275,7 @@ class _Parser:
             raise _unexpected(token, text)
 
     def _made(self, node: Node, position: int, *parts: Node) -> Node:
-        """Return the node, which must not be too deep: it is compiled and run by calls."""
+        """Return the node after recording its depth; compilation and evaluation are recursive."""
         depth = 1 + max(self._depths.get(id(part), 1) for part in parts)
         if depth > DEPTH_MAX:
             raise _too_deep(position)
@@ -298,38 +297,38 @@ def _integer(token: Token) -> Constant:
 def _float(token: Token) -> Constant:
     value = float(token.text)
     if math.isinf(value):
-        raise FilterSyntaxError(f"{_shown(token.text)} is beyond 64 bits", token.position)
+        raise FilterSyntaxError(f"{_shown(token.text)} does not fit 64 bits", token.position)
     if value == 0:
-        # Java's mistake: it takes the smallest positive number for the lowest.
-        reason = f"RocketMQ does not take {_shown(token.text)}: write 0 for whole numbers"
+        # A bug in Java: it treats the smallest positive double as the lowest one.
+        reason = f"RocketMQ does not accept {_shown(token.text)}: write the integer 0"
         raise FilterSyntaxError(reason, token.position)
     return Constant(Kind.DOUBLE, value)
 
 
 def _check_between(low: Node, high: Node, position: int) -> None:
-    """Refuse constants between which nothing is."""
+    """Refuse two constants that form an empty range."""
     if not isinstance(low, Constant) or not isinstance(high, Constant):
         return
     if low.value is None or high.value is None:
-        raise FilterSyntaxError("nothing is between NULL and something", position)
+        raise FilterSyntaxError("NULL cannot be a limit of BETWEEN", position)
     try:
         order = compare(high.kind, high.value, low.kind, low.value)
     except FilterEvaluationError as error:
         raise FilterSyntaxError(str(error), position) from error
     if order < 0:
         raise FilterSyntaxError(
-            f"nothing is between {low} and {high}: the smaller comes first", position
+            f"the range {low} to {high} is empty: write the smaller limit first", position
         )
 
 
 def _unexpected(token: Token, wanted: str) -> FilterSyntaxError:
     found = _shown(token.text) if token.text else token.kind.value
-    return FilterSyntaxError(f"{wanted} should stand here, not {found}", token.position)
+    return FilterSyntaxError(f"expected {wanted}, found {found}", token.position)
 
 
 def _too_deep(position: int) -> FilterSyntaxError:
     return FilterSyntaxError(
-        f"more than {DEPTH_MAX} operators or parentheses are within each other: write it flatter",
+        f"more than {DEPTH_MAX} operators or parentheses are nested: reduce the nesting",
         position,
     )
 

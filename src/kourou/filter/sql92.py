@@ -1,11 +1,11 @@
-"""Property expressions (SQL92): which messages they take.
+"""Compiler of property expressions (SQL92).
 
-A message is taken where its expression is true; not where it is false, unknown, or has no result
-because a property that should be a number is none: then the whole expression has none, but for what
-a false left side of AND, or a true one of OR, made needless.
+A message matches if its expression is true. It does not match if the expression is false, unknown
+(None) or has no result. An expression has no result if a property that must be a number is not one,
+unless AND or OR had already been decided by an operand further left.
 
-An expression is compiled once into functions that call each other; what kind each operand has is
-decided then, so that `a > 5` costs a look-up, a conversion and a comparison for a message.
+An expression is compiled once into functions that call each other. The kind of each operand is
+determined at that time, so `a > 5` costs one lookup, one conversion and one comparison per message.
 
 Source: ComparisonExpression.java, LogicExpression.java, UnaryExpression.java, SelectorParser.java
 (PARSE_CACHE), apache/rocketmq 5.5.0.
@@ -49,11 +49,11 @@ from kourou.filter.tree import (
 )
 
 CACHED_MAX: Final = 100
-"""Compiled expressions that are kept, as in Java; those of subscriptions live with them."""
+"""Compiled expressions that are cached, as in Java. A subscription keeps its own in addition."""
 CACHED_LENGTH_MAX: Final = 4096
-"""Characters of one of these. Compiled it takes up to 125 times its length, in bytes."""
+"""Longest such expression in characters. It takes up to 125 bytes per character when compiled."""
 LONG_CACHED_MAX: Final = 4
-"""Longer ones that are kept."""
+"""Compiled expressions longer than `CACHED_LENGTH_MAX` that are cached."""
 
 Properties: TypeAlias = Mapping[str, str]
 Evaluate: TypeAlias = Callable[[Properties], Value]
@@ -64,21 +64,20 @@ class SqlFilter:
     """A compiled expression.
 
     Attributes:
-        expression: what it was made of.
-        text: the tree of it, as Java writes it.
-        evaluate: returns True, False, or None where it is unknown; raises a
-            `FilterEvaluationError` where there is no result.
-        ignored_at: index of the text behind the expression that means nothing, None if there is
-            none.
+        expression: the source text.
+        text: its tree as Java writes it.
+        evaluate: returns True, False, or None for unknown; raises `FilterEvaluationError` if there
+            is no result.
+        ignored_at: index at which ignored text behind the expression begins; None if there is none.
     """
 
     __slots__ = ("evaluate", "expression", "ignored_at", "text")
 
     def __init__(self, expression: str) -> None:
-        """Compile.
+        """Compile an expression.
 
         Raises:
-            FilterSyntaxError: it is no expression.
+            FilterSyntaxError: the text is not a valid expression.
         """
         tree, self.ignored_at = parse(expression)
         self.expression = expression
@@ -86,7 +85,7 @@ class SqlFilter:
         self.evaluate: Decide = _decide(tree)
 
     def matches(self, properties: Properties) -> bool:
-        """Return whether a message with these properties is taken."""
+        """Return whether a message with these properties matches."""
         try:
             return self.evaluate(properties) is True
         except FilterEvaluationError:
@@ -94,10 +93,10 @@ class SqlFilter:
 
 
 def compile_sql(expression: str) -> SqlFilter:
-    """Return the compiled expression; about 4 us a character, if it was not compiled lately.
+    """Return the compiled expression; costs about 4 us per character if it is not cached.
 
     Raises:
-        FilterSyntaxError: it is no expression.
+        FilterSyntaxError: the text is not a valid expression.
     """
     if len(expression) > CACHED_LENGTH_MAX:
         return _compile_long(expression)
@@ -115,25 +114,26 @@ def _compile_long(expression: str) -> SqlFilter:
 
 
 def check_sql(expression: str) -> SqlFilter:
-    """Return the compiled expression, which must be nothing but one.
+    """Return the compiled expression; refuse text behind it, which brokers ignore.
 
-    For who writes expressions; brokers ignore what follows one, and so must who reads them.
+    For expressions given by a user. Readers of existing ones use `compile_sql`, which ignores such
+    text as brokers do.
 
     Raises:
-        FilterSyntaxError: it is none, or something follows it.
+        FilterSyntaxError: the text is not a valid expression, or text follows it.
     """
     compiled = compile_sql(expression)
     if compiled.ignored_at is not None:
         raise FilterSyntaxError(
-            f"RocketMQ ignores what follows {compiled.text}: LIKE and arithmetic do not exist, NOT "
-            "takes one operand",
+            f"RocketMQ ignores the text behind {compiled.text}: LIKE and arithmetic are not "
+            "supported, NOT takes one operand",
             compiled.ignored_at,
         )
     return compiled
 
 
 def _decide(node: Node) -> Decide:
-    """Return the function of a node that is true, false or unknown."""
+    """Compile a boolean node: return the function that evaluates it."""
     if isinstance(node, And | Or):
         return _logic(tuple(map(_decide, node.operands)), is_or=isinstance(node, Or))
     if isinstance(node, Not):
@@ -156,7 +156,7 @@ def _decide(node: Node) -> Decide:
 
 
 def _value(node: Node) -> Evaluate:
-    """Return the function of any node."""
+    """Compile a node of any kind: return the function that evaluates it."""
     if isinstance(node, Property):
         name = node.name
         return lambda properties: properties.get(name)
@@ -167,14 +167,14 @@ def _value(node: Node) -> Evaluate:
         of = _value(node.operand)
 
         def negated(properties: Properties) -> None:
-            of(properties)  # what it raises, this does
+            of(properties)  # only for the error it may raise
 
         return negated
     return _decide(node)
 
 
 def _logic(operands: Sequence[Decide], *, is_or: bool) -> Decide:
-    """Return AND, or OR, of all: the first that decides ends it."""
+    """Compile AND, or OR, of the operands; evaluation stops at the first that decides it."""
 
     def logic(properties: Properties) -> bool | None:
         result: bool | None = not is_or
@@ -220,7 +220,7 @@ def _in(name: str, texts: frozenset[str], *, is_negated: bool) -> Decide:
 
 
 def _search(node: Search) -> Decide:
-    """Return a search, which is false of what is no text, and of an empty text to search for."""
+    """Compile a search; it is false if the operand is not a text or the search text is empty."""
     sought, test, is_negated = node.text, _SEARCHES[node.word], node.is_negated
     if not sought:
         return lambda _properties: False
@@ -234,7 +234,10 @@ def _search(node: Search) -> Decide:
 
 
 def _equal(left: Node, right: Node) -> Decide:
-    """Return whether both are the same: null is equal to null, and unknown only on the left."""
+    """Compile an equality.
+
+    Null equals null. Otherwise null on the left gives unknown, null on the right gives false.
+    """
     if isinstance(left, Property):
         name, literal = left.name, number(right)
         if literal is not None:
@@ -274,7 +277,7 @@ def _property_is_text(name: str, literal: str) -> Decide:
 
 
 def _ordered(test: Callable[[float, float], bool], left: Node, right: Node) -> Decide:
-    """Return how both compare as numbers; unknown where one is null."""
+    """Compile an order comparison of numbers; it is unknown if an operand is null."""
     literal = number(right)
     if isinstance(left, Property) and literal is not None:
         kind = kind_of(right)

@@ -1,7 +1,7 @@
-"""Tag expressions: `TagA || TagB`, or `*` for all.
+"""Tag expressions: `TagA || TagB`, or `*` for all messages.
 
-The broker filters by the hash that the consume queue holds, so a message whose tag has the hash
-of a wanted one passes it; the consumer compares the tags themselves.
+The broker filters by the tag hash in the consume queue, so a tag whose hash equals that of a
+subscribed one also passes. The consumer then compares the tags themselves.
 
 Source: FilterAPI.buildSubscriptionData, ExpressionMessageFilter.isMatchedByConsumeQueue,
 PullAPIWrapper.processPullResult.
@@ -16,26 +16,26 @@ from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.protocol.hashing import java_string_hash
 
 EXPRESSION_LENGTH_MAX: Final = 64 * 1024
-"""Characters of an expression; a broker keeps it for as long as somebody subscribes by it."""
+"""Longest expression in characters; a broker keeps the expression as long as a group uses it."""
 
 _OR = "||"
 
 
 def parse_tags(topic: str, expression: str | None, sub_version: int = 0) -> SubscriptionData:
-    """Return the subscription of an expression; None, an empty one and `*` take all messages.
+    """Return the subscription of an expression; None, an empty one and `*` select all messages.
 
-    Blanks around a tag do not count, and empty parts are dropped, so that a blank expression
-    takes all too.
+    Blanks around a tag are removed and empty parts dropped, so a blank expression selects all
+    messages too.
 
     Raises:
-        FilterSyntaxError: the expression has separators and nothing else, or is too long.
+        FilterSyntaxError: the expression consists of separators only, or is too long.
     """
     if not expression or expression == SUB_ALL:
         return SubscriptionData(topic, sub_version=sub_version)
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise FilterSyntaxError(
-            f"an expression of {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are "
-            "taken: split the group"
+            f"the expression has {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are "
+            "allowed: divide the tags among several groups"
         )
     parts = expression.split(_OR)
     if not any(parts):
@@ -47,10 +47,10 @@ def parse_tags(topic: str, expression: str | None, sub_version: int = 0) -> Subs
 
 
 def matches_code(subscription: SubscriptionData, tags_code: int) -> bool:
-    """Return whether a message with this hash may be wanted; the broker's question."""
+    """Return whether a message with this tag hash may match; used by the broker."""
     return not subscription.code_set or tags_code in subscription.code_set
 
 
 def matches_tag(subscription: SubscriptionData, tag: str | None) -> bool:
-    """Return whether a message with this tag is wanted; the consumer's question."""
+    """Return whether a message with this tag matches; used by the consumer."""
     return not subscription.tags_set or tag in subscription.tags_set

@@ -1,9 +1,9 @@
-"""The tree of a property expression: what was written, before it is compiled.
+"""Syntax tree of a property expression.
 
-Every operator but a sign before a number gives true, false or unknown, and a property is a text or
-missing: so what an operand can be is known from the tree.
+The kind of every operand is known from the tree: a property is a text or missing, and every
+operator except the sign of a number gives true, false or unknown.
 
-`str()` of a node is what Java's node says of itself.
+`str()` of a node equals toString of Java's node.
 
 Source: package org.apache.rocketmq.filter.expression, apache/rocketmq 5.5.0.
 """
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 
 class Kind(Enum):
-    """What an operand is when it is not null, in Java's classes."""
+    """Kind of an operand that is not null; the value is the name of Java's class."""
 
     STRING = "String"
     BOOLEAN = "Boolean"
@@ -35,7 +35,7 @@ Value: TypeAlias = str | bool | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """What was written as it is."""
+    """A literal."""
 
     kind: Kind
     value: Value
@@ -62,7 +62,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negate:
-    """The number with the other sign; null of what is no number, and so of every property."""
+    """The negated number; null if the operand is not a number, so always null for a property."""
 
     operand: Node
 
@@ -72,7 +72,7 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A property where true or false is asked for: null when missing, else false."""
+    """A property used as a boolean: null if it is missing, else false."""
 
     operand: Property
 
@@ -82,7 +82,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """True of false, and false of true."""
+    """Logical negation; null of null."""
 
     operand: Node
 
@@ -92,7 +92,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """True where all are, false where one is."""
+    """Logical conjunction: true if all operands are true, false if one is false, else null."""
 
     operands: Sequence[Node]
 
@@ -102,7 +102,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """False where all are, true where one is."""
+    """Logical disjunction: true if one operand is true, false if all are false, else null."""
 
     operands: Sequence[Node]
 
@@ -112,7 +112,7 @@ class Or:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Whether two operands are the same, one changed to the other's kind."""
+    """Equality of two operands, one of which is converted to the other's kind."""
 
     left: Node
     right: Node
@@ -123,7 +123,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """How two numbers compare.
+    """Order comparison of two numbers.
 
     Attributes:
         sign: `<`, `<=`, `>` or `>=`.
@@ -139,7 +139,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Whether a property is one of some texts."""
+    """Test whether a property equals one of several texts."""
 
     operand: Property
     texts: Sequence[str]
@@ -152,7 +152,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Whether a text holds another.
+    """Test whether a text contains, begins or ends with another.
 
     Attributes:
         word: CONTAINS, STARTSWITH or ENDSWITH.
@@ -172,18 +172,18 @@ Node: TypeAlias = (
 )
 
 BOOLEANS = (Cast, Not, And, Or, Equal, Ordered, In, Search)
-"""Nodes that are true, false or null; constants may be so too."""
+"""Nodes whose value is true, false or null. Constants may have such a value too."""
 
 
 def is_boolean(node: Node) -> bool:
-    """Return whether the node is an expression of Java's that may stand alone."""
+    """Return whether Java accepts the node as a boolean expression."""
     if isinstance(node, Constant):
         return node.kind in (Kind.BOOLEAN, Kind.NULL)
     return isinstance(node, BOOLEANS)
 
 
 def kind_of(node: Node) -> Kind:
-    """Return what the node gives when that is not null; NULL for what is always null."""
+    """Return the kind of the node's value; NULL if the value is always null."""
     if isinstance(node, Constant):
         return node.kind
     if isinstance(node, Property):
@@ -195,7 +195,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def number(node: Node) -> int | float | None:
-    """Return the number that a node always is, None of others."""
+    """Return the number that a constant, possibly negated node stands for; None for other nodes."""
     sign = 1
     while isinstance(node, Negate):
         node, sign = node.operand, -sign
@@ -206,5 +206,5 @@ def number(node: Node) -> int | float | None:
 
 
 def _nested(sign: str, operands: Sequence[Node]) -> str:
-    """Return operands as Java nests them: two and two, from the left."""
+    """Return the operands nested in pairs from the left, as Java does."""
     return reduce(lambda left, right: f"({left} {sign} {right})", map(str, operands))
