@@ -189,7 +189,7 @@ def test_a_consumer_is_handed_the_message_with_what_java_tells_of_it() -> None:
 @pytest.mark.parametrize(
     ("msg_id", "code", "text"),
     [
-        ("nonsense", 29, "is no offset message id"),
+        ("nonsense", 29, "is not a valid offset message id"),
         (encode_offset_msg_id(STORED_AT, 999_999), 1, "can not find message by the offset, 999999"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_block_of_the_other_kind_names_the_right_one() -> None:
 
 def test_what_is_subscribed_is_text() -> None:
     consumer: Any = PushConsumer("g", NOBODY)
-    with pytest.raises(InvalidTopicError, match="a topic is one str, not list"):
+    with pytest.raises(InvalidTopicError, match="a topic must be a str, not list"):
         consumer.subscribe(["orders"])
     with pytest.raises(UsageError, match=r"tags is one str, as 'eu .. us', not list"):
         consumer.subscribe("orders", tags=["eu", "us"])
@@ -89,7 +89,9 @@ def test_a_time_in_seconds_is_not_taken_for_one_that_is_past() -> None:
 
 def test_a_text_is_no_body() -> None:
     text: Any = "x"
-    with pytest.raises(InvalidMessageError, match=r"body is bytes, not str: give text.encode\(\)"):
+    with pytest.raises(
+        InvalidMessageError, match=r"body must be bytes, not str: pass text.encode\(\)"
+    ):
         Message("T", text)
 
 

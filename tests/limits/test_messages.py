@@ -120,7 +120,7 @@ def test_a_message_outlives_a_lowered_limit_of_bodies(life: str) -> None:
         (fill(Sent(), 1, "keys", marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
         (fill(Sent(), 1, "tags", marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
         (body_of(1), InvalidMessageError, f"{BODY_MAX + 1} bytes exceed"),
-        (Sent(topic="t" * 128), InvalidTopicError, "128 characters, allowed are 127"),
+        (Sent(topic="t" * 128), InvalidTopicError, "128 characters, the limit is 127"),
     ],
     ids=["properties", "keys", "tag", "body", "topic"],
 )
@@ -197,7 +197,7 @@ def test_a_batch_is_as_large_as_a_body_may_be(more: int) -> None:
 
 
 def test_a_group_above_the_limit_of_names_is_refused() -> None:
-    with pytest.raises(InvalidGroupError, match="121 characters, allowed are 120"):
+    with pytest.raises(InvalidGroupError, match="121 characters, the limit is 120"):
         PushConsumer("g" * 121, "127.0.0.1:9876")
 
 

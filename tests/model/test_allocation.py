@@ -1,4 +1,4 @@
-"""Shares are those that Java's members compute, and every queue has exactly one owner."""
+"""Allocation strategies give Java's shares, and every queue has exactly one owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES: list[dict[str, Any]] = [
 
 
 def queue_room(queue: MessageQueue) -> str:
-    """Return the room as the recorder did."""
+    """Return the room by the rule of the recording program."""
     return queue.broker_name.split("@")[0] if "@" in queue.broker_name else "room3"
 
 
@@ -56,7 +56,7 @@ def queue_of(text: str) -> MessageQueue:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["strategy"]))
-def test_every_member_computes_the_share_that_java_computes(case: dict[str, Any]) -> None:
+def test_share_of_each_member_equals_javas(case: dict[str, Any]) -> None:
     allocate = make(case)
     queues = [queue_of(text) for text in case["queues"]]
 
@@ -102,7 +102,7 @@ def test_every_queue_has_exactly_one_owner(
 
 
 @given(queues=many_queues, ids=many_ids)
-def test_averaged_shares_differ_by_one_queue_at_most(
+def test_average_shares_differ_by_at_most_one_queue(
     queues: list[MessageQueue], ids: list[str]
 ) -> None:
     for allocate in (allocate_averagely, allocate_by_circle):
@@ -111,7 +111,7 @@ def test_averaged_shares_differ_by_one_queue_at_most(
 
 
 @given(queues=many_queues, ids=many_ids, number=st.integers(0, 8))
-def test_a_member_that_joins_a_hashed_group_takes_queues_and_moves_no_other(
+def test_joining_member_moves_queues_only_to_itself_with_consistent_hash(
     queues: list[MessageQueue], ids: list[str], number: int
 ) -> None:
     allocate = ConsistentHash()
@@ -126,7 +126,7 @@ def test_a_member_that_joins_a_hashed_group_takes_queues_and_moves_no_other(
 
 
 @given(queues=many_queues, ids=many_ids, virtual_nodes=st.integers(1, 20))
-def test_arcs_give_what_looking_up_each_queue_on_the_ring_gives(
+def test_shares_equal_a_ring_lookup_of_each_queue(
     queues: list[MessageQueue], ids: list[str], virtual_nodes: int
 ) -> None:
     ring = {place_of(f"{one}-{k}"): one for one in ids for k in range(virtual_nodes)}
@@ -142,7 +142,7 @@ def test_arcs_give_what_looking_up_each_queue_on_the_ring_gives(
         ]
 
 
-def test_of_two_members_at_one_place_of_the_ring_the_later_one_counts() -> None:
+def test_later_member_owns_a_shared_ring_position() -> None:
     # Two keys whose MD5 begin with the same four bytes, found by search.
     other, one = "c031833", "c033438"
     assert place_of(f"{one}-0") == place_of(f"{other}-0")
@@ -153,12 +153,12 @@ def test_of_two_members_at_one_place_of_the_ring_the_later_one_counts() -> None:
     assert allocate(queues, [other, one], one) == queues
 
 
-def test_places_on_the_ring_are_those_of_java() -> None:
+def test_ring_positions_equal_javas() -> None:
     assert place_of("cid-0") == 2711717015
     assert place_of(queue_key(MessageQueue("T", "b", 0))) == 562732085
 
 
-def test_a_list_of_queues_that_changed_in_place_is_shared_out_anew() -> None:
+def test_list_changed_in_place_is_allocated_again() -> None:
     allocate = ConsistentHash()
     queues = [MessageQueue("T", "a", number) for number in range(4)]
     assert allocate(queues, ["me"], "me") == queues
@@ -168,7 +168,7 @@ def test_a_list_of_queues_that_changed_in_place_is_shared_out_anew() -> None:
     assert allocate(queues, ["me"], "me") == queues
 
 
-def test_configured_queues_are_had_where_the_topic_has_them() -> None:
+def test_configured_queues_that_exist_are_assigned() -> None:
     queues = [MessageQueue("T", "a", number) for number in range(4)]
     absent = MessageQueue("T", "gone", 0)
     allocate = ConfiguredQueues([queues[2], absent, queues[0]])
@@ -178,7 +178,7 @@ def test_configured_queues_are_had_where_the_topic_has_them() -> None:
     assert strategy_name(allocate) == "CONFIG"
 
 
-def test_retries_of_members_with_configured_queues_are_shared_out_unless_named() -> None:
+def test_retry_queues_are_averaged_unless_configured() -> None:
     retries = [MessageQueue("%RETRY%g", "a", 0), MessageQueue("%RETRY%g", "b", 0)]
     unaware = ConfiguredQueues([MessageQueue("T", "a", 0)])
     aware = ConfiguredQueues([MessageQueue("T", "a", 0), retries[1]])
@@ -187,7 +187,7 @@ def test_retries_of_members_with_configured_queues_are_shared_out_unless_named()
     assert aware(retries, ["me", "other"], "me") == [retries[1]]
 
 
-def test_a_room_is_what_stands_before_the_one_at_sign() -> None:
+def test_room_is_the_part_before_the_only_at_sign() -> None:
     names = ["r@a", "r", "@a", "r@", "r@a@b", "r@a@"]
     queues = [MessageQueue("T", name, 0) for name in names]
 
@@ -196,11 +196,11 @@ def test_a_room_is_what_stands_before_the_one_at_sign() -> None:
     assert [queue.broker_name for queue in found] == ["r@a", "r@a@"]
 
 
-def test_a_resolver_that_knows_no_room_is_named() -> None:
+def test_error_names_the_function_that_returned_no_room() -> None:
     queues = [MessageQueue("T", "a", 0)]
-    with pytest.raises(UsageError, match=r"queue_room gave no room for .*'a'"):
+    with pytest.raises(UsageError, match=r"queue_room returned no room for .*'a'"):
         NearbyMachineRooms(lambda _: "", consumer_room)(queues, ["me"], "me")
-    with pytest.raises(UsageError, match="consumer_room gave no room for client id me"):
+    with pytest.raises(UsageError, match="consumer_room returned no room for client id me"):
         NearbyMachineRooms(queue_room, lambda _: "")(queues, ["me"], "me")
 
 
@@ -210,12 +210,12 @@ def test_a_resolver_that_knows_no_room_is_named() -> None:
         (lambda: ConfiguredQueues([]), "no queue is configured"),
         (
             lambda: ConfiguredQueues(["T:0"]),  # type: ignore[list-item]
-            "configured queue is 'T:0'",
+            "configured queue 'T:0' is not a MessageQueue",
         ),
-        (lambda: MachineRooms([]), "give the names"),
+        (lambda: MachineRooms([]), "pass the names"),
         (
             lambda: MachineRooms([1]),  # type: ignore[list-item]
-            "give the names",
+            "pass the names",
         ),
         (
             lambda: NearbyMachineRooms("r", consumer_room),  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def test_a_resolver_that_knows_no_room_is_named() -> None:
         ),
     ],
 )
-def test_a_strategy_that_cannot_work_is_refused_when_made(
+def test_invalid_arguments_of_strategies_are_refused(
     make_it: Callable[[], object], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):

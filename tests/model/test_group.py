@@ -1,4 +1,4 @@
-"""Enums have the wire's texts in the wire's order."""
+"""Enums have the wire's values in the wire's order, and groups have Java's defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel, Subs
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 
 
-def test_enums_are_those_of_java_in_their_order() -> None:
+def test_enums_equal_javas_in_order() -> None:
     codes = json.loads((VECTORS / "codes.json").read_text())
 
     assert [e.value for e in ConsumeFromWhere] == codes["ConsumeFromWhere"]
@@ -18,7 +18,7 @@ def test_enums_are_those_of_java_in_their_order() -> None:
     assert [e.value for e in MessageModel] == codes["MessageModel"]
 
 
-def test_a_new_group_retries_sixteen_times_by_the_customized_policy() -> None:
+def test_new_group_retries_sixteen_times_with_the_customized_policy() -> None:
     group = SubscriptionGroup("g")
 
     assert group.retry_max_times == 16

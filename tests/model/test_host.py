@@ -1,4 +1,4 @@
-"""Addresses pack to 4 or 16 bytes and come back as the same text."""
+"""Addresses are packed to 4 or 16 bytes and unpacked to the same text."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kourou.model.host import pack_address, unpack_address
 
 
 @given(st.ip_addresses(v=4).map(str) | st.ip_addresses(v=6, network="2001:db8::/32").map(str))
-def test_an_address_survives_packing(text: str) -> None:
+def test_packed_address_unpacks_to_the_same_text(text: str) -> None:
     assert unpack_address(pack_address(text)) == text
 
 
-def test_an_ipv4_address_seen_through_an_ipv6_socket_packs_as_ipv4() -> None:
+def test_ipv4_mapped_address_is_packed_as_ipv4() -> None:
     assert pack_address("::ffff:10.0.0.1") == bytes((10, 0, 0, 1))
 
 
-def test_a_scope_is_not_part_of_the_bytes() -> None:
+def test_scope_is_not_packed() -> None:
     assert pack_address("fe80::1%eth0") == pack_address("fe80::1")
 
 
 @pytest.mark.parametrize("text", ["localhost", "", "10.0.0", "10.0.0.256", "[::1]"])
-def test_a_text_that_is_no_address_is_refused(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidMessageError, match="not an IP address"):
         pack_address(text)

@@ -1,4 +1,4 @@
-"""A message that was read from a record decodes parts of itself late, and nobody can tell."""
+"""Lazy decoding of properties and hosts is not observable by users of a message."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ MADE = MessageExt(
 )
 
 
-def test_it_equals_one_that_was_made_by_hand_and_shows_the_same() -> None:
+def test_decoded_message_equals_one_built_by_hand() -> None:
     assert read() == MADE
     made, late = MADE, read()
     assert made == late
@@ -76,14 +76,14 @@ def test_it_equals_one_that_was_made_by_hand_and_shows_the_same() -> None:
     assert dataclasses.asdict(read()) == dataclasses.asdict(MADE)
 
 
-def test_one_whose_late_parts_differ_is_another() -> None:
+def test_messages_with_different_hosts_are_unequal() -> None:
     (other,) = decode_messages(record(born="10.0.0.8"))
     assert other != MADE
     assert other.born_host == ("10.0.0.8", 5)
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_copies_and_pickles_hold_the_late_parts(*, is_read: bool) -> None:
+def test_copies_and_pickles_contain_lazy_fields(*, is_read: bool) -> None:
     message = read()
     if is_read:
         assert message.tags == "eu"
@@ -96,7 +96,7 @@ def test_copies_and_pickles_hold_the_late_parts(*, is_read: bool) -> None:
         assert again.tags == "eu"
 
 
-def test_what_a_program_changes_stays_changed() -> None:
+def test_changes_of_lazy_fields_persist() -> None:
     message = read()
     message.properties["region"] = "south"
     assert message.properties["region"] == "south"
@@ -109,28 +109,28 @@ def test_what_a_program_changes_stays_changed() -> None:
     assert message.store_host == ("10.0.0.1", 10911)
 
 
-def test_two_messages_of_one_answer_share_no_properties() -> None:
+def test_messages_of_one_response_share_no_properties() -> None:
     first, second = decode_messages(record() * 2)
     first.properties["region"] = "south"
     assert second.properties["region"] == "north"
 
 
 @pytest.mark.parametrize(("born", "stored"), [("::1", "10.0.0.1"), ("10.0.0.7", "2001:db8::1")])
-def test_hosts_of_either_kind_are_read(born: str, stored: str) -> None:
+def test_ipv4_and_ipv6_hosts_are_decoded(born: str, stored: str) -> None:
     (message,) = decode_messages(record(born, stored))
     assert message.born_host == (born, 5)
     assert message.store_host == (stored, 10911)
     assert message == decode_message(record(born, stored))
 
 
-def test_an_attribute_that_does_not_exist_is_refused() -> None:
+def test_unknown_attribute_raises_an_error() -> None:
     with pytest.raises(AttributeError):
         read().tagz  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError):
         read().extra = 1  # type: ignore[attr-defined]
 
 
-def test_threads_that_read_a_message_at_once_get_one_dict() -> None:
+def test_concurrent_readers_get_the_same_dict() -> None:
     threads, interval_s = 4, sys.getswitchinterval()
     barrier = threading.Barrier(threads, timeout=10)
 
@@ -148,7 +148,7 @@ def test_threads_that_read_a_message_at_once_get_one_dict() -> None:
         sys.setswitchinterval(interval_s)
 
 
-def test_a_read_that_is_interrupted_gives_nothing_of_it_to_other_messages() -> None:
+def test_interrupted_read_does_not_affect_other_messages() -> None:
     def interrupt(_: object, event: str, called: object) -> None:
         if event == "c_return" and getattr(called, "__name__", "") == "setdefault":
             sys.setprofile(None)
@@ -156,7 +156,7 @@ def test_a_read_that_is_interrupted_gives_nothing_of_it_to_other_messages() -> N
 
     south = {"region": "south"}
     data = record(properties=south)
-    for _ in range(20):  # some of the others lie where the interrupted one was
+    for _ in range(20):  # some of the others reuse the address of the interrupted one
         message = read()
         sys.setprofile(interrupt)
         try:

@@ -1,4 +1,4 @@
-"""A message refuses what could never arrive as it was sent."""
+"""Messages refuse values that could not be stored or delivered unchanged."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def stored(**properties: str) -> MessageExt:
     )
 
 
-def test_a_plain_message_carries_only_the_wait_property() -> None:
+def test_simple_message_has_only_the_wait_property() -> None:
     assert Message("T", b"x").to_properties() == {"WAIT": "true"}
 
 
-def test_no_two_messages_share_what_a_caller_could_change() -> None:
+def test_messages_share_no_mutable_values() -> None:
     given = {"a": "b"}
     first, second, third = (
         Message("T", b"x"),
@@ -54,7 +54,7 @@ def test_no_two_messages_share_what_a_caller_could_change() -> None:
     assert replace(third, flag=5).properties is not third.properties
 
 
-def test_a_dataclass_of_messages_is_checked_too() -> None:
+def test_subclass_of_message_is_checked() -> None:
     @dataclass(frozen=True, slots=True)
     class Order(Message):
         number: int = 0
@@ -64,7 +64,7 @@ def test_a_dataclass_of_messages_is_checked_too() -> None:
         Order("T", b"x", keys=["a b"])
 
 
-def test_tags_keys_delay_and_wait_travel_as_properties_beside_the_users() -> None:
+def test_tags_keys_delay_and_wait_are_sent_as_properties() -> None:
     message = Message(
         "T",
         b"x",
@@ -84,7 +84,7 @@ def test_tags_keys_delay_and_wait_travel_as_properties_beside_the_users() -> Non
     }
 
 
-def test_a_later_change_of_what_was_given_does_not_reach_the_message() -> None:
+def test_later_changes_of_arguments_do_not_affect_the_message() -> None:
     properties, keys = {"a": "1"}, ["k"]
     message = Message("T", b"x", properties=properties, keys=keys)
     properties["b"] = "2"
@@ -94,14 +94,14 @@ def test_a_later_change_of_what_was_given_does_not_reach_the_message() -> None:
     assert message.keys == ("k",)
 
 
-def test_a_message_can_be_pickled_as_spark_does() -> None:
+def test_message_can_be_pickled() -> None:
     message = Message("T", b"x", keys=["k"], properties={"a": "1"})
 
     assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 - our own bytes
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_a_reserved_property_name_is_refused_by_name(name: str) -> None:
+def test_reserved_property_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidMessageError, match="set by the system"):
         Message("T", b"x", properties={name: "1"})
 
@@ -109,9 +109,9 @@ def test_a_reserved_property_name_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"topic": 1}, "topic is a str"),
-        ({"body": "text"}, "body is bytes"),
-        ({"body": bytearray(b"x")}, "body is bytes"),
+        ({"topic": 1}, "topic must be a str"),
+        ({"body": "text"}, "body must be bytes"),
+        ({"body": bytearray(b"x")}, "body must be bytes"),
         ({"flag": 1 << 31}, "flag 2147483648"),
         ({"flag": -(1 << 31) - 1}, "32-bit"),
         ({"flag": "1"}, "32-bit"),
@@ -122,19 +122,19 @@ def test_a_reserved_property_name_is_refused_by_name(name: str) -> None:
         ({"priority": True}, "priority True"),
         ({"priority": "1"}, "priority '1'"),
         ({"tags": ""}, "tags is empty"),
-        ({"tags": 1}, "tags is a str"),
+        ({"tags": 1}, "tags must be a str"),
         ({"tags": "a\x02b"}, "ends a property"),
-        ({"keys": "o-17"}, "not one text"),
+        ({"keys": "o-17"}, "not one str"),
         ({"keys": ["a b"]}, "blank"),
         ({"keys": [""]}, "a key is empty"),
         ({"properties": {"": "v"}}, "name is empty"),
         ({"properties": {"a": ""}}, "value of property a is empty"),
         ({"properties": {"a": "v\x02"}}, "ends a property"),
         ({"properties": {"a\x01": "v"}}, "ends a name"),
-        ({"properties": {"a": 1}}, "value of property a is a str"),
+        ({"properties": {"a": 1}}, "value of property a must be a str"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_a_reason(
+def test_value_that_cannot_be_stored_is_refused_with_a_reason(
     arguments: dict[str, Any], reason: str
 ) -> None:
     given: dict[str, Any] = {"topic": "T", "body": b"x"} | arguments
@@ -142,11 +142,11 @@ def test_what_cannot_be_written_is_refused_with_a_reason(
         Message(given.pop("topic"), given.pop("body"), **given)
 
 
-def test_a_value_may_hold_the_character_that_ends_a_name() -> None:
+def test_value_may_contain_the_name_separator() -> None:
     assert Message("T", b"x", properties={"a": "v\x01w"}).to_properties()["a"] == "v\x01w"
 
 
-def test_a_stored_message_shows_its_system_properties() -> None:
+def test_stored_message_exposes_its_system_properties() -> None:
     message = stored(TAGS="eu", KEYS="o-1 o-2", DELAY="3", UNIQ_KEY="7F00")
 
     assert message.tags == "eu"
@@ -156,7 +156,7 @@ def test_a_stored_message_shows_its_system_properties() -> None:
     assert message.offset_msg_id == "0A00000100002A9F0000000000000003"
 
 
-def test_a_stored_message_without_them_has_defaults() -> None:
+def test_stored_message_without_system_properties_has_defaults() -> None:
     message = stored()
 
     assert message.tags is None
@@ -165,7 +165,7 @@ def test_a_stored_message_without_them_has_defaults() -> None:
     assert message.msg_id == message.offset_msg_id
 
 
-def test_a_priority_is_read_again() -> None:
+def test_priority_is_decoded() -> None:
     assert Message("T", b"x", priority=7).to_properties()["_SYS_MSG_PRIORITY_"] == "7"
     assert stored(_SYS_MSG_PRIORITY_="7").priority == 7
     assert stored(_SYS_MSG_PRIORITY_="high").priority is None
@@ -173,7 +173,7 @@ def test_a_priority_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "3.5", "\u0663"])
-def test_a_delay_level_that_is_no_number_counts_as_none(text: str) -> None:
+def test_invalid_delay_level_counts_as_zero(text: str) -> None:
     assert stored(DELAY=text).delay_level == 0
 
 
@@ -187,6 +187,6 @@ def test_a_delay_level_that_is_no_number_counts_as_none(text: str) -> None:
         Message("T", b"x", priority=0, keys=["a"]),
     ],
 )
-def test_the_property_text_is_that_of_the_properties_and_the_id(message: Message) -> None:
+def test_property_text_equals_the_encoded_properties(message: Message) -> None:
     properties = message.to_properties() | {names.UNIQ_KEY: "ID"}
     assert message.property_text("ID").encode() == encode_properties(properties)

@@ -1,4 +1,4 @@
-"""Message ids are Java's, character for character."""
+"""Message ids equal Java's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOVEMBER_MS = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 @pytest.mark.parametrize("case", [c for c in OFFSET_IDS if "id" in c], ids=lambda c: c["id"])
-def test_offset_ids_are_those_of_java(case: dict[str, Any]) -> None:
+def test_offset_ids_equal_javas(case: dict[str, Any]) -> None:
     host = (case["decoded_host"], case["port"])
 
     assert encode_offset_msg_id(host, case["offset"]) == case["id"]
@@ -39,7 +39,9 @@ def test_offset_ids_are_those_of_java(case: dict[str, Any]) -> None:
 
 
 @given(addresses, st.integers(0, 65535), st.integers(0, 2**63 - 1))
-def test_an_offset_id_names_host_and_offset(address: str, port: int, physical_offset: int) -> None:
+def test_offset_id_decodes_to_host_and_offset(
+    address: str, port: int, physical_offset: int
+) -> None:
     text = encode_offset_msg_id((address, port), physical_offset)
 
     assert decode_offset_msg_id(text) == ((address, port), physical_offset)
@@ -51,7 +53,7 @@ def test_an_offset_id_names_host_and_offset(address: str, port: int, physical_of
     [case["bad_id"] for case in OFFSET_IDS if "bad_id" in case]
     + ["7F 00 00 01 00 00 2A 9F 00 00 00", "G" * 32, "0" * 31, "\u0660" * 32],
 )
-def test_a_text_that_is_no_id_is_refused(text: str) -> None:
+def test_invalid_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidMessageError, match="hexadecimal"):
         decode_offset_msg_id(text)
     with pytest.raises(InvalidMessageError, match="hexadecimal"):
@@ -59,7 +61,7 @@ def test_a_text_that_is_no_id_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("case", UNIQUE_IDS["cases"], ids=lambda c: c["id"])
-def test_unique_ids_read_as_java_reads_them(case: dict[str, Any]) -> None:
+def test_unique_ids_are_decoded_as_in_java(case: dict[str, Any]) -> None:
     parts = decode_unique_id(case["id"])
 
     assert ip_address(parts.address) == ip_address(case["ip"])
@@ -69,7 +71,7 @@ def test_unique_ids_read_as_java_reads_them(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", UNIQUE_IDS["created"], ids=lambda c: c["id"])
-def test_unique_ids_are_written_as_java_writes_them(case: dict[str, Any]) -> None:
+def test_unique_ids_are_encoded_as_in_java(case: dict[str, Any]) -> None:
     parts = decode_unique_id(case["id"])
     ids = UniqueIds(case["ip"], case["pid"], lambda: parts.salt)
     made = [ids.next(case["made_at_ms"]) for _ in range(parts.counter + 1)]
@@ -87,7 +89,7 @@ def test_ids_of_one_millisecond_differ_and_the_counter_wraps() -> None:
     assert made[65_536] == made[0]
 
 
-def test_the_time_starts_again_each_month_and_survives_a_clock_set_back() -> None:
+def test_time_restarts_each_month_and_after_a_clock_set_back() -> None:
     ids = UniqueIds("10.0.0.1", 1, lambda: 0)
     month_ms = [
         decode_unique_id(ids.next(now_ms)).month_ms
@@ -106,7 +108,7 @@ def test_december_is_followed_by_january() -> None:
     assert decode_unique_id(ids.next(january)).month_ms == 0
 
 
-def test_ids_of_two_months_differ_at_the_same_time_of_the_month() -> None:
+def test_ids_differ_between_months() -> None:
     ids = UniqueIds("10.0.0.1", 1, itertools.count(7).__next__)
     december = int(datetime(2026, 12, 1, tzinfo=UTC).timestamp() * 1000)
     made = [ids.next(begin + ms) for begin in (NOVEMBER_MS, december) for ms in range(65_536)]
@@ -116,13 +118,13 @@ def test_ids_of_two_months_differ_at_the_same_time_of_the_month() -> None:
     assert [decode_unique_id(one).salt for one in (made[65_536], made[-1])] == [8, 8]
 
 
-def test_ids_differ_where_a_clock_that_was_set_back_makes_the_same_times_again() -> None:
+def test_ids_differ_after_the_clock_was_set_back() -> None:
     ids = UniqueIds("10.0.0.1", 1, itertools.count().__next__)
     made = [
         ids.next(now_ms)
         for _ in range(2)
         for now_ms in (NOVEMBER_MS, NOVEMBER_MS + 1)
-        for _ in range(32_768)  # twice: the counter is where it was
+        for _ in range(32_768)  # twice: the counter has its first value again
     ]
 
     assert len(set(made)) == len(made)

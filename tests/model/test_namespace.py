@@ -1,4 +1,4 @@
-"""Names go into a namespace and come out of it as in Java."""
+"""Names are put into a namespace and taken out of it as in Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['namespace']}-{case['resource']}")
-def test_names_are_those_of_java(case: dict[str, Any]) -> None:
+def test_names_equal_javas(case: dict[str, Any]) -> None:
     namespace, name = case["namespace"] or "", case["resource"]
     assert in_namespace(namespace, name) == case["wrapped"]
     assert out_of_namespace(namespace, name) == case["unwrapped_of"]
@@ -38,23 +38,23 @@ NAMES = st.from_regex(r"[a-zA-Z0-9_|-]{1,20}", fullmatch=True)
 
 
 @given(NAMESPACES, NAMES)
-def test_what_went_in_comes_out(namespace: str, name: str) -> None:
+def test_name_without_its_namespace_is_the_original(namespace: str, name: str) -> None:
     for one in (name, retry_topic(name), dlq_topic(name)):
         within = in_namespace(namespace, one)
         assert out_of_namespace(namespace, within) == one
         assert in_namespace(namespace, within) == within
 
 
-def test_a_name_of_another_namespace_stays_as_it_is() -> None:
+def test_name_of_another_namespace_is_unchanged() -> None:
     assert out_of_namespace("a", "b%T") == "b%T"
 
 
-def test_topics_of_a_cluster_belong_to_no_namespace() -> None:
+def test_topics_of_a_cluster_have_no_namespace() -> None:
     assert in_namespace("ns", "DefaultCluster_REPLY_TOPIC") == "DefaultCluster_REPLY_TOPIC"
 
 
 @pytest.mark.parametrize("name", ["a%b", "a b", "\u00fc", "a|b"])
-def test_a_namespace_that_could_not_be_told_from_a_name_is_refused(name: str) -> None:
+def test_invalid_namespace_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="namespace"):
         check_namespace(name)
     check_namespace("")

@@ -1,4 +1,4 @@
-"""The property text is Java's both ways."""
+"""The property text is encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 
 @pytest.mark.parametrize("case", PROPERTIES["cases"], ids=lambda c: c["text_hex"][:24])
-def test_properties_are_written_and_read_as_java_does(case: dict[str, Any]) -> None:
+def test_properties_are_encoded_and_decoded_as_in_java(case: dict[str, Any]) -> None:
     given_map = {name: value for name, value in case["map"].items() if value is not None}
     text = encode_properties(given_map)
 
@@ -30,17 +30,17 @@ def test_properties_are_written_and_read_as_java_does(case: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("case", PROPERTIES["decode"], ids=lambda c: repr(c["text"]))
-def test_odd_texts_read_as_java_reads_them(case: dict[str, Any]) -> None:
+def test_malformed_property_texts_are_decoded_as_in_java(case: dict[str, Any]) -> None:
     assert decode_properties((case["text"] or "").encode()) == case["map"]
 
 
 @given(st.dictionaries(texts, texts))
-def test_any_properties_survive(properties: dict[str, str]) -> None:
+def test_encoded_properties_decode_to_the_same(properties: dict[str, str]) -> None:
     assert decode_properties(encode_properties(properties)) == properties
 
 
 @given(st.binary())
-def test_any_bytes_can_be_read(data: bytes) -> None:
+def test_arbitrary_bytes_can_be_decoded(data: bytes) -> None:
     for name, value in decode_properties(data).items():
         assert name
         assert value
@@ -50,12 +50,12 @@ def test_bytes_that_are_not_utf8_become_replacement_characters() -> None:
     assert decode_properties(b"k\x01\xff\x02") == {"k": "\ufffd"}
 
 
-def test_a_lone_surrogate_is_refused() -> None:
+def test_lone_surrogate_is_refused() -> None:
     with pytest.raises(InvalidMessageError, match="Unicode"):
         encode_properties({"k": "\ud800"})
 
 
-def test_the_reserved_names_are_those_of_java() -> None:
+def test_reserved_names_equal_javas() -> None:
     assert sorted(RESERVED) == sorted(TABLES["reserved_properties"])
 
 

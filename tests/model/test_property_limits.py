@@ -1,4 +1,4 @@
-"""What is reserved in a record for the properties that are added to a message later."""
+"""Limits of the property text leave room for the properties that are added later."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kourou.model.property_limits import (
 from kourou.store.log.record_seal import SEAL_BYTES
 
 
-def test_the_reserve_holds_all_that_is_added_at_its_longest() -> None:
+def test_reserved_room_fits_all_added_properties() -> None:
     added = encode_properties({name: "x" * most for name, most in ADDED_VALUE_BYTES_MAX.items()})
     assert SENT_PROPERTIES_SIZE_MAX + len(added) + SEAL_ROOM_BYTES <= PROPERTIES_SIZE_MAX
     assert SEAL_ROOM_BYTES == SEAL_BYTES + 1
 
 
-def test_what_is_added_later_does_not_count_unless_it_is_longer_than_that_ever_is() -> None:
+def test_added_properties_of_usual_length_do_not_count() -> None:
     longest = {"k": "é" * 14_998, "a": "1", "REAL_TOPIC": "t" * 255, "UNIQ_KEY": "0" * 32}
     assert len(encode_properties({"k": longest["k"], "a": "1"})) == SENT_PROPERTIES_SIZE_MAX + 3
     assert are_too_long_to_send(longest)
@@ -30,9 +30,7 @@ def test_what_is_added_later_does_not_count_unless_it_is_longer_than_that_ever_i
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_what_describes_deliveries_is_left_out_only_as_far_as_there_is_no_room(
-    *, waits: bool
-) -> None:
+def test_delivery_properties_are_omitted_only_as_needed(*, waits: bool) -> None:
     of_delivery = {"REAL_TOPIC": "T", "REAL_QID": "0", "CLUSTER": "c", "KOUROU_DLQ_REASON": "r"}
 
     def left(own_bytes: int) -> dict[str, str]:

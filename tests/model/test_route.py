@@ -1,4 +1,4 @@
-"""The queues of a route are those that Java's clients see."""
+"""Routes give the queues that Java's clients derive from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROUTE = TopicRoute(
         ("broker", "10.0.0.7", "broker"),
     ],
 )
-def test_a_wildcard_host_gives_way_to_a_real_one(address: str, host: str, expected: str) -> None:
+def test_wildcard_host_is_replaced(address: str, host: str, expected: str) -> None:
     assert at_host(address, host) == expected
 
 
@@ -47,17 +47,17 @@ def queues(*names: tuple[str, int]) -> list[MessageQueue]:
     return [MessageQueue("T", broker_name, queue_id) for broker_name, queue_id in names]
 
 
-def test_producers_write_to_masters_only_sorted_by_broker() -> None:
+def test_publish_queues_are_those_of_masters_sorted_by_broker() -> None:
     assert publish_queues("T", ROUTE) == queues(("a", 0))
 
 
-def test_consumers_read_where_there_is_no_master_too() -> None:
+def test_subscribe_queues_include_brokers_without_a_master() -> None:
     assert subscribe_queues("T", ROUTE) == queues(
         ("a", 0), ("a", 1), ("b", 0), ("c", 0), ("c", 1), ("c", 2), ("c", 3)
     )
 
 
-def test_permissions_decide_who_may_use_a_queue() -> None:
+def test_permissions_limit_publish_and_subscribe_queues() -> None:
     read_only = TopicRoute([QueueData("a", 1, 1, 4)], [MASTER_A])
     write_only = TopicRoute([QueueData("a", 1, 1, 2)], [MASTER_A])
 
@@ -67,7 +67,7 @@ def test_permissions_decide_who_may_use_a_queue() -> None:
     assert subscribe_queues("T", write_only) == []
 
 
-def test_an_ordered_topic_overrides_what_producers_see_and_keeps_its_order() -> None:
+def test_order_topic_conf_replaces_publish_queues() -> None:
     ordered = TopicRoute(ROUTE.queue_datas, ROUTE.broker_datas, "b:1;a:2")
 
     assert publish_queues("T", ordered) == queues(("b", 0), ("a", 0), ("a", 1))
@@ -87,12 +87,12 @@ def test_addresses_are_found_by_broker_name() -> None:
 @pytest.mark.parametrize(
     "text", ["a", "a:", ":1", "a:x", "a:-1", "a:1;", ";", "a:65537", "a:1;b:999999", "a:\u0663"]
 )
-def test_an_order_text_of_another_form_is_refused(text: str) -> None:
+def test_invalid_order_topic_conf_is_refused(text: str) -> None:
     with pytest.raises(MalformedBodyError, match="orderTopicConf"):
         parse_order_topic_conf(text)
 
 
-def test_a_broker_name_may_have_colons() -> None:
+def test_broker_name_may_contain_colons() -> None:
     assert parse_order_topic_conf("x:y:3") == [("x:y", 3)]
 
 
@@ -105,7 +105,7 @@ def test_a_broker_name_may_have_colons() -> None:
         min_size=1,
     )
 )
-def test_any_order_text_reads_back(pairs: list[tuple[str, int]]) -> None:
+def test_formatted_order_topic_conf_parses_to_the_same(pairs: list[tuple[str, int]]) -> None:
     text = ";".join(f"{broker_name}:{nums}" for broker_name, nums in pairs)
 
     assert parse_order_topic_conf(text) == pairs

@@ -1,4 +1,4 @@
-"""Flag words have Java's values."""
+"""Bits of sys_flag have Java's values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PULL_BITS = {
 }
 
 
-def test_message_flags_are_those_of_java() -> None:
+def test_message_flags_equal_javas() -> None:
     assert TABLES["message_sys_flag"] == {
         "BORNHOST_V6_FLAG": sysflag.BORN_HOST_V6,
         "COMPRESSED_FLAG": sysflag.COMPRESSED,
@@ -41,7 +41,7 @@ def test_message_flags_are_those_of_java() -> None:
 
 
 @pytest.mark.parametrize("case", TABLES["pull_sys_flag"], ids=lambda c: f"{c['flag']:04b}")
-def test_pull_flags_are_those_of_java(case: dict[str, Any]) -> None:
+def test_pull_flags_equal_javas(case: dict[str, Any]) -> None:
     flag = sum(bit for name, bit in PULL_BITS.items() if case[name])
 
     assert flag == case["flag"]

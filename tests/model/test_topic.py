@@ -1,4 +1,4 @@
-"""Names and permissions are judged as Java judges them."""
+"""Names and permissions are validated as in Java."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALIDATION = [case for case in NAMES["validation"] if case["name"] is not None]
 
 
 @pytest.mark.parametrize("case", VALIDATION, ids=lambda c: repr(c["name"][:20]))
-def test_names_are_taken_and_refused_as_java_does(case: dict[str, Any]) -> None:
+def test_names_are_validated_as_in_java(case: dict[str, Any]) -> None:
     name = case["name"]
     if case["topic_result"]["ok"]:
         check_topic(name)
@@ -36,14 +36,14 @@ def test_names_are_taken_and_refused_as_java_does(case: dict[str, Any]) -> None:
     assert (name in topics.NOT_ALLOWED_SEND_TOPICS) == case["send_not_allowed"]
 
 
-def test_a_name_with_a_line_end_is_refused() -> None:
+def test_name_with_a_line_break_is_refused() -> None:
     with pytest.raises(InvalidTopicError):
         check_topic("T\n")
     with pytest.raises(InvalidGroupError):
         check_group("g\n")
 
 
-def test_a_client_may_not_use_a_placeholder_as_its_group() -> None:
+def test_placeholder_group_is_refused_for_clients() -> None:
     check_client_group("orders")
     for name in ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"):
         check_group(name)
@@ -51,13 +51,13 @@ def test_a_client_may_not_use_a_placeholder_as_its_group() -> None:
             check_client_group(name)
 
 
-def test_the_system_topics_are_those_of_java() -> None:
+def test_system_topics_equal_javas() -> None:
     assert sorted(topics.SYSTEM_TOPICS) == NAMES["system_topics"]
     assert sorted(topics.NOT_ALLOWED_SEND_TOPICS) == NAMES["not_allowed_send_topics"]
 
 
 @pytest.mark.parametrize("case", NAMES["cases"], ids=lambda c: c["group"])
-def test_retry_and_dead_letter_topics_are_named_by_their_group(case: dict[str, str]) -> None:
+def test_retry_and_dead_letter_topics_are_named_after_the_group(case: dict[str, str]) -> None:
     retry, dlq = topics.retry_topic(case["group"]), topics.dlq_topic(case["group"])
 
     assert (retry, dlq) == (case["retry"], case["dlq"])
@@ -68,7 +68,7 @@ def test_retry_and_dead_letter_topics_are_named_by_their_group(case: dict[str, s
 
 
 @pytest.mark.parametrize("case", TABLES["perm"], ids=lambda c: str(c["perm"]))
-def test_permissions_are_those_of_java(case: dict[str, Any]) -> None:
+def test_permissions_equal_javas(case: dict[str, Any]) -> None:
     perm = case["perm"]
     config = TopicConfig("T", perm=perm)
 
@@ -79,7 +79,7 @@ def test_permissions_are_those_of_java(case: dict[str, Any]) -> None:
     assert (perm <= topics.PERM_MAX) == case["valid"]
 
 
-def test_topic_flags_are_those_of_java() -> None:
+def test_topic_flags_equal_javas() -> None:
     flags = TABLES["topic_sys_flag"]
 
     assert (flags["unit"], flags["unit_sub"]) == (topics.TOPIC_UNIT, topics.TOPIC_UNIT_SUB)

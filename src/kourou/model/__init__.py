@@ -1,1 +1,1 @@
-"""The nouns of the message system as plain values; no bytes on a wire, no I/O."""
+"""Domain model: messages, queues, topics, groups and routes as plain values; no codecs, no I/O."""

@@ -1,20 +1,20 @@
-"""The strategies by which a topic's queues are shared out among the members of a group; pure.
+"""Allocation strategies: assign a topic's queues to the members of a group; pure functions.
 
-Every member computes the same division from the same two sorted lists, so nobody has to agree on
-anything: all members of a group must use one strategy. Each is a callable of
+Each member computes the allocation itself from the same two sorted lists. All members of a group
+must therefore use the same strategy. A strategy is a callable with the arguments
 
     queues        all readable queues of one topic, sorted
-    consumer_ids  the client ids of the group's members, sorted, each once
-    self_id       the own client id; one that is not among the ids gets nothing
+    consumer_ids  the client ids of the group's members, sorted, without duplicates
+    self_id       the member's own client id; an id that is not in the list gets no queues
 
-that returns the own queues. Any function of this shape is a strategy too.
+that returns the member's own queues. Users may supply any such callable.
 
-    AVG                       neighbouring queues, the first members one more
-    AVG_BY_CIRCLE             dealt out like cards
-    CONSISTENT_HASH           `consistent_hash.py`: a member that comes or goes moves few queues
-    CONFIG                    `ConfiguredQueues`: those that the user names
-    MACHINE_ROOM              `MachineRooms`: those of brokers named `room@name`
-    MACHINE_ROOM_NEARBY-...   `NearbyMachineRooms`: those of the own room first
+    AVG                       consecutive queues; the first members get one more
+    AVG_BY_CIRCLE             round robin
+    CONSISTENT_HASH           `consistent_hash.py`: few queues move when a member joins or leaves
+    CONFIG                    `ConfiguredQueues`: the queues named by the user
+    MACHINE_ROOM              `MachineRooms`: the queues of brokers named `room@name`
+    MACHINE_ROOM_NEARBY-...   `NearbyMachineRooms`: the queues of the member's own room first
 
 Source: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle,
 AllocateMessageQueueByConfig, AllocateMessageQueueByMachineRoom, AllocateMachineRoomNearby,
@@ -35,13 +35,13 @@ Allocate = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[Messa
 """A strategy: (sorted queues, sorted client ids, own id) -> own queues."""
 
 NEARBY: Final = "MACHINE_ROOM_NEARBY-"
-"""What the name of a strategy that prefers its own room begins with; its inner one's follows."""
+"""Prefix of the name of `NearbyMachineRooms`; the name of the inner strategy follows."""
 
 
 def allocate_averagely(
     queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
 ) -> list[MessageQueue]:
-    """Give each member a run of neighbouring queues; the first ones get one more.
+    """Return the member's share of consecutive queues; the first members get one more.
 
     Seven queues for three members: 0 1 2 | 3 4 | 5 6.
     """
@@ -56,7 +56,7 @@ def allocate_averagely(
 def allocate_by_circle(
     queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
 ) -> list[MessageQueue]:
-    """Deal the queues out like cards.
+    """Return every n-th queue, starting at the member's index (round robin).
 
     Seven queues for three members: 0 3 6 | 1 4 | 2 5.
     """
@@ -66,18 +66,17 @@ def allocate_by_circle(
 
 
 class ConfiguredQueues:
-    """CONFIG: this member has the queues that its user names, whatever the others have.
+    """CONFIG: assign the queues that the user names, regardless of the other members.
 
-    Each member names its own, and nobody sees to it that every queue has an owner. Of the queues
-    named, those that the topic has are this member's; one that comes later is taken then. Retries
-    come by a topic of the group that users do not think of: unless its queues are named, they are
-    shared out averagely. (In Java nobody reads them then.)
+    Nothing checks that every queue of a topic is named by exactly one member. A named queue that
+    the topic does not have yet is assigned once it exists. The queues of the group's retry topic,
+    unless one of them is named, are allocated with AVG; in Java no member consumes them.
 
     Args:
-        queues: of one or several topics; in any order.
+        queues: of one or several topics, in any order.
 
     Raises:
-        ConfigError: there is none, or one is no `MessageQueue`.
+        ConfigError: no queue is given, or an element is not a `MessageQueue`.
     """
 
     name: Final = "CONFIG"
@@ -86,16 +85,16 @@ class ConfiguredQueues:
         named = list(queues)
         for queue in named:
             if not isinstance(queue, MessageQueue):
-                raise ConfigError(f"a configured queue is {queue!r}: give MessageQueue objects")
+                raise ConfigError(f"configured queue {queue!r} is not a MessageQueue")
         if not named:
-            raise ConfigError("no queue is configured: name those that this consumer is to have")
+            raise ConfigError("no queue is configured: name the queues of this consumer")
         self._named = frozenset(named)
         self._topics = frozenset(queue.topic for queue in named)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
     ) -> list[MessageQueue]:
-        """Return those of `queues` that were named."""
+        """Return the configured queues among `queues`."""
         if queues and queues[0].topic not in self._topics and is_retry_topic(queues[0].topic):
             return allocate_averagely(queues, consumer_ids, self_id)
         return [queue for queue in queues if queue in self._named]
@@ -105,17 +104,17 @@ class ConfiguredQueues:
 
 
 class MachineRooms:
-    """MACHINE_ROOM: queues of brokers in these rooms, averagely; those of others nobody has.
+    """MACHINE_ROOM: assign the queues of brokers in the given rooms evenly; others stay unassigned.
 
-    A broker's room is what stands before the one `@` of its name: `room1@broker-a`. What is left
-    over by a division goes to the first members, one each: seven queues for three members are
-    0 1 6 | 2 3 | 4 5.
+    A broker's room is the part of its name before its only `@`: `room1@broker-a`. Each member gets
+    consecutive queues, and the remaining queues go to the first members, one each: seven queues for
+    three members are 0 1 6 | 2 3 | 4 5.
 
     Args:
         rooms: the same for all members.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no room is given, or one is not a str.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -123,13 +122,13 @@ class MachineRooms:
     def __init__(self, rooms: Collection[str]) -> None:
         self._rooms = frozenset([rooms] if isinstance(rooms, str) else rooms)
         if not self._rooms or not all(isinstance(room, str) for room in self._rooms):
-            raise ConfigError(f"the machine rooms are {rooms!r}: give the names of one or more")
+            raise ConfigError(f"machine rooms are {rooms!r}: pass the names of one or more rooms")
         self._inside = Kept(self._queues_inside)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
     ) -> list[MessageQueue]:
-        """Return the own share of the queues in these rooms."""
+        """Return the member's share of the queues in these rooms."""
         if self_id not in consumer_ids:
             return []
         inside = self._inside.get(queues)
@@ -146,19 +145,19 @@ class MachineRooms:
 
 
 class NearbyMachineRooms:
-    """MACHINE_ROOM_NEARBY: queues go to members in their own room, if it has any.
+    """MACHINE_ROOM_NEARBY: assign each room's queues to the members in that room, if it has any.
 
-    Queues of a room without members are shared out among all, room by room in the order of their
-    names. How a room is shared out says another strategy.
+    Queues of a room without members are allocated among all members, room by room in the order of
+    the room names.
 
     Args:
-        queue_room: a queue's room, such as `lambda queue: queue.broker_name.split("@")[0]`. Always
-            the same for the same queue: what it says is remembered.
-        consumer_room: the room of a client id; likewise.
-        inner: shares out each room's queues.
+        queue_room: returns a queue's room, such as `lambda queue: queue.broker_name.split("@")[0]`.
+            It must always return the same room for a queue, because results are cached.
+        consumer_room: returns the room of a client id, under the same condition.
+        inner: the strategy that allocates the queues of one room.
 
     Raises:
-        ConfigError: `inner` or a resolver cannot be called.
+        ConfigError: an argument is not callable.
     """
 
     def __init__(
@@ -169,9 +168,9 @@ class NearbyMachineRooms:
     ) -> None:
         for what, function in (("queue_room", queue_room), ("consumer_room", consumer_room)):
             if not callable(function):
-                raise ConfigError(f"{what} is {function!r}: give a function that returns a room")
+                raise ConfigError(f"{what} is {function!r}: pass a function that returns a room")
         if not callable(inner):
-            raise ConfigError(f"inner is {inner!r}: give a strategy, such as ConsistentHash()")
+            raise ConfigError(f"inner is {inner!r}: pass a strategy, such as ConsistentHash()")
         self._queue_room = queue_room
         self._consumer_room = consumer_room
         self.inner = inner
@@ -180,16 +179,16 @@ class NearbyMachineRooms:
 
     @property
     def name(self) -> str:
-        """Java's name of it: that of the inner strategy is in it."""
+        """Java's name of the strategy; it contains the name of the inner one."""
         return NEARBY + strategy_name(self.inner)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
     ) -> list[MessageQueue]:
-        """Return the own share.
+        """Return the member's share.
 
         Raises:
-            UsageError: a resolver returned no room.
+            UsageError: `queue_room` or `consumer_room` returned no room.
         """
         if self_id not in consumer_ids:
             return []
@@ -208,7 +207,7 @@ class NearbyMachineRooms:
         for queue in queues:
             room = self._queue_room(queue)
             if not room:
-                raise UsageError(f"queue_room gave no room for {queue}")
+                raise UsageError(f"queue_room returned no room for {queue}")
             found.setdefault(room, []).append(queue)
         return {room: tuple(found[room]) for room in sorted(found)}
 
@@ -217,13 +216,13 @@ class NearbyMachineRooms:
         for consumer_id in consumer_ids:
             room = self._consumer_room(consumer_id)
             if not room:
-                raise UsageError(f"consumer_room gave no room for client id {consumer_id}")
+                raise UsageError(f"consumer_room returned no room for client id {consumer_id}")
             found.setdefault(room, []).append(consumer_id)
         return {room: tuple(ids) for room, ids in found.items()}
 
 
 def strategy_name(allocation: object) -> str:
-    """Return what a strategy is called, in logs and to brokers."""
+    """Return the name of a strategy, as used in logs and in requests to brokers."""
     if allocation is allocate_averagely:
         return "AVG"
     if allocation is allocate_by_circle:
@@ -233,6 +232,6 @@ def strategy_name(allocation: object) -> str:
 
 
 def _room_of(broker_name: str) -> str | None:
-    """Return the part before the one `@`; None if there is none, or nothing after it."""
+    """Return the part before the only `@`; None if there is no such `@`, or nothing after it."""
     parts = broker_name.rstrip("@").split("@")  # Java's split drops empty parts at the end
     return parts[0] if len(parts) == 2 else None

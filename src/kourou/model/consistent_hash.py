@@ -1,14 +1,15 @@
-"""CONSISTENT_HASH: a member that comes or goes moves about its own share, and no other queue; pure.
+"""CONSISTENT_HASH, an allocation strategy that moves few queues when members join or leave; pure.
 
-Each member has some points on a ring of 2**32 places, each queue one. A queue belongs to the next
-point at or after its own, beyond the last to the first.
+Members and queues are hashed to positions on a ring of 2**32 positions: a member to several (its
+virtual nodes), a queue to one. A queue is assigned to the first member position at or after its
+own; behind the last member position, to the first.
 
-    point of a member  MD5 of `<client id>-<k>`, k from 0; of two at one place the later id counts
-    point of a queue   MD5 of `MessageQueue [topic=T, brokerName=B, queueId=0]`
-    place              the first four bytes of the MD5, big-endian
+    member position  MD5 of `<client id>-<k>`, k from 0; of two equal ones the later id's counts
+    queue position   MD5 of `MessageQueue [topic=T, brokerName=B, queueId=0]`
+    position         the first four bytes of the MD5, big-endian
 
-What does not change from pass to pass is kept: the points of a list of queues, the ring of a list
-of ids. A member then looks only at the arcs that end at its own points.
+The sorted positions of a list of queues and of a list of ids are cached between rebalances. A
+member then examines only the arcs that end at its own positions.
 
 Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java, apache/rocketmq 5.5.0.
 """
@@ -26,20 +27,21 @@ from kourou.model.kept import Kept
 from kourou.model.queue import MessageQueue
 
 VIRTUAL_NODES: Final = 10
-"""Java's points of a member."""
+"""Java's default number of positions of a member."""
 VIRTUAL_NODES_MAX: Final = 1_000
-"""So many points of 1,000 members take a second to make."""
+"""With this many, the ring of 1,000 members takes a second to compute."""
 _IDS_KEPT_MAX: Final = 16_384
-"""Client ids whose points are kept."""
+"""Client ids whose positions are cached."""
 _BITS: Final = 32
 _PLACE_MAX: Final = (1 << _BITS) - 1
 
 
 class ConsistentHash:
-    """The strategy, for any number of groups and topics.
+    """The strategy. One instance may serve any number of groups and topics.
 
     Args:
-        virtual_nodes: points of each member; the same for all of them. More make shares more even.
+        virtual_nodes: positions of each member; must be the same for all members. More positions
+            give more even shares.
 
     Raises:
         ConfigError: `virtual_nodes` is not 1 to 1,000.
@@ -59,7 +61,7 @@ class ConsistentHash:
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
     ) -> list[MessageQueue]:
-        """Return the own share, in the order of `queues`."""
+        """Return the member's share, in the order of `queues`."""
         if self_id not in consumer_ids or not queues:
             return []
         ring, points = self._rings.get(consumer_ids), self._points.get(queues)
@@ -70,7 +72,7 @@ class ConsistentHash:
         return [queues[at] for at in sorted(set(own))]
 
     def _make_ring(self, ids: tuple[str, ...]) -> list[int]:
-        """Return the points of all members, sorted: `place << 32 | index of the id`."""
+        """Return the positions of all members, sorted: `position << 32 | index of the id`."""
         return sorted(
             place << _BITS | index
             for index, consumer_id in enumerate(ids)
@@ -82,13 +84,13 @@ class ConsistentHash:
 
 
 def place_of(key: str) -> int:
-    """Return the place of a key on the ring, 0 to 2**32 - 1."""
+    """Return the position of a key on the ring, 0 to 2**32 - 1."""
     digest = md5(key.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def queue_key(queue: MessageQueue) -> str:
-    """Return the text of which a queue's place is made: that of Java's MessageQueue."""
+    """Return the key that is hashed for a queue: the text of Java's MessageQueue."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -101,19 +103,19 @@ def _member_places(consumer_id: str, virtual_nodes: int) -> tuple[int, ...]:
 
 
 def _queue_points(queues: tuple[MessageQueue, ...]) -> list[int]:
-    """Return the points of all queues, sorted: `place << 32 | index of the queue`."""
+    """Return the positions of all queues, sorted: `position << 32 | index of the queue`."""
     return sorted(place_of(queue_key(queue)) << _BITS | at for at, queue in enumerate(queues))
 
 
 def _arc(ring: list[int], place: int, index: int, points: list[int]) -> list[int]:
-    """Return the queues' indexes between the point before `place` and it, `place` included.
+    """Return the indexes of the queues on the arc that ends at `place`, `place` included.
 
-    None where another member, of a higher index, has a point at the same place.
+    The list is empty if a member with a higher index has the same position.
     """
     after = bisect_right(ring, place << _BITS | _PLACE_MAX)
     if ring[after - 1] & _PLACE_MAX != index:
         return []
-    first = bisect_left(ring, place << _BITS)  # several may share the place
+    first = bisect_left(ring, place << _BITS)  # several members may have this position
     before = ring[first - 1] >> _BITS
     low, high = _above(points, before), _above(points, place)
     found = points[low:high] if first else points[low:] + points[:high]
@@ -121,5 +123,5 @@ def _arc(ring: list[int], place: int, index: int, points: list[int]) -> list[int
 
 
 def _above(points: list[int], place: int) -> int:
-    """Return the index of the first point beyond a place."""
+    """Return the index of the first element whose position is greater than `place`."""
     return bisect_right(points, place << _BITS | _PLACE_MAX)

@@ -1,4 +1,4 @@
-"""SubscriptionGroup: what a broker knows of a consumer group; how groups consume.
+"""SubscriptionGroup, a broker's configuration of a consumer group, and the modes of consumption.
 
 Source: SubscriptionGroupConfig.java, ConsumeFromWhere.java, MessageModel.java, ConsumeType.java.
 """
@@ -11,7 +11,10 @@ from enum import StrEnum
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group begins that has no committed offset; values are the wire's, in its order."""
+    """Position at which a group without a committed offset starts.
+
+    The values and their order are those of the wire.
+    """
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -24,7 +27,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether a group's members share the messages or each get all of them."""
+    """Delivery of each message to one member of a group (clustering) or to every member."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -32,7 +35,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeType(StrEnum):
-    """How a consumer asks for messages: by its own pulls, by a pushing client, by pop."""
+    """Way in which a consumer fetches messages: pull consumer, push consumer or pop."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -45,21 +48,21 @@ def _customized_retry() -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:
-    """What a broker knows of one consumer group.
+    """A broker's configuration of one consumer group.
 
     Attributes:
-        consume_enable: its members may read at all.
-        consume_from_min_enable: a new group may begin at the oldest message.
-        consume_broadcast_enable: its members may each read all messages.
-        consume_message_orderly: pop keeps the order of each queue.
-        retry_queue_nums: queues of its retry topic; 0 drops what it gives back.
-        retry_max_times: how often a message is given again before it is a dead letter.
-        group_retry_policy: the JSON object that says how long a message waits for its next try.
-        broker_id: who serves it: 0 the master.
-        which_broker_when_consume_slowly: the broker id suggested to a reader far behind.
-        notify_consumer_ids_changed_enable: members are told when others come and go.
-        consume_timeout_minute: a message handled longer is given back, in minutes.
-        subscription_datas: the JSON objects of fixed subscriptions, if any; kept as they came.
+        consume_enable: members may consume at all.
+        consume_from_min_enable: a new group may start at the oldest message.
+        consume_broadcast_enable: members may consume in broadcasting mode.
+        consume_message_orderly: pop preserves the order of each queue.
+        retry_queue_nums: queues of the retry topic; with 0, messages sent back are dropped.
+        retry_max_times: redeliveries of a message before it becomes a dead letter.
+        group_retry_policy: the JSON object of the delays between redeliveries.
+        broker_id: the replica that serves the group; 0 is the master.
+        which_broker_when_consume_slowly: the broker id suggested to a consumer far behind.
+        notify_consumer_ids_changed_enable: members are notified when members join or leave.
+        consume_timeout_minute: a message that is handled for longer is sent back; in minutes.
+        subscription_datas: the JSON objects of fixed subscriptions, if any; stored unchanged.
         attributes: such as `priority.factor`.
     """
 

@@ -1,7 +1,7 @@
-"""Hosts: the (address text, port) pairs of messages, and their packed bytes.
+"""Hosts of messages as (address text, port) pairs, and the packed form of addresses.
 
-An address is IPv4 (4 bytes) or IPv6 (16 bytes); host names never occur here. An IPv4 address
-that a dual-stack socket reports as IPv6 (`::ffff:10.0.0.1`) is packed as IPv4, as Java does.
+An address is IPv4 (4 bytes) or IPv6 (16 bytes); host names do not occur. An IPv4 address that a
+dual-stack socket reports as IPv6 (`::ffff:10.0.0.1`) is packed as IPv4, as in Java.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ Host = tuple[str, int]
 """Address text (IPv4 or IPv6, no brackets) and port."""
 
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
-"""The name server of clients and commands that name none."""
+"""Name server of clients and commands that are given none."""
 
 NAMESRV_VARIABLES: Final = ("KOUROU_NAMESRV", "NAMESRV_ADDR")
-"""Environment variables that name another; the first that is set counts. The last is RocketMQ's."""
+"""Environment variables that override `NAMESRV_DEFAULT`; the first one that is set is used. The
+last one is RocketMQ's."""
 
-# Both directions are asked once a message for a handful of peers: the caches are bounded so that
-# a scan of addresses costs their rebuilding and nothing else.
+# Both functions run once per message, for few distinct peers. The caches are bounded so that many
+# distinct addresses (a scan) cost only the repeated computation, not memory.
 _CACHED_ADDRESSES_MAX = 4096
 
 
@@ -31,7 +32,7 @@ def pack_address(text: str) -> bytes:
     """Return the 4 or 16 bytes of an address.
 
     Raises:
-        InvalidMessageError: the text is no IP address.
+        InvalidMessageError: the text is not an IP address.
     """
     try:
         address = ipaddress.ip_address(text)

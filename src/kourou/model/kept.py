@@ -1,6 +1,7 @@
-"""Results that are found again by what they were made of: queues of a topic, ids of a group; pure.
+"""Cache of results computed from sequences, such as a topic's queues or a group's client ids; pure.
 
-Rebalance passes ask the same of the same lists each 20 s, and lists of 10,000 queues are long.
+Each rebalance, every 20 s, evaluates the same functions on the same lists, which may hold 10,000
+queues.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 KEPT_MAX: Final = 32
-"""Lists whose results are kept: those of a consumer's topics, mostly."""
+"""Cached sequences per function: mostly the queue lists of a consumer's topics."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
 class Kept(Generic[T, V]):
-    """The last few results of a function of a sequence.
+    """Caches the last `KEPT_MAX` results of a function of a sequence.
 
-    A tuple is found by identity, which costs nothing, or else by its elements. Results are replaced
-    as a whole, so that any thread may ask.
+    A sequence is looked up by identity first, which is cheap, then by its elements. The cache is
+    replaced as a whole on each change, so any thread may call `get`.
 
     Args:
-        make: the function; what it returns must not be changed.
+        make: the function; callers must not modify its results.
     """
 
     def __init__(self, make: Callable[[tuple[T, ...]], V]) -> None:
@@ -30,11 +31,11 @@ class Kept(Generic[T, V]):
         self._kept: tuple[tuple[tuple[T, ...], V], ...] = ()
 
     def get(self, key: Sequence[T]) -> V:
-        """Return the result for `key`, made now if it is not known."""
+        """Return the result for `key`, computing it if it is not cached."""
         for known, value in self._kept:
             if known is key:
                 return value
-        key = tuple(key)  # a list may change later
+        key = tuple(key)  # the caller may modify a list later
         for known, value in self._kept:
             if known == key:
                 return value

@@ -1,4 +1,4 @@
-"""Message, what a producer sends, and MessageExt, what a consumer gets."""
+"""Message, as sent by a producer, and MessageExt, as received by a consumer."""
 
 from __future__ import annotations
 
@@ -31,31 +31,33 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 class Message:
     """One message to send.
 
-    The constructor refuses what can never be written: wrong types, reserved property names,
-    characters that the property text cannot hold. Limits that a broker sets (sizes, topic names)
-    are checked by who sends.
+    The constructor rejects values that can never be stored: wrong types, reserved property names,
+    characters that the property text cannot represent. Limits of brokers (sizes, topic names) are
+    checked when the message is sent.
 
     Attributes:
-        topic: where it goes.
+        topic: the destination.
         body: the payload.
-        tags: one tag to subscribe by.
-        keys: index keys to find it by, each without blanks.
-        properties: the user's own; a name is not empty and not reserved, a value not empty.
-            Copied, so that a later change of the mapping given does not reach the message.
-        flag: a number of the user's, stored as it is, 32 bits signed.
-        delay_level: 0 at once, else one of the broker's: 1 to 18 (`kourou.model.delay`) unless its
-            `messageDelayLevel` is another. One above the highest is the highest.
-        deliver_at_ms: 0, or when consumers get it, epoch milliseconds; a time that is past is now,
-            one before 1974 is refused: it is in seconds.
-            Kourou's brokers deliver at that time, Java's when its second is over.
-        delay_ms: 0, or how long after it reached the broker consumers get it, in milliseconds.
-            At most one of these three is given.
-        priority: None, or 0 and more: consumers that pop messages get higher ones first. The broker
-            chooses the queue by it. Without effect beside a delay or a sharding key.
-        wait_store_ok: the answer waits for the sync, where the broker syncs each message.
+        tags: one tag, by which consumers can filter.
+        keys: index keys by which the message can be queried; they contain no blanks.
+        properties: user properties; names are not empty and not reserved, values are not empty.
+            The mapping is copied: later changes to it do not affect the message.
+        flag: a user-defined signed 32-bit number, stored unchanged.
+        delay_level: 0 for immediate delivery, else a level of the broker: 1 to 18
+            (`kourou.model.delay`) unless its `messageDelayLevel` differs. A level above the highest
+            one is treated as the highest.
+        deliver_at_ms: 0, or the delivery time in epoch milliseconds. A time in the past means
+            immediate delivery. A time before March 1973 is refused, because it was probably given
+            in seconds. Kourou's brokers deliver at that time, Java's when its second is over.
+        delay_ms: 0, or the delay in milliseconds from the arrival at the broker to delivery.
+            At most one of `delay_level`, `deliver_at_ms` and `delay_ms` may be set.
+        priority: None, or a number from 0 on. Pop consumers receive higher priorities first; the
+            broker selects the queue by it. It has no effect together with a delay or a sharding
+            key.
+        wait_store_ok: if the broker syncs each message, the response waits for the sync.
 
     Raises:
-        InvalidMessageError: one of the rules above does not hold; the text names it.
+        InvalidMessageError: one of these rules is violated; the text names it.
     """
 
     topic: str
@@ -71,8 +73,8 @@ class Message:
     delay_ms: int = 0
     priority: int | None = None
 
-    # By hand: one that is made for a frozen class takes three times as long, and producers make a
-    # message for each that they send.
+    # Written by hand: the one that `dataclass` generates for a frozen class takes three times as
+    # long, and producers create one object per message sent.
     def __init__(
         self,
         topic: str,
@@ -102,11 +104,11 @@ class Message:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check what is given, and only that; and take copies."""
+        """Check the values that differ from their defaults, and copy keys and properties."""
         if not isinstance(self.topic, str):
-            raise InvalidMessageError(f"topic is a str, not {type(self.topic).__name__}")
+            raise InvalidMessageError(f"topic must be a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, bytes):
-            raise InvalidMessageError(f"body is bytes, not {_kind_of_body(self.body)}")
+            raise InvalidMessageError(f"body must be bytes, not {_kind_of_body(self.body)}")
         if self.flag != 0 or self.flag.__class__ is not int:
             check_int32("flag", self.flag)
         if self.delay_level != 0 or self.delay_level.__class__ is not int:
@@ -127,7 +129,7 @@ class Message:
         _set_properties(self, dict(properties))
 
     def to_properties(self) -> dict[str, str]:
-        """Return a new dict of all properties as they are sent: the user's and the system's."""
+        """Return a new dict of all properties to send: user properties and system properties."""
         properties = dict(self.properties)
         if self.keys:
             properties[names.KEYS] = " ".join(self.keys)
@@ -146,19 +148,19 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether consumers get it later than at once."""
+        """Whether the message is sent with a delay level, a delay or a delivery time."""
         return bool(self.delay_level or self.deliver_at_ms or self.delay_ms)
 
     def property_text(self, unique_id: str) -> str:
-        """Return `to_properties` and the unique id as property text.
+        """Return the text of `to_properties` and the unique id.
 
-        The same as a dict and `encode_properties` make, for a third of their time.
+        Equals the result of `encode_properties`, in a third of the time.
         """
         text = f"WAIT\x01{'true' if self.wait_store_ok else 'false'}\x02"
         if self.keys:
             text = f"KEYS\x01{' '.join(self.keys)}\x02{text}"
         if self.properties:
-            # The constructor refused the names above and below: none of them comes twice.
+            # The constructor refuses reserved names, so no name occurs twice in the text.
             users = [f"{name}\x01{value}\x02" for name, value in self.properties.items()]
             text = f"{''.join(users)}{text}"
         if self.tags:
@@ -175,10 +177,10 @@ class Message:
 
 
 def _kind_of_body(body: object) -> str:
-    return "str: give text.encode()" if isinstance(body, str) else type(body).__name__
+    return "str: pass text.encode()" if isinstance(body, str) else type(body).__name__
 
 
-# The setters of a message's slots: past what keeps it frozen, and faster than by name.
+# Setters of the slots. They bypass the frozen dataclass and are faster than object.__setattr__.
 (
     _set_topic,
     _set_body,
@@ -195,10 +197,10 @@ def _kind_of_body(body: object) -> str:
 
 
 class _Raw:
-    """What a record says of a message, until somebody asks for it in its own type.
+    """Undecoded fields of a record; they are decoded on first access.
 
-    Most listeners read topic and body. Decoding the properties and both hosts all the same costs as
-    much as everything else that a consumer does for a message.
+    Most listeners read only topic and body. Decoding the properties and both hosts as well would
+    cost as much as everything else that a consumer does for a message.
     """
 
     __slots__ = ("_raw_hosts", "_raw_properties")
@@ -209,17 +211,17 @@ class _Raw:
 
 @dataclass(slots=True)
 class MessageExt(_Raw):
-    """One message as a broker stores it.
+    """One message as stored by a broker.
 
     Attributes:
-        properties: the user's and the system's together.
-        sys_flag: bits of `kourou.model.sysflag`; COMPRESSED is off when `body` was inflated.
+        properties: user properties and system properties.
+        sys_flag: bits of `kourou.model.sysflag`; COMPRESSED is cleared when `body` is inflated.
         born_at_ms: epoch milliseconds by the producer's clock; `store_at_ms` by the broker's.
-        reconsume_times: how often it was given back to the broker.
+        reconsume_times: number of times the message was sent back to the broker.
         prepared_transaction_offset: physical offset of its half message, else 0.
-        store_size: bytes of the stored record.
-        body_crc: of the stored body, which may be compressed.
-        broker_name: who it was read from; a record does not hold it.
+        store_size: size of the stored record in bytes.
+        body_crc: checksum of the stored body, which may be compressed.
+        broker_name: the broker it was read from; not part of the record.
     """
 
     topic: str
@@ -252,37 +254,37 @@ class MessageExt(_Raw):
 
     @property
     def msg_id(self) -> str:
-        """The producer's unique id; the offset message id where it gave none."""
+        """The unique id set by the producer; the offset message id if it set none."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The id that says where the message is stored."""
+        """The id made of the broker's host and the message's physical offset."""
         return encode_offset_msg_id(self.store_host, self.physical_offset)
 
     @property
     def priority(self) -> int | None:
-        """The priority it was sent with; None where none or no number is given."""
+        """The priority it was sent with; None if the property is missing or not a number."""
         text = self.properties.get(names.PRIORITY, "")
         return int(text) if text.isascii() and text.isdigit() else None
 
     @property
     def delay_level(self) -> int:
-        """The delay level it was sent with; 0 where none or no number is given."""
+        """The delay level it was sent with; 0 if the property is missing or not a number."""
         text = self.properties.get(names.DELAY, "0")
         return int(text) if text.isascii() and text.isdigit() else 0
 
     @property
     def deliver_at_ms(self) -> int:
-        """When it was to be delivered, in epoch milliseconds; 0 where it was sent without a time.
+        """The requested delivery time in epoch milliseconds; 0 if it was sent without one.
 
-        A message that Java's broker stored with a delay has its second only, not the time.
+        Of a message that a Java broker stored with a delay, only the second is known, not the time.
         """
         text = self.properties.get(names.TIMER_DELIVER_MS, "0")
         return int(text) if text.isascii() and text.isdigit() else 0
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
-        """Return what copies and pickles hold: all fields, decoded."""
+        """Return the state for copying and pickling: all fields, decoded."""
         return None, {one.name: getattr(self, one.name) for one in dataclass_fields(self)}
 
 
@@ -291,19 +293,19 @@ def message_of_record(
 ) -> MessageExt:
     """Return the message of a stored record.
 
-    Its properties and hosts are decoded when first asked for, and then stay as they are.
+    Properties and hosts are decoded on first access; the decoded values are then kept.
 
     Args:
-        fields: the 17 numbers and addresses of the record up to the body, in its order.
-        topic: as text.
-        body: as stored.
-        properties: the property text.
+        fields: the 17 numbers and addresses of the record up to the body, in record order.
+        topic: the decoded topic.
+        body: the stored body.
+        properties: the encoded property text.
     """
-    # Setting slots here costs half of what __init__ does with properties and hosts decoded.
+    # Setting the slots here takes half the time of __init__ with decoded properties and hosts.
     message = MessageExt.__new__(MessageExt)
     message.topic = topic
     message.body = body
-    # The slots are the base's, which mypy does not see in a dataclass with slots.
+    # These slots belong to the base class; mypy does not see them in a dataclass with slots.
     message._raw_properties = properties  # type: ignore[misc]  # noqa: SLF001
     message.broker_name = ""
     (
@@ -350,23 +352,22 @@ def _decode_store_host(message: MessageExt) -> Host:
 
 
 def _decode_when_asked(name: str, decode: Callable[[MessageExt], T]) -> None:
-    """Have the field `name` of a message decoded when first read; writing it works as before.
+    """Replace the field `name` by a property that decodes it on first read; writes are unchanged.
 
-    A `__getattr__` would do the same and make every other attribute slower to read.
+    `__getattr__` would do the same but slow down reads of every other attribute.
     """
     slot = getattr(MessageExt, name)
     get, put = slot.__get__, slot.__set__
-    # While that goes on, by id; nothing at rest. With the message, so that its id is no other's,
-    # even if a signal's handler raises in between and the entry stays.
+    # Values by id of their message, only while a read is in progress. The entry holds the message,
+    # so that its id cannot be reused even if a signal handler raises and the entry is left behind.
     decoded: dict[int, tuple[MessageExt, T]] = {}
 
     def read(message: MessageExt) -> T:
         try:
             value: T = get(message)
         except AttributeError:
-            # Threads that share a message get one dict, and see each other's change: whoever comes
-            # second finds the first one's value here, or in the message. No lock: `setdefault` is
-            # one step.
+            # Threads that share a message must get the same dict. The second thread finds the value
+            # of the first here or in the slot. `setdefault` is atomic, so no lock is needed.
             _, value = decoded.setdefault(id(message), (message, decode(message)))
             try:
                 value = get(message)

@@ -1,11 +1,11 @@
-"""Message ids: where a message is stored, and the unique id its producer gave it.
+"""Message ids: the offset message id, made of a storage position, and the producer's unique id.
 
-    offset message id    address (4 or 16), port int32, physical offset int64
-    unique id            address (4 or 16), low 16 bits of the process id, salt 4 bytes,
-                         milliseconds since the month began, 32 bits unsigned, counter 16 bits
+    offset message id    address (4 or 16 bytes), port int32, physical offset int64
+    unique id            address (4 or 16 bytes), low 16 bits of the process id, salt (4 bytes),
+                         milliseconds since the month began (32 bits unsigned), counter (16 bits)
 
-Both are written as upper-case hexadecimal, 32 characters with an IPv4 address and 56 with an
-IPv6 one; big-endian throughout.
+Both are big-endian and written as upper-case hexadecimal, 32 characters with an IPv4 address and 56
+with an IPv6 one.
 
 Source: MessageDecoder.createMessageId, UtilAll, MessageClientIDSetter.java.
 """
@@ -30,13 +30,13 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def encode_offset_msg_id(host: Host, physical_offset: int) -> str:
-    """Return the id of the message at a byte of the commit log of the broker at `host`."""
+    """Return the id of the message at a physical offset of the broker at `host`."""
     address, port = host
     return (pack_address(address) + _PORT_AND_OFFSET.pack(port, physical_offset)).hex().upper()
 
 
 def decode_offset_msg_id(text: str) -> tuple[Host, int]:
-    """Return the broker's host and the physical offset that an id names.
+    """Return the broker's host and the physical offset of an offset message id.
 
     Raises:
         InvalidMessageError: the text is not 32 or 56 hexadecimal characters.
@@ -69,18 +69,18 @@ def decode_unique_id(text: str) -> UniqueId:
 
 
 class UniqueIds:
-    """Makes unique ids for one process.
+    """Generates unique ids for one process.
 
-    Two processes differ by address, process id and salt. An id has neither month nor year, so that
-    each month has a salt of its own, and so has each time after the clock was set back. Within one
-    of these, ids repeat only if more than 65,536 are made in one millisecond. The month begins in
-    UTC, where Java takes local time: a reader that guesses the time of birth from the id can be
-    off by the zone's offset.
+    Two processes differ by address, process id and salt. An id contains neither month nor year.
+    Therefore a new salt is drawn for each month, and whenever the clock was set back. With one
+    salt, ids repeat only if more than 65,536 are generated in one millisecond. The month begins in
+    UTC, in Java in local time: a program that derives the creation time from the id can be off by
+    the time zone's offset.
 
     Args:
         ip: the address of this machine.
-        pid: of this process; the low 16 bits are used.
-        next_salt: draws a salt of 32 random bits; called for each month that is entered.
+        pid: the process id; its low 16 bits are used.
+        next_salt: returns a salt of 32 random bits.
     """
 
     def __init__(self, ip: str, pid: int, next_salt: Callable[[], int]) -> None:
@@ -90,12 +90,12 @@ class UniqueIds:
         self._month_start_ms = 0
         self._month_end_ms = 0
         self._counter = 0
-        # All but the counter, which is all that differs among the ids of one millisecond.
+        # The id without its counter; ids of the same millisecond differ only in the counter.
         self._last_ms = -1
         self._last_text = ""
 
     def next(self, now_ms: int) -> str:
-        """Return a new id, made at epoch millisecond `now_ms`."""
+        """Return a new id for the time `now_ms`, in epoch milliseconds."""
         if now_ms != self._last_ms:
             if not self._last_ms <= now_ms < self._month_end_ms:
                 self._begin(now_ms)
@@ -106,11 +106,11 @@ class UniqueIds:
         return f"{self._last_text}{counter:04X}"
 
     def _begin(self, now_ms: int) -> None:
-        """Draw a salt: the same numbers follow as in another month, or as before the clock step."""
+        """Draw a salt for a new month or after a clock step, because the numbers repeat then."""
         self._prefix = f"{self._process}{self._next_salt() & 0xFFFF_FFFF:08X}"
         now = _EPOCH + timedelta(milliseconds=now_ms)
         start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        # Any day of the next month, 32 days on, leads to its first.
+        # 32 days after the first of a month lies in the next month.
         end = (start + timedelta(days=32)).replace(day=1)
         self._month_start_ms = (start - _EPOCH) // _MILLISECOND
         self._month_end_ms = (end - _EPOCH) // _MILLISECOND
@@ -121,9 +121,9 @@ def _from_hex(text: str, kind: str) -> bytes:
         packed = bytes.fromhex(text)
     except ValueError:
         packed = b""
-    # bytes.fromhex skips blanks, so the text's own length is what has to fit.
+    # bytes.fromhex skips blanks, so the length of the text is checked as well.
     if len(text) not in _TEXT_SIZES or len(packed) * 2 != len(text):
         raise InvalidMessageError(
-            f"{text!r} is no {kind}: expected 32 or 56 hexadecimal characters"
+            f"{text!r} is not a valid {kind}: expected 32 or 56 hexadecimal characters"
         )
     return packed

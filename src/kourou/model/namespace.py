@@ -1,8 +1,8 @@
-"""Names within a namespace: `ns%name`, which keeps the prefix of retry and dead-letter topics.
+"""Topic and group names within a namespace: `ns%name`, behind the prefix of retry and DLQ topics.
 
-Source: NamespaceUtil.java, apache/rocketmq 5.5.0. Two differences: reply topics, which a cluster
-has and no namespace, keep their names; Java's replies go astray. And so does the group of tools,
-which every broker has.
+Source: NamespaceUtil.java, apache/rocketmq 5.5.0. Two kinds of names differ from Java's: reply
+topics keep their names, because they belong to a cluster and not to a namespace (in Java the
+replies are lost), and so does the group of tools, which exists on every broker.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 
 
 def check_namespace(name: str) -> None:
-    """Refuse a name that no namespace can have; the empty one stands for none.
+    """Refuse an invalid name of a namespace; an empty name means no namespace.
 
     Raises:
-        ConfigError: it has other characters than names of topics have, or the separator.
+        ConfigError: the name has a character other than letters, digits, `_` and `-`.
     """
     if name and not _NAME.fullmatch(name):
         raise ConfigError(f"namespace {name!r}: allowed are letters, digits, _ and -")
 
 
 def in_namespace(namespace: str, name: str) -> str:
-    """Return a topic's or group's name as it is within the namespace; twice changes nothing.
+    """Return the name of a topic or group within the namespace.
 
-    The system's own names are the same in each.
+    A name that is already in the namespace and the names of the system are returned unchanged.
     """
     prefix, plain = _parts(name)
     if not namespace or not plain or is_common(name):
@@ -47,7 +47,7 @@ def in_namespace(namespace: str, name: str) -> str:
 
 
 def out_of_namespace(namespace: str, name: str) -> str:
-    """Return the name without the namespace; as it is if it belongs to another or to none."""
+    """Return the name without the namespace; unchanged if it is not in that namespace."""
     prefix, plain = _parts(name)
     inner = f"{namespace}{SEPARATOR}"
     if not namespace or is_common(name) or not plain.startswith(inner):
@@ -56,7 +56,7 @@ def out_of_namespace(namespace: str, name: str) -> str:
 
 
 def namespace_of(name: str) -> str:
-    """Return the namespace that the name is within; empty if it is within none."""
+    """Return the namespace of the name; empty if it has none."""
     _, plain = _parts(name)
     namespace, separator, _ = plain.partition(SEPARATOR)
     return namespace if separator and not is_common(name) else ""
@@ -70,6 +70,6 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def is_common(name: str) -> bool:
-    """Return whether the topic or group is the same in each namespace."""
+    """Return whether all namespaces share the topic or group."""
     is_system = is_system_topic(name) or is_system_group(name) or name == TOOLS_GROUP
     return is_system or name.endswith(REPLY_TOPIC_SUFFIX)

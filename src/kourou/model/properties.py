@@ -1,6 +1,6 @@
-r"""Property names that the system gives meaning, and the property text both ways.
+r"""Names of system properties, and the codec of the property text.
 
-The text is `name \x01 value \x02`, repeated, the last \x02 included; nothing is escaped.
+The text repeats `name \x01 value \x02`, including the last \x02; nothing is escaped.
 
 Source: MessageConst.java, MessageDecoder.messageProperties2String and string2messageProperties.
 """
@@ -77,12 +77,12 @@ PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 LITE_TOPIC: Final = "__LITE_TOPIC"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 DLQ_REASON: Final = "KOUROU_DLQ_REASON"
-"""Ours, of a dead letter: why its last delivery failed, in one line."""
+"""Kourou's own, of a dead letter: the reason why its last delivery failed, in one line."""
 REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
-"""Ours, of a dead letter that was sent again: the offset message id that it had as such."""
+"""Kourou's own, of a redriven message: the offset message id of its dead letter."""
 
 TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
-"""What says at which time a message is to be delivered."""
+"""Properties that request a delivery time or a delay."""
 
 OF_A_DELIVERY: Final = (
     DELAY,
@@ -114,8 +114,8 @@ OF_A_DELIVERY: Final = (
     CRC32,
     DLQ_REASON,
 )
-"""Properties that describe one delivery of a message. A copy that is to be delivered anew, in a
-retry or a redrive, is made without them."""
+"""Properties that describe one delivery of a message. They are removed from a copy that is
+delivered again, in a retry or a redrive."""
 
 RESERVED: Final = frozenset(
     {
@@ -130,13 +130,13 @@ RESERVED: Final = frozenset(
         DLQ_ORIGIN_MESSAGE_ID, CRC32, PRIORITY, LITE_TOPIC, ORIGIN_GROUP,
     }
 )  # fmt: skip
-"""Names that a user's own property must not have: the system sets or reads them."""
+"""Names that user properties must not have: the system sets or reads them."""
 
 PROPERTIES_SIZE_MAX: Final = 32767
-"""Bytes of the encoded text: its length is a signed 16-bit field of the record."""
+"""Largest property text in bytes: its size is a signed 16-bit field of the record."""
 
 REPLY_MESSAGE: Final = "reply"
-"""The MSG_TYPE of a message that is the reply to another."""
+"""The MSG_TYPE of a reply message."""
 
 _NAME_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
@@ -145,10 +145,10 @@ _VALUE_END: Final = "\x02"
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the property text as UTF-8, in the mapping's order.
 
-    No size is checked here: who writes a record refuses more than `PROPERTIES_SIZE_MAX`.
+    The size is not checked here: record encoders refuse more than `PROPERTIES_SIZE_MAX` bytes.
 
     Raises:
-        InvalidMessageError: a name or value is no valid Unicode text (a lone surrogate).
+        InvalidMessageError: a name or value is not valid Unicode text (a lone surrogate).
     """
     parts = [f"{name}{_NAME_END}{value}{_VALUE_END}" for name, value in properties.items()]
     try:
@@ -158,11 +158,11 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(text: bytes) -> dict[str, str]:
-    """Return the properties of an encoded text; the last of equal names wins.
+    """Return the properties of an encoded text; of equal names the last one counts.
 
-    As tolerant as Java, so that no stored message can block its queue: an entry without a name
-    or with an empty value is dropped, a missing last separator is accepted, and bytes that are
-    not UTF-8 become U+FFFD.
+    Decoding is as tolerant as Java's, so that no stored message can block its queue: an entry
+    without a name or value is dropped, a missing last separator is accepted, and bytes that are not
+    UTF-8 become U+FFFD.
     """
     properties: dict[str, str] = {}
     for entry in text.decode(errors="replace").split(_VALUE_END):

@@ -1,13 +1,13 @@
-"""How long the properties of a message may be, and what a record spares where they are too long.
+"""Limits of the property text, and the omission of properties from records that exceed them.
 
 A record holds at most `PROPERTIES_SIZE_MAX` bytes of property text. Brokers and consumers add
-properties during a message's life: its destination while it waits, its origin when it is retried,
-its times, its checks. So a producer may send `SENT_PROPERTIES_SIZE_MAX` bytes only, and the rest
-of the record is reserved. What is reserved is the sum of `ADDED_VALUE_BYTES_MAX`, each property
-with its longest value, and of the store's checksum.
+properties after a message was sent: its destination while it is delayed, its origin when it is
+retried, timestamps, transaction checks. A producer may therefore send only
+`SENT_PROPERTIES_SIZE_MAX` bytes. The rest is reserved: for the properties of
+`ADDED_VALUE_BYTES_MAX`, each with its longest value, and for the store's checksum.
 
-Records of RocketMQ, and of versions before this rule, may be full. Where such a record is stored
-again, `fitting_properties` leaves out what describes the delivery only.
+Records of RocketMQ, and of Kourou versions before this limit, may have no room left. When such a
+record is stored again, `fitting_properties` omits properties that only describe the delivery.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kourou.model import properties as names
 from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
 
 SENT_PROPERTIES_SIZE_MAX: Final = 30_000
-"""Bytes of the property text that a producer may send; RocketMQ takes 32,767 and loses some."""
+"""Bytes of the property text that a producer may send; RocketMQ accepts 32,767 and loses some."""
 
 SEAL_ROOM_BYTES: Final = 21
-"""The store's checksum property, with a separator before it."""
+"""Bytes of the store's checksum property, including a separator before it."""
 
 _NUMBER_DIGITS: Final = 20
 _ID_CHARS: Final = 56
-"""An offset message id of an IPv6 host."""
+"""Characters of an offset message id with an IPv6 host."""
 _NAME_CHARS: Final = 255
 
 ADDED_VALUE_BYTES_MAX: Final[Mapping[str, int]] = {
-    # Added when a broker takes the message.
+    # Added when a broker receives the message.
     names.UNIQ_KEY: 32,
     names.MSG_REGION: 64,
     names.TRACE_ON: 5,
     names.CLUSTER: 127,
-    # While it waits, and when it was delivered.
+    # Added while it is delayed, and when it is delivered.
     names.REAL_TOPIC: _NAME_CHARS,
     names.REAL_QID: _NUMBER_DIGITS,
     names.DELAY: 10,
@@ -46,16 +46,16 @@ ADDED_VALUE_BYTES_MAX: Final[Mapping[str, int]] = {
     names.TIMER_ENQUEUE_MS: _NUMBER_DIGITS,
     names.TIMER_DEQUEUE_MS: _NUMBER_DIGITS,
     names.TIMER_ROLL_TIMES: _NUMBER_DIGITS,
-    # Of a transaction.
+    # Added to a half message.
     names.TRANSACTION_ID: 32,
     names.PGROUP: _NAME_CHARS,
     names.TRAN_PREPARED_QUEUE_OFFSET: _NUMBER_DIGITS,
     names.TRANSACTION_CHECK_TIMES: 10,
-    # Of a batch that is one record.
+    # Added to a batch that is stored as one record.
     names.INNER_NUM: 10,
     names.INNER_BASE: _NUMBER_DIGITS,
-    # When it is retried, becomes a dead letter, or is redriven; RocketMQ's clients copy what they
-    # note of a pull.
+    # Added when it is retried, becomes a dead letter or is redriven. RocketMQ's clients copy the
+    # properties that they set on pulled messages.
     names.RETRY_TOPIC: _NAME_CHARS,
     names.ORIGIN_MESSAGE_ID: _ID_CHARS,
     names.WAIT: 5,
@@ -67,11 +67,11 @@ ADDED_VALUE_BYTES_MAX: Final[Mapping[str, int]] = {
     names.DLQ_ORIGIN_TOPIC: _NAME_CHARS,
     names.DLQ_ORIGIN_MESSAGE_ID: _ID_CHARS,
     names.REDRIVEN_FROM: _ID_CHARS,
-    # When it is popped.
+    # Added when it is popped.
     names.POP_CK: 255,
     names.FIRST_POP_TIME: _NUMBER_DIGITS,
 }
-"""What is added to a message that a broker has taken: name -> bytes of its longest value."""
+"""Properties that are added to a message after it was sent: name -> bytes of the longest value."""
 
 _SPARED: Final = (
     names.DLQ_REASON,
@@ -92,7 +92,7 @@ _SPARED: Final = (
     names.DLQ_ORIGIN_MESSAGE_ID,
     names.WAIT,
 )
-"""What any record can do without, in the order in which it is left out."""
+"""Properties that any record can omit, in the order in which they are omitted."""
 
 _SPARED_BY_DELIVERED: Final = (
     names.TRANSACTION_CHECK_TIMES,
@@ -102,19 +102,19 @@ _SPARED_BY_DELIVERED: Final = (
     names.DELAY,
     *names.TIMERS,
 )
-"""The same of a record that waits for nothing any more."""
+"""Further properties that can be omitted from a record of a delivered message."""
 
 _SPARED_LAST: Final = (
-    names.TIMER_DEQUEUE_MS,  # without these two, a crash may deliver, or redrive, once more
+    names.TIMER_DEQUEUE_MS,  # without these two, a crash may repeat a delivery or a redrive
     names.REDRIVEN_FROM,
     names.ORIGIN_MESSAGE_ID,
 )
 
 
 def are_too_long_to_send(properties: Mapping[str, str]) -> bool:
-    """Return whether a new message with these properties is refused.
+    """Return whether a new message with these properties exceeds the limit for producers.
 
-    What brokers add does not count, so that a copy of a message is as long as the message was.
+    Properties that brokers add do not count, so that a copy of a received message is not refused.
     """
     counted = {
         name: value
@@ -125,16 +125,15 @@ def are_too_long_to_send(properties: Mapping[str, str]) -> bool:
 
 
 def fitting_properties(properties: Mapping[str, str], *, waits: bool) -> bytes:
-    """Return the property text for a record that stores a message once more.
+    """Return the property text for a record that stores an existing message again.
 
-    Properties are left out only where the text leaves no room for the store's checksum. Those of
-    the user are never left out: the text of a message with very many of them may still be longer
-    than `PROPERTIES_SIZE_MAX`, and is refused by the store.
+    Properties are omitted only if the text would leave no room for the store's checksum. User
+    properties are never omitted: the text of a message with very many of them may still exceed
+    `PROPERTIES_SIZE_MAX`, and the store then refuses it.
 
     Args:
-        properties: of the message, with what this step adds.
-        waits: the record waits for a time or for the end of a transaction, and must say where the
-            message goes then.
+        properties: those of the message, including the ones that this step adds.
+        waits: the record is delayed or a half message, so its destination must not be omitted.
     """
     text = encode_properties(properties)
     limit = PROPERTIES_SIZE_MAX - SEAL_ROOM_BYTES

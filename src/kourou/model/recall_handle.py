@@ -1,7 +1,7 @@
-"""What takes a message back that waits to be delivered at a time: the answer to its send has it.
+"""Recall handle: identifies a scheduled message so that it can be cancelled; returned by send.
 
-The text is `v1 <topic> <broker name> <time> <unique id>` in URL-safe base64, padded; the time is a
-millisecond more than the second before the message's time, in epoch milliseconds.
+The text is `v1 <topic> <broker name> <time> <unique id>` in URL-safe base64, padded. The time is
+the record's TIMER_OUT_MS (the second before its delivery time, in epoch milliseconds) plus 1.
 
 Source: RecallMessageHandle.java, apache/rocketmq 5.5.0.
 """
@@ -19,7 +19,7 @@ _PARTS: Final = 5
 
 
 class RecallHandle(NamedTuple):
-    """The parts of a handle; `time` is the text that it has, which need not be a number."""
+    """Fields of a handle; `time` is a text, which is not checked to be a number."""
 
     topic: str
     broker_name: str
@@ -27,18 +27,18 @@ class RecallHandle(NamedTuple):
     unique_id: str
 
     def encode(self) -> str:
-        """Return the text that a broker gives out."""
+        """Return the text of the handle."""
         return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
 
 
 def decode_recall_handle(text: str) -> RecallHandle:
-    """Return the parts of a handle; its padding may be missing.
+    """Return the fields of a handle; the padding may be missing.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is None or not a handle.
     """
     if text is None:
-        raise UsageError("recall handle is None: the message was sent without a time to wait for")
+        raise UsageError("recall handle is None: the message was sent without a delivery time")
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         parts = data.decode().split(" ")
@@ -46,6 +46,6 @@ def decode_recall_handle(text: str) -> RecallHandle:
         parts = []
     if len(parts) < _PARTS or parts[0] != _VERSION:
         raise UsageError(
-            f"recall handle is invalid: {text[:80]!r} is none; give what the answer to the send had"
+            f"recall handle is invalid: {text[:80]!r}; pass the recall_handle returned by send"
         )
     return RecallHandle(*parts[1:_PARTS])

@@ -1,4 +1,4 @@
-"""TopicRoute: which brokers hold a topic's queues, and the queues that follow from it.
+"""TopicRoute: the brokers and queues of a topic, and the queue lists of producers and consumers.
 
 Source: TopicRouteData.java, MQClientInstance.topicRouteData2TopicPublishInfo and
 topicRouteData2TopicSubscribeInfo.
@@ -17,11 +17,12 @@ from kourou.model.topic import is_readable, is_writable
 MASTER_ID: Final = 0
 
 WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared, not bound
-"""Hosts that mean all addresses of a machine: to be listened on, and none that a client reaches."""
+"""Hosts that stand for all addresses of a machine: a server can listen on them, but a client cannot
+connect to them."""
 
 QUEUE_NUMS_MAX: Final = 65_536
-"""Queues of one topic on one broker that a route may announce: a client lists them one by one,
-so a number from the wire must not decide how much memory that takes."""
+"""Largest number of queues of one topic on one broker that a route may announce. Clients allocate
+one object per queue, so this bounds the memory that a number from the wire can cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class BrokerData:
 
     Attributes:
         broker_addrs: broker id to `host:port`; id 0 is the master.
-        enable_acting_master: a slave may stand in for a lost master.
-        zone_name: where it runs, if brokers are told apart by zone.
+        enable_acting_master: a slave may act as master if the master is lost.
+        zone_name: the zone it runs in, if brokers are distinguished by zone.
     """
 
     cluster: str
@@ -52,7 +53,7 @@ class BrokerData:
     zone_name: str | None = None
 
     def at_host(self, host: str) -> BrokerData:
-        """Return the same with `host` in place of a wildcard host."""
+        """Return a copy with wildcard hosts replaced by `host`."""
         if not any(map(is_wildcard, self.broker_addrs.values())):
             return self
         addresses = {number: at_host(one, host) for number, one in self.broker_addrs.items()}
@@ -61,10 +62,10 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Where a topic's queues are.
+    """The brokers and queues of a topic.
 
     Attributes:
-        queue_datas: one entry a broker name; any order.
+        queue_datas: one entry per broker name, in any order.
         broker_datas: the addresses of those brokers.
         order_topic_conf: `broker:queues;broker:queues` of an ordered topic, overriding
             `queue_datas` for producers.
@@ -84,7 +85,7 @@ class TopicRoute:
         return addresses[min(addresses)] if addresses else None
 
     def at_host(self, host: str) -> TopicRoute:
-        """Return the same with `host` in place of wildcard hosts."""
+        """Return a copy with wildcard hosts replaced by `host`."""
         brokers = [broker.at_host(host) for broker in self.broker_datas]
         return replace(self, broker_datas=brokers)
 
@@ -96,13 +97,13 @@ class TopicRoute:
 
 
 def is_wildcard(address: str) -> bool:
-    """Return whether the host of `host:port` means all addresses of a machine."""
+    """Return whether the host of `host:port` stands for all addresses of a machine."""
     host, colon, _ = address.rpartition(":")
     return bool(colon) and host.strip("[]") in WILDCARD_HOSTS
 
 
 def at_host(address: str, host: str) -> str:
-    """Return `host:port`, with `host` in place of a wildcard host."""
+    """Return the address with a wildcard host replaced by `host`."""
     if not is_wildcard(address):
         return address
     port = address.rpartition(":")[2]
@@ -110,13 +111,13 @@ def at_host(address: str, host: str) -> str:
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """Return the queues that producers may write.
+    """Return the queues to which producers may send.
 
-    With `order_topic_conf`, the queues it lists in its order; else those of brokers that are
-    writable and have a master, sorted by (broker name, queue id).
+    With `order_topic_conf`, these are the queues that it lists, in its order; else those of brokers
+    that are writable and have a master, sorted by (broker name, queue id).
 
     Raises:
-        MalformedBodyError: `order_topic_conf` does not parse; a decoded route's always does.
+        MalformedBodyError: `order_topic_conf` does not parse; that of a decoded route always does.
     """
     if route.order_topic_conf:
         return [
@@ -135,7 +136,7 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
 def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     """Return the queues that consumers read, sorted by (broker name, queue id).
 
-    A broker without a master counts: its slaves serve reads.
+    Queues of a broker without a master are included: its slaves serve reads.
     """
     return [
         MessageQueue(topic, queues.broker_name, queue_id)
@@ -154,7 +155,7 @@ def parse_order_topic_conf(text: str) -> list[tuple[str, int]]:
     pairs = []
     for part in text.split(";"):
         broker_name, _, nums = part.rpartition(":")
-        # Five digits hold QUEUE_NUMS_MAX; int() of a longer text is never worth its time.
+        # QUEUE_NUMS_MAX has five digits; longer texts are refused before the cost of int().
         if not broker_name or not (nums.isascii() and nums.isdigit() and len(nums) <= 5):
             raise MalformedBodyError(f"orderTopicConf: {part[:80]!r} is not broker:queues")
         if int(nums) > QUEUE_NUMS_MAX:

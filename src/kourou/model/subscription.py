@@ -1,4 +1,4 @@
-"""SubscriptionData: what a group wants of one topic.
+"""SubscriptionData: a group's subscription to one topic.
 
 Source: SubscriptionData.java.
 """
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from typing import Final
 
 SUB_ALL: Final = "*"
-"""The expression that takes every message."""
+"""The expression that matches every message."""
 TAG_EXPRESSION: Final = "TAG"
 SQL92_EXPRESSION: Final = "SQL92"
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
-    """What a group wants of one topic.
+    """A group's subscription to one topic.
 
     Attributes:
-        sub_string: the expression as the user wrote it; `*` takes all.
-        tags_set: the tags it names, none for `*`.
+        sub_string: the expression as written by the user; `*` matches all messages.
+        tags_set: the tags in the expression; empty for `*`.
         code_set: their hashes (`kourou.protocol.hashing.java_string_hash`).
-        sub_version: epoch milliseconds of its making; the newer one counts.
+        sub_version: creation time in epoch milliseconds; a newer version replaces an older one.
         expression_type: TAG or SQL92.
-        class_filter_mode: a filter class of old clients; kept, without effect.
+        class_filter_mode: set by old clients with a filter class; stored, without effect.
     """
 
     topic: str

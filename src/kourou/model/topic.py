@@ -1,4 +1,4 @@
-"""TopicConfig, permissions, names that are reserved, and what a name may look like.
+"""TopicConfig, permissions, reserved names of topics and groups, and name validation.
 
 Source: TopicConfig.java, PermName.java, TopicValidator.java, Validators.java, MixAll.java.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from kourou.errors import InvalidGroupError, InvalidTopicError
 
 PERM_INHERIT: Final = 1
-"""A topic made on the fly may copy this one's queues and permissions."""
+"""An automatically created topic may inherit this topic's queues and permissions."""
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
 PERM_MAX: Final = 7
@@ -28,7 +28,7 @@ SYSTEM_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group that every broker has for tools that read without consuming, as mqadmin."""
+"""Group that exists on every broker, for tools such as mqadmin that read without consuming."""
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -56,7 +56,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
     }
 )
-"""Topics that RocketMQ's brokers and clients refuse sends to; see `is_broker_only`."""
+"""Topics to which RocketMQ's brokers and clients refuse to send; see `is_broker_only`."""
 
 SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {
     AUTO_CREATE_TOPIC,
@@ -64,7 +64,7 @@ SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {
     TRACE_TOPIC,
     CHECKPOINT_TOPIC,
 }
-"""Topics that cannot be created or deleted by request, with all that begin with `rmq_sys_`."""
+"""Topics that requests cannot create or delete, in addition to those with prefix `rmq_sys_`."""
 
 WAITING_TOPICS: Final = frozenset(
     {
@@ -76,23 +76,22 @@ WAITING_TOPICS: Final = frozenset(
         ROCKSDB_TRANS_OP_HALF_TOPIC,
     }
 )
-"""Topics of records that wait for a time or for the end of a transaction, and of those ends. The
-broker alone consumes them."""
+"""Topics of delayed and scheduled messages, half messages and op messages. Only the broker consumes
+them."""
 
 UNDELIVERED_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {TIMER_TOPIC}
-"""Topics to which no record is delivered that waited in another one: none is sent there. The log of
-RocketMQ's pop is not among them: its brokers let records for it wait."""
+"""Topics that are never the destination of a delayed or half message, because clients cannot send
+to them. RocketMQ's pop log is not among them: its brokers write delayed records for it."""
 
 _SENDABLE_SYSTEM_TOPICS: Final = frozenset({AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
 _SENDABLE_SYSTEM_PREFIX: Final = f"{SYSTEM_PREFIX}TRACE_DATA_"
-"""Traces of RocketMQ's clients whose access channel is CLOUD."""
+"""Trace topics of RocketMQ clients whose access channel is CLOUD."""
 
 DEFAULT_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
-"""Placeholders of the Java client; a client that really uses one is misconfigured."""
+"""Placeholders of the Java client; a client that uses one is misconfigured."""
 
 DEFAULT_PRODUCER_GROUP: Final = "kourou-producers"
-"""The group of a producer that names none. RocketMQ's DEFAULT_PRODUCER is refused, by its clients
-too."""
+"""Default group of producers. DEFAULT_PRODUCER is refused, as it is by Java's clients."""
 
 TOPIC_LENGTH_MAX: Final = 127
 RETRY_OR_DLQ_TOPIC_LENGTH_MAX: Final = 255
@@ -103,14 +102,15 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What a broker knows of one topic.
+    """A broker's configuration of one topic.
 
     Attributes:
-        read_queue_nums: queues consumers read; `write_queue_nums`, queues producers write.
-        perm: PERM_READ, PERM_WRITE and PERM_INHERIT together.
-        topic_filter_type: SINGLE_TAG or MULTI_TAG; kept, without effect.
-        topic_sys_flag: TOPIC_UNIT and TOPIC_UNIT_SUB together.
-        order: the topic was declared ordered.
+        read_queue_nums: queues that consumers read.
+        write_queue_nums: queues to which producers send.
+        perm: bits PERM_READ, PERM_WRITE and PERM_INHERIT.
+        topic_filter_type: SINGLE_TAG or MULTI_TAG; stored, without effect.
+        topic_sys_flag: bits TOPIC_UNIT and TOPIC_UNIT_SUB.
+        order: the topic was created as ordered.
         attributes: such as `message.type`.
     """
 
@@ -125,37 +125,37 @@ class TopicConfig:
 
     @property
     def is_readable(self) -> bool:
-        """Consumers may read it."""
+        """Whether consumers may read the topic."""
         return is_readable(self.perm)
 
     @property
     def is_writable(self) -> bool:
-        """Producers may write it."""
+        """Whether producers may send to the topic."""
         return is_writable(self.perm)
 
 
 def reply_topic(cluster: str) -> str:
-    """Return the topic by which replies to requests get to the brokers of a cluster."""
+    """Return the topic to which replies are sent in a cluster."""
     return f"{cluster}{REPLY_TOPIC_SUFFIX}"
 
 
 def is_readable(perm: int) -> bool:
-    """Return whether consumers may read."""
+    """Return whether the permission lets consumers read."""
     return perm & PERM_READ != 0
 
 
 def is_writable(perm: int) -> bool:
-    """Return whether producers may write."""
+    """Return whether the permission lets producers send."""
     return perm & PERM_WRITE != 0
 
 
 def is_inherited(perm: int) -> bool:
-    """Return whether a topic made on the fly may copy the one with this permission."""
+    """Return whether automatically created topics may inherit from a topic with this permission."""
     return perm & PERM_INHERIT != 0
 
 
 def format_perm(perm: int) -> str:
-    """Return a permission as people read it, such as `RW-`."""
+    """Return the readable form of a permission, such as `RW-`."""
     return "".join(
         letter if perm & bit else "-"
         for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
@@ -163,36 +163,36 @@ def format_perm(perm: int) -> str:
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic that holds what the group gave back."""
+    """Return the group's retry topic."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic that holds what the group failed on for good."""
+    """Return the group's dead-letter topic."""
     return DLQ_PREFIX + group
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Return whether the topic holds what some group gave back."""
+    """Return whether the topic is a retry topic."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Return whether the topic holds some group's dead letters."""
+    """Return whether the topic is a dead-letter topic."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether the topic is the system's own."""
+    """Return whether the topic is a system topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def is_broker_only(topic: str) -> bool:
-    """Return whether the broker alone writes the topic: it refuses a client's send to it.
+    """Return whether only the broker writes to the topic, so that clients' sends are refused.
 
-    These are all system topics but those of traces, of benchmarks and of automatic creation.
-    RocketMQ refuses `NOT_ALLOWED_SEND_TOPICS` only, so that its clients may write records into
-    `rmq_sys_wheel_timer` that the broker takes for its own.
+    These are all system topics except those for traces, benchmarks and automatic creation.
+    RocketMQ refuses only `NOT_ALLOWED_SEND_TOPICS`: its clients can therefore send records to
+    `rmq_sys_wheel_timer` that the broker mistakes for its own.
     """
     if not is_system_topic(topic) or topic in _SENDABLE_SYSTEM_TOPICS:
         return False
@@ -200,21 +200,21 @@ def is_broker_only(topic: str) -> bool:
 
 
 def is_system_group(group: str) -> bool:
-    """Return whether the consumer group is the system's own."""
+    """Return whether the consumer group is a system group."""
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(name: str) -> None:
-    """Refuse a name that no topic can have; existing and reserved names pass.
+    """Refuse an invalid topic name; existing and reserved names are accepted.
 
     Raises:
-        InvalidTopicError: it is empty, has a character outside `A-Z a-z 0-9 _ - % |`, or is
-            longer than 127 characters, 255 for a retry or dead-letter topic.
+        InvalidTopicError: the name is blank, has a character outside `A-Z a-z 0-9 _ - % |`, or is
+            longer than 127 characters (255 for a retry or dead-letter topic).
     """
     try:
         is_blank = not name or name.isspace()
     except AttributeError:
-        raise InvalidTopicError(f"a topic is one str, not {type(name).__name__}") from None
+        raise InvalidTopicError(f"a topic must be a str, not {type(name).__name__}") from None
     if is_blank:
         raise InvalidTopicError("the topic is blank")
     if not _NAME.fullmatch(name):
@@ -222,14 +222,14 @@ def check_topic(name: str) -> None:
     long_name = is_retry_topic(name) or is_dlq_topic(name)
     limit = RETRY_OR_DLQ_TOPIC_LENGTH_MAX if long_name else TOPIC_LENGTH_MAX
     if len(name) > limit:
-        raise InvalidTopicError(f"topic {name!r} has {len(name)} characters, allowed are {limit}")
+        raise InvalidTopicError(f"topic {name!r} has {len(name)} characters, the limit is {limit}")
 
 
 def check_group(name: str) -> None:
-    """Refuse a name that no group can have.
+    """Refuse an invalid group name.
 
     Raises:
-        InvalidGroupError: it is empty, has a character outside `A-Z a-z 0-9 _ - % |`, or is
+        InvalidGroupError: the name is blank, has a character outside `A-Z a-z 0-9 _ - % |`, or is
             longer than 120 characters.
     """
     if not name or name.isspace():
@@ -238,15 +238,15 @@ def check_group(name: str) -> None:
         raise InvalidGroupError(f"group {name!r}: allowed are A-Z a-z 0-9 _ - % |")
     if len(name) > GROUP_LENGTH_MAX:
         raise InvalidGroupError(
-            f"group {name!r} has {len(name)} characters, allowed are {GROUP_LENGTH_MAX}"
+            f"group {name!r} has {len(name)} characters, the limit is {GROUP_LENGTH_MAX}"
         )
 
 
 def check_client_group(name: str) -> None:
-    """Refuse a name that no producer or consumer may take: `check_group` and the placeholders.
+    """Refuse an invalid group name or one of RocketMQ's placeholders.
 
     Raises:
-        InvalidGroupError: as `check_group`, or the name is in `DEFAULT_GROUPS`.
+        InvalidGroupError: as for `check_group`, or the name is in `DEFAULT_GROUPS`.
     """
     check_group(name)
     if name in DEFAULT_GROUPS:

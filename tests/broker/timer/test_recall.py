@@ -107,7 +107,7 @@ def test_a_message_that_never_waited_has_nothing_to_be_taken_back_by() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             handle: Any = (await producer.send(Message("T", b"x"))).recall_handle
-            with pytest.raises(UsageError, match="sent without a time"):
+            with pytest.raises(UsageError, match="sent without a delivery time"):
                 await producer.recall("T", handle)
 
     run_virtual(main())

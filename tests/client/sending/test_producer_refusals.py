@@ -121,7 +121,7 @@ def test_what_the_broker_refuses_for_good_is_raised_at_once() -> None:
         (Message("T", b""), InvalidMessageError, "body of a message to T is empty"),
         (Message("a b", b"x"), InvalidTopicError, "a b"),
         (Message("", b"x"), InvalidTopicError, "blank"),
-        (Message("T" * 128, b"x"), InvalidTopicError, "128 characters, allowed are 127"),
+        (Message("T" * 128, b"x"), InvalidTopicError, "128 characters, the limit is 127"),
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), InvalidTopicError, "brokers' own"),
         (Message("T", bytes(101)), InvalidMessageError, "101 bytes exceed .* 100: split"),
         (
