@@ -97,7 +97,7 @@ def test_a_group_whose_retry_topic_cannot_be_made_consumes_nevertheless(
         assert parts.topics.get("%RETRY%g") is None
 
     run_with_parts(test)
-    assert "retry_topic.refused reason=topic %RETRY%g cannot be made" in caplog.text
+    assert "retry_topic.refused reason=topic %RETRY%g cannot be created" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_topics_that_a_host_makes_by_sending_are_its_share(monkeypatch: pytest.M
             assert (await bench.send(topic=f"made-{number}")).code == 0
         refused = await bench.send(topic="made-2")
         assert refused.code == 1
-        assert "topic made-2 cannot be made: clients of 10.0.0.9 have made 2" in str(refused.remark)
+        assert "topic made-2 cannot be created: clients of 10.0.0.9 have created 2" in str(refused.remark)
         assert "clientSharePercent" in str(refused.remark)
         assert topics.get("made-2") is None
         assert (await bench.send(topic="made-1")).code == 0, "what there is goes on"
@@ -109,7 +109,7 @@ def test_groups_of_a_host_are_its_share(
         pulled = parts.pull(greedy, consumer_group="d")
         assert pulled is not None
         assert pulled.code == 26
-        assert "clients of 10.0.0.9 have made 2" in str(pulled.remark)
+        assert "clients of 10.0.0.9 have created 2" in str(pulled.remark)
         assert "clientSharePercent" in str(pulled.remark)
         assert commit(parts, greedy, "d", "T").code == 26
         assert [parts.groups.get(name) is None for name in "abcd"] == [False, False, True, True]
@@ -124,7 +124,7 @@ def test_groups_of_a_host_are_its_share(
 
     monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
     run_with_parts(test, config=small_config(client_share_percent=5))
-    assert "clients of 10.0.0.9 have made 2" in caplog.text
+    assert "clients of 10.0.0.9 have created 2" in caplog.text
 
 
 @pytest.mark.parametrize("way", ["read", "cloned", "retried", "given back", "mode"])
@@ -170,7 +170,7 @@ def test_groups_that_requests_make_beside_are_of_the_share_of_their_host(
             assert (await make(parts, greedy, group, place)).code == 0
         refused = await make(parts, greedy, "c", place)
         assert refused.code == 26
-        assert "clients of 10.0.0.9 have made 2" in str(refused.remark)
+        assert "clients of 10.0.0.9 have created 2" in str(refused.remark)
         assert parts.groups.get("c") is None
         assert parts.topics.get("%RETRY%c") is None
         assert (await make(parts, greedy, "b", place)).code == 0

@@ -198,7 +198,7 @@ def lose() -> RemotingCommand:
     [
         (lambda c: response(c.asked[-1], 1, "no such group here"), "no such group here"),
         (lambda c: response(c.asked[-1], body=b"\x00\xff"), "JSON"),
-        (lambda c: response(c.asked[-1], body=b"{}"), "does not say what it wants of topic T"),
+        (lambda c: response(c.asked[-1], body=b"{}"), "contains no subscription to topic T"),
         (lambda _: lose(), "closed the connection"),
     ],
 )

@@ -77,7 +77,7 @@ def test_topics_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", len(topics) + 1)
     topics.put(TopicConfig("T", 1, 1))
 
-    with pytest.raises(RemoteSystemError, match=r"topic U cannot be made: .* limit"):
+    with pytest.raises(RemoteSystemError, match=r"topic U cannot be created: .* limit"):
         topics.ensure(TopicConfig("U", 1, 1))
     topics.put(TopicConfig("T", 2, 2))
     topics.delete("T")
@@ -259,7 +259,7 @@ def test_too_many_topics_in_one_list_change_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", len(topics) + 1)
     version = topics.data_version
 
-    with pytest.raises(RemoteSystemError, match="topic A cannot be made"):
+    with pytest.raises(RemoteSystemError, match="topic A cannot be created"):
         topics.put_all([TopicConfig("A"), TopicConfig("B"), TopicConfig("TBW102", 1, 1)])
 
     assert topics.data_version == version

@@ -1,7 +1,7 @@
-"""The broker: takes messages, keeps them durably, and hands them to consumers.
+"""The broker: accepts messages, stores them durably, and delivers them to consumers.
 
-`server.py` starts and stops the parts and is known by none of them; `parts.py` makes the parts,
-`wiring.py` joins the handlers of requests to them, and `handlers.py` says which handler serves
-which request; `group_commit.py` holds the order in which a message is written, synced, shown to
-consumers and acknowledged.
+`server.py` starts and stops the components; no component imports it. `parts.py` builds the
+components, `wiring.py` builds the request handlers on top of them, and `handlers.py` maps request
+codes to handlers. `writing/group_commit.py` holds the order in which a message is written, synced,
+made visible to consumers, and acknowledged.
 """

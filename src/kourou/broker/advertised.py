@@ -10,9 +10,9 @@ from kourou.remoting.network import Address, format_address, parse_address
 
 
 def advertised_address(config: BrokerConfig, found: Address) -> str:
-    """Return `host:port`: what is configured, or else where the asker found the broker.
+    """Return `host:port`: the configured address, or else `found`, where the peer connected.
 
-    The port is the main one, although the asker may have come by the VIP port.
+    The port is always the main one, even if the peer connected to the VIP port.
     """
     port = config.port or found[1]
     if config.advertise is None:
@@ -21,12 +21,12 @@ def advertised_address(config: BrokerConfig, found: Address) -> str:
 
 
 def store_host(config: BrokerConfig) -> Host | None:
-    """Return the address in message ids, if it is known without asking a connection."""
+    """Return the address for message ids if `advertise` determines it; None otherwise."""
     if config.advertise is None:
         return None
     host, port = parse_address(config.advertise, config.port)
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return None  # a message id holds an address, not a name
+        return None  # a message id holds an IP address, not a host name
     return (host, port) if port else None

@@ -1,13 +1,13 @@
-"""What the broker asks of consumers for an administrator: requests 307, 309 and 223; and 220.
+"""Requests that the broker sends to consumers for an administrator: 307, 309, 223 and 220.
 
-A request waits for a client's answer for a bounded time, as a task that waits and nothing else, so
-that a client that does not answer costs others nothing. It goes out on the connection that the
-client itself made.
+A task of its own waits for the client's answer, for a bounded time, so that a client that does not
+answer delays no other request. The request is sent on the connection that the client opened.
 
-    307   how a consumer runs         passed on as it is; the answer is the consumer's
-    309   let it consume a message    passed on with the message
-    223   offsets of its queues       asked as 221 of each member of the group
-    220   go on at these offsets      one-way, to each member of the group (`admin_offsets.py`)
+    code  purpose                      what the broker sends
+    307   running info of a consumer   the same request; returns the consumer's answer
+    309   consume one message          the same request with the message as its body
+    223   offsets of a group           221 to each member of the group
+    220   reset offsets                one-way, to each member of the group (`admin_offsets.py`)
 
 Source: AdminBrokerProcessor.java, Broker2Client.java, apache/rocketmq 5.5.0.
 """
@@ -59,11 +59,11 @@ from kourou.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 RELAY_TIMEOUT_S: Final = 10.0
-"""How long 307 and 309 wait for the client."""
+"""Time-out of 307 and 309."""
 STATUS_TIMEOUT_S: Final = 5.0
-"""How long 223 waits for the clients, which are all asked at once."""
+"""Time-out of 223; all clients are asked in parallel."""
 CLIENTS_ASKED_MAX: Final = 1_000
-"""Members of a group that one request may have asked; more are refused, not left out."""
+"""Most members of a group that one request may address. A request for a larger group is refused."""
 RELAY_VERSION_MIN: Final = 62  # 3.1.8-SNAPSHOT
 STATUS_VERSION_MIN: Final = 28  # 3.0.7-SNAPSHOT
 
@@ -74,7 +74,7 @@ CallClient = Callable[[Peer, RemotingCommand, float], Awaitable[RemotingCommand]
 async def call_connection(
     peer: Peer, command: RemotingCommand, timeout_s: float
 ) -> RemotingCommand:
-    """Send a request on the connection that a client made, and return its answer."""
+    """Send a request on the connection that a client opened, and return its answer."""
     assert isinstance(peer, Connection), "clients come by connections"
     return await peer.request(command, timeout_s)
 
@@ -94,17 +94,17 @@ class ClientCalls:
         offload: Offload,
         later: LaterReplies,
     ) -> None:
-        """Ask `clients`.
+        """Create the handlers.
 
         Args:
-            broker_name: told to the client with a message to consume.
-            topics: their flags are told with it,
-            groups: and the group's.
-            clients: who is connected.
-            store: where that message is read.
-            call_client: the way to a client.
-            offload: takes the read off the loop.
-            later: answers when the client has.
+            broker_name: sent to the client with a message to consume (309).
+            topics: source of the topic flags that are sent with it.
+            groups: source of the group flags that are sent with it.
+            clients: the connected clients.
+            store: source of the message.
+            call_client: sends a request to a client.
+            offload: runs the read off the event loop.
+            later: sends the answer once the client has answered.
         """
         self._broker_name = broker_name
         self._topics = topics
@@ -116,7 +116,7 @@ class ClientCalls:
         self._later = later
 
     def on_get_consumer_running_info(self, request: Request) -> None:
-        """Serve 307: the consumer's own answer, whatever its code."""
+        """Serve 307: return the consumer's answer, whatever its code."""
         command = request.command
         header = command.header(GetConsumerRunningInfoRequestHeader)
         member = self._member(header.consumer_group, header.client_id)
@@ -128,10 +128,10 @@ class ClientCalls:
         self._later.answer(request, serve)
 
     def on_consume_message_directly(self, request: Request) -> None:
-        """Serve 309: the consumer's listener is handed the message once, and nothing is committed.
+        """Serve 309: have the consumer's listener process a message once; commit no offset.
 
         Raises:
-            InvalidParameterError: the message id is none.
+            InvalidParameterError: the message id does not parse.
         """
         command = request.command
         header = command.header(ConsumeMessageDirectlyResultRequestHeader)
@@ -160,7 +160,7 @@ class ClientCalls:
         self._later.answer(request, serve)
 
     def on_invoke_broker_to_get_consumer_status(self, request: Request) -> None:
-        """Serve 223: the offsets at which each member of the group, or one of them, goes on.
+        """Serve 223: return the current offsets of one member of the group, or of all members.
 
         Members that do not answer in time are left out.
         """
@@ -194,11 +194,12 @@ class ClientCalls:
     ) -> bool:
         """Send 220 to all members of the group; return False if it has none.
 
-        Whether and when they do it is not told. A C++ client gets the form of the body that it
-        reads.
+        The request is one-way: members do not confirm it. A C++ client gets the body in the form
+        that it can decode.
 
         Raises:
-            RemoteSystemError: a member is too old to know the request; none was told.
+            RemoteSystemError: a member's version does not support the request, or the group has
+                too many members. Nothing was sent.
         """
         live = self._live(group)
         if live is None:
@@ -214,25 +215,25 @@ class ClientCalls:
         return True
 
     def _live(self, group: str) -> ConsumerGroup | None:
-        """Return the group if it is connected.
+        """Return the group; None if it has no connected member.
 
         Raises:
-            RemoteSystemError: it has more members than one request may ask.
+            RemoteSystemError: it has more than `CLIENTS_ASKED_MAX` members.
         """
         live = self._clients.consumer_group(group)
         if live is not None and len(live.members) > CLIENTS_ASKED_MAX:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"consumer group {group} has {len(live.members)} members; at most "
-                f"{CLIENTS_ASKED_MAX} are asked at once",
+                f"consumer group {group} has {len(live.members)} members; one request can address "
+                f"at most {CLIENTS_ASKED_MAX}",
             )
         return live
 
     def _member(self, group: str, client_id: str) -> Member:
-        """Return the consumer that a request is for.
+        """Return the consumer that a request addresses.
 
         Raises:
-            RemoteSystemError: it is not connected, or too old to know the request.
+            RemoteSystemError: it is not connected, or its version does not support the request.
         """
         member = self._clients.member(group, client_id)
         if member is None:
@@ -250,7 +251,12 @@ class ClientCalls:
     async def _relay(
         self, asked: RemotingCommand, fields: dict[str, str], body: bytes, group: str, to: Member
     ) -> RemotingCommand:
-        """Pass a request on, and return the client's answer as the answer to `asked`."""
+        """Forward a request to a client, and return its answer as the answer to `asked`.
+
+        Raises:
+            ConsumeTimeoutError: the client did not answer within `RELAY_TIMEOUT_S`.
+            RemoteSystemError: the connection failed, or the client broke the protocol.
+        """
         passed_on = request(asked.code, body=body)
         passed_on.ext_fields = fields
         try:
@@ -272,7 +278,7 @@ class ClientCalls:
     async def _status_of(
         self, member: Member, header: GetConsumerStatusRequestHeader
     ) -> Mapping[MessageQueue, int] | None:
-        """Return where the member goes on in its queues; None if it does not tell."""
+        """Return the member's offset in each of its queues; None if it gives no usable answer."""
         asked = request(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
             GetConsumerStatusRequestHeader(header.topic, header.group),
@@ -288,7 +294,7 @@ class ClientCalls:
 
 
 def _check_versions(live: ConsumerGroup) -> None:
-    """Refuse to ask a group of which a member would not understand.
+    """Check that all members support 220 and 221.
 
     Raises:
         RemoteSystemError: a member is older than 3.0.7.

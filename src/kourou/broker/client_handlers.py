@@ -1,4 +1,4 @@
-"""Requests by which clients say that they are there: heartbeat, unregister, who else is there.
+"""Handlers of client membership requests: heartbeat, unregister, config check, member list.
 
 Source: ClientManageProcessor.java, ConsumerManageProcessor.java,
 DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
@@ -40,14 +40,15 @@ log = logging.getLogger(__name__)
 
 
 class ConsumerIdsNotifier:
-    """Tells the members of a changed group to share the queues out anew (code 40).
+    """Tells the members of a changed group to rebalance (code 40).
 
-    At once, or with the next `flush` where `realTimeNotifyConsumerChange` is off. Not where each
-    member reads all queues anyway, nor where the broker's or the group's config forbids it.
+    Members are notified at once, or by the next `flush` where `realTimeNotifyConsumerChange` is
+    off. Broadcasting groups are not notified, because each member reads all queues. Nor are groups
+    for which the broker's or the group's `notifyConsumerIdsChangedEnable` is off.
 
     Args:
-        groups: their config.
-        config: the broker's; None: members are told at once.
+        groups: source of the groups' settings.
+        config: the broker's options; None notifies members at once.
     """
 
     def __init__(self, groups: Groups, config: LiveConfig | None = None) -> None:
@@ -56,7 +57,7 @@ class ConsumerIdsNotifier:
         self._waiting: dict[str, ConsumerGroup] = {}
 
     def __call__(self, live: ConsumerGroup) -> None:
-        """Send the one-way request to each member, now or later."""
+        """Send the one-way request to each member, now or with the next `flush`."""
         config = self._config.now if self._config is not None else None
         if config is None or config.real_time_notify_consumer_change:
             self._tell(live)
@@ -64,7 +65,7 @@ class ConsumerIdsNotifier:
             self._waiting[live.name] = live
 
     def flush(self) -> None:
-        """Tell the members of all groups that wait; to be called every 15 s."""
+        """Notify the members of all groups that changed since the last call, made every 15 s."""
         waiting, self._waiting = self._waiting, {}
         for live in waiting.values():
             self._tell(live)
@@ -94,15 +95,15 @@ class ClientHandlers:
         subscriptions: Subscriptions,
         later: LaterReplies,
     ) -> None:
-        """Serve `clients`.
+        """Create the handlers.
 
         Args:
             config: says whether filters by properties are served.
-            clients: who is connected.
-            groups: made by the first heartbeat where that is allowed.
-            topics: get retry topics.
-            subscriptions: told what groups want.
-            later: answers the few heartbeats that made one.
+            clients: the connected clients.
+            groups: a heartbeat creates its group here if it is missing and creation is allowed.
+            topics: a heartbeat creates its group's retry topic here.
+            subscriptions: receives the subscriptions of consumers.
+            later: answers the heartbeats that created a retry topic.
         """
         self._config = config
         self._clients = clients
@@ -112,14 +113,16 @@ class ClientHandlers:
         self._later = later
 
     def on_heartbeat(self, request: Request) -> RemotingCommand | None:
-        """Note the groups of a client; consumers get a retry topic.
+        """Register the client in its groups, and create retry topics for its consumer groups.
 
-        The newer heartbeat, with a fingerprint, may leave the subscriptions out. It is told to
-        send them again not only when another member replaced them, as Java does, but whenever
-        they are not held here, as after a restart: else its pulls would be refused for ever.
+        A heartbeat of the newer form, with a fingerprint, may leave the subscriptions out. The
+        answer asks the client to send them again when another member replaced them, as in Java,
+        and also when the broker does not have them, as after a restart: otherwise the client's
+        pulls would be refused for ever.
 
-        A client asks for the route of its retry topic once it was heard, and then each 30 s only:
-        a heartbeat that made one is answered when the name servers know it.
+        A client asks for the route of its retry topic after its first heartbeat, and then only
+        every 30 s. Therefore a heartbeat that created a retry topic is answered only when the
+        name servers know the topic.
         """
         command = request.command
         heartbeat = decode_heartbeat(command.body)
@@ -130,9 +133,9 @@ class ClientHandlers:
             command.version,
             steady_ms(),
         )
-        self._clients.check(member, heartbeat)  # before anything is made or noted
+        self._clients.check(member, heartbeat)  # before anything is created or registered
         must_send = heartbeat.fingerprint == 0
-        is_new = False  # a topic that name servers are to hear of first
+        is_new = False  # a retry topic was created; the name servers must learn of it first
         host = request.remote_address[0]
         self._subscriptions.begin_heartbeat()
         for data in heartbeat.consumers:
@@ -160,9 +163,9 @@ class ClientHandlers:
         return answer
 
     def _ensure_retry_topic(self, group: SubscriptionGroup, host: str, *, unit_mode: bool) -> bool:
-        """Make the group's retry topic if there is none, and return whether it was made.
+        """Create the group's retry topic if it is missing, and return whether it was created.
 
-        Where it cannot be, the group may consume nevertheless.
+        If it cannot be created, the failure is logged and the group may still consume.
         """
         if group.retry_queue_nums <= 0 or self._topics.get(retry_topic(group.group_name)):
             return False
@@ -174,7 +177,7 @@ class ClientHandlers:
         return True
 
     def on_unregister_client(self, request: Request) -> RemotingCommand:
-        """Take the client out of the groups that it names."""
+        """Remove the client from the groups that the request names."""
         header = request.command.header(UnregisterClientRequestHeader)
         if header.producer_group:
             self._clients.unregister_producer(request.connection, header.producer_group)
@@ -183,7 +186,7 @@ class ClientHandlers:
         return response(request.command)
 
     def on_check_client_config(self, request: Request) -> RemotingCommand:
-        """Say whether a subscription can be served, before its group joins."""
+        """Check whether the broker can serve a subscription, before its client joins the group."""
         subscription = decode_check_client_config(request.command.body).subscription
         kind = subscription.expression_type
         if is_tag_expression(kind):
@@ -198,7 +201,7 @@ class ClientHandlers:
         return response(request.command)
 
     def on_get_consumer_list_by_group(self, request: Request) -> RemotingCommand:
-        """Return the client ids of the group's members; code 1 when there is none."""
+        """Return the client ids of the group's members; code 1 if it has none."""
         header = request.command.header(GetConsumerListByGroupRequestHeader)
         live = self._clients.consumer_group(header.consumer_group)
         if live is None:
@@ -207,7 +210,7 @@ class ClientHandlers:
         return response(request.command, body=encode_consumer_list(live.client_ids()))
 
     def expire(self) -> None:
-        """Take out and disconnect who sent no heartbeat for too long; to be called every 10 s."""
+        """Remove and disconnect clients whose heartbeats ceased; to be called every 10 s."""
         for peer in self._clients.expire(steady_ms()):
             log.info("client.expired peer=%s", peer.remote_address)
-            peer.close("no heartbeat came for too long")
+            peer.close("the client sent no heartbeat within channelExpiredTimeout")

@@ -1,9 +1,10 @@
-"""Counts of what the clients of each host have made in tables that all clients share.
+"""Quotas per client host in tables that all clients share.
 
-Clients make topics, groups, filters and offsets by naming them, and the broker keeps them. Their
-numbers are bounded; so that one program cannot use up what is there for all, the clients of one
-host get a share (`client_share_percent`). Counted is what they made since the broker's start, and
-what is still there. What administrators make by request counts for nobody.
+Clients create topics, groups, filters and offsets by using them. Each table has a size limit. The
+clients of one host may fill only a share of it (`client_share_percent`), so that one program cannot
+exhaust a table for all others. An entry counts against the host whose client created it, from the
+broker's start until the entry is removed. Entries that administrators create by request do not
+count.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ PERCENT: int = 100
 
 
 class Shares:
-    """The shares of one table."""
+    """The quotas of one table."""
 
     def __init__(self, most: int) -> None:
-        """Let each host make `most`."""
+        """Allow each host `most` units."""
         self.most = most
         self._made: dict[Hashable, tuple[str, int]] = {}
         self._by_host: dict[str, int] = {}
 
     def has_room(self, host: str | None, size: int = 1) -> bool:
-        """Return whether clients of the host may make `size` more; None: an administrator."""
+        """Return whether clients of the host may add `size` units.
+
+        `host` is None for an administrator, who has no quota.
+        """
         return host is None or self._by_host.get(host, 0) + size <= self.most
 
     def add(self, key: Hashable, host: str | None, size: int = 1) -> None:
-        """Note that a client of the host made what the table has under `key`."""
+        """Count the entry `key`, which a client of the host created, as `size` units."""
         if host is not None:
             self.remove(key)
             self._made[key] = (host, size)
             self._by_host[host] = self._by_host.get(host, 0) + size
 
     def remove(self, key: Hashable) -> None:
-        """Note that the table has nothing under `key` any more."""
+        """Stop counting the entry `key`, which was removed from the table."""
         host, size = self._made.pop(key, ("", 0))
         if size:
             self._by_host[host] -= size
@@ -42,8 +46,8 @@ class Shares:
                 del self._by_host[host]
 
     def refusal(self, host: str | None) -> str:
-        """Return why there is no room, and the remedy."""
+        """Return the reason why the host has no room left, with the remedy."""
         return (
-            f"clients of {host} have made {self.most} since the broker's start, their share: "
-            "delete some, have an administrator make it, or raise clientSharePercent"
+            f"clients of {host} have created {self.most} since the broker's start, which is their "
+            "share: delete some, have an administrator create it, or raise clientSharePercent"
         )

@@ -1,12 +1,13 @@
-"""Who is connected: producers and consumers by group, as their heartbeats say.
+"""Table of connected producers and consumers by group, as registered by their heartbeats.
 
-A table and nothing else: no I/O, no clock of its own. Who sends heartbeats and who is told of a
-change is `client_handlers.py`. A member of a group is a connection, named by its client id; it
-leaves by unregistering, by closing, or by silence.
+The table does no I/O and has no clock. `client_handlers.py` receives the heartbeats and notifies
+groups of changes. A member of a group is a connection with a client id. It leaves the group when
+it unregisters, when the connection closes, or when its heartbeats cease.
 
 Source: ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java, apache/rocketmq 5.5.0.
-Two differences, both for rebalancing clients: a client that connects again before its old
-connection is gone is listed once, and a group is told of members that leave by silence too.
+There are two differences, both for the benefit of rebalancing clients: a client that reconnects
+before its old connection is closed is listed once, and a group is also notified when a member
+leaves because its heartbeats ceased.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ from kourou.protocol.command import RemotingCommand
 log = logging.getLogger(__name__)
 
 CONSUMER_GROUPS_MAX: Final = 200
-"""Consumer groups that one client may be in: each may make a group and a retry topic."""
+"""Most consumer groups of one client. Each may create a group and a retry topic."""
 PRODUCER_GROUPS_MAX: Final = 2000
-"""Producer groups that one client may be in."""
+"""Most producer groups of one client."""
 SUBSCRIPTIONS_MAX: Final = 1000
-"""Topics that one group may subscribe to: they are kept for as long as it has a member."""
+"""Most topics that one group may subscribe to. They are held while the group has a member."""
 SUBSCRIPTION_BYTES_MAX: Final = 128 * 1024 * 1024
-"""About the memory that the subscriptions of all groups may take; a usual one takes 700 bytes."""
+"""Most memory for the subscriptions of all groups, estimated; a usual one takes 700 bytes."""
 NAME_LENGTH_MAX: Final = 1024
-"""Characters of a client id, and of a producer group; Java's clients' ids have about 50."""
+"""Most characters of a client id and of a producer group; ids of Java clients have about 50."""
 
 
 class Peer(Protocol):
-    """A connection, as far as the broker addresses it by itself. Compared by identity."""
+    """A client's connection, as far as the broker uses it to reach the client.
+
+    Compared by identity.
+    """
 
     @property
     def remote_address(self) -> tuple[str, int]: ...
@@ -54,8 +58,8 @@ class Member:
 
     Attributes:
         language: the code of the client's language, see `LanguageCode`.
-        version: the client's release, as `VERSION` counts them.
-        seen_at_ms: when its last heartbeat came, on the caller's clock.
+        version: the client's release, as numbered by RocketMQ's MQVersion.
+        seen_at_ms: time of its last heartbeat, on the caller's clock.
     """
 
     client_id: str
@@ -67,14 +71,14 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """The live consumers of a group; it goes with its last member.
+    """The connected consumers of a group; removed with its last member.
 
     Attributes:
         members: in the order in which they joined.
-        subscriptions: by topic; all members of a group must subscribe to the same.
-        fingerprint: of the heartbeat that brought `subscriptions`; 0 when it carried none.
-        size_bytes: about the memory that `subscriptions` take.
-        kinds: what each member told, to see whether they want the same.
+        subscriptions: by topic; all members of a group must have the same subscriptions.
+        fingerprint: of the heartbeat that carried `subscriptions`; 0 if it had none.
+        size_bytes: estimated memory of `subscriptions`.
+        kinds: the subscriptions of each member, to detect members that differ.
     """
 
     name: str
@@ -88,13 +92,13 @@ class ConsumerGroup:
     kinds: SubscriptionKinds = field(default_factory=SubscriptionKinds)
 
     def client_ids(self) -> list[str]:
-        """Return the ids of the members, each once, in the order in which they joined."""
+        """Return the distinct ids of the members, in the order in which they joined."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
 
 @dataclass(slots=True)
 class _Groups:
-    """The groups of one connection, so that its end costs no search."""
+    """The groups of one connection, so that its close needs no search over all groups."""
 
     consumer: set[str] = field(default_factory=set)
     producer: set[str] = field(default_factory=set)
@@ -104,10 +108,11 @@ class _Groups:
 
 
 class Clients:
-    """All producers and consumers that are connected, by group.
+    """All connected producers and consumers, by group.
 
     Attributes:
-        on_emptied: told of each consumer group whose last member left. Must not raise.
+        on_emptied: called with the name of each consumer group whose last member left. Must not
+            raise.
     """
 
     def __init__(
@@ -117,13 +122,13 @@ class Clients:
         clients_max: int = 100_000,
         expiry_ms: int = 120_000,
     ) -> None:
-        """Start empty.
+        """Create an empty table.
 
         Args:
-            on_changed: told of each consumer group whose members or subscribed topics changed,
-                after the change and as long as a member is left. Must not raise.
-            clients_max: memberships in all groups together.
-            expiry_ms: a member that was silent for longer has left.
+            on_changed: called with each consumer group whose members or subscribed topics changed,
+                after the change, unless no member is left. Must not raise.
+            clients_max: most memberships, over all groups.
+            expiry_ms: a member that sends no heartbeat for longer is removed by `expire`.
         """
         self.on_emptied: Callable[[str], None] = lambda _group: None
         self._on_changed = on_changed
@@ -131,17 +136,17 @@ class Clients:
         self._expiry_ms = expiry_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Member]] = {}
-        self._producer_ids: dict[str, Member] = {}  # by client id, the one heard last
+        self._producer_ids: dict[str, Member] = {}  # client id -> member with the latest heartbeat
         self._groups_of: dict[Peer, _Groups] = {}
         self._count = 0
         self._subscription_bytes = 0
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
-        """Return the live group, None when no consumer of it is connected."""
+        """Return the group; None if no consumer of it is connected."""
         return self._consumers.get(group)
 
     def consumer_groups(self) -> list[ConsumerGroup]:
-        """Return all live groups."""
+        """Return all consumer groups with connected members."""
         return list(self._consumers.values())
 
     def all_producers(self) -> Iterator[Member]:
@@ -150,11 +155,17 @@ class Clients:
             yield from members.values()
 
     def producer(self, client_id: str) -> Member | None:
-        """Return the producer with this id; of two connections, the one that was heard last."""
+        """Return the producer with this id; of two connections, the one with the latest heartbeat.
+
+        None if there is none.
+        """
         return self._producer_ids.get(client_id)
 
     def member(self, group: str, client_id: str) -> Member | None:
-        """Return the consumer with this id; of two with the same, the one that joined later."""
+        """Return the consumer with this id; of two with the same id, the one that joined later.
+
+        None if there is none.
+        """
         live = self._consumers.get(group)
         if live is None:
             return None
@@ -162,7 +173,7 @@ class Clients:
         return found[-1] if found else None
 
     def subscribers(self, topic: str) -> list[str]:
-        """Return the live consumer groups that subscribe to the topic."""
+        """Return the connected consumer groups that subscribe to the topic."""
         return [name for name, live in self._consumers.items() if topic in live.subscriptions]
 
     def producer_groups(self) -> list[str]:
@@ -174,15 +185,15 @@ class Clients:
         return list(self._producers.get(group, {}).values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what the live group subscribed to in the topic."""
+        """Return the group's subscription to the topic; None if it has none."""
         live = self._consumers.get(group)
         return live.subscriptions.get(topic) if live is not None else None
 
     def check(self, member: Member, heartbeat: HeartbeatData) -> None:
-        """Refuse a heartbeat whose groups could not all be registered; changes nothing.
+        """Check that all groups of a heartbeat can be registered; change nothing.
 
-        Several groups that have room each, and not together, pass: the last is refused when it is
-        registered.
+        Each group is checked alone. Groups that fit alone but not together pass here; then
+        registering the last of them fails.
 
         Raises:
             SystemBusyError, InvalidParameterError: as `register_consumer`, `register_producer`.
@@ -205,22 +216,22 @@ class Clients:
     def register_consumer(
         self, member: Member, data: ConsumerData, *, fingerprint: int = 0, without_sub: bool = False
     ) -> bool:
-        """Note a consumer's heartbeat.
+        """Register a consumer in its group, or renew it, from one heartbeat.
 
         Args:
             member: the connection, with the time of the heartbeat.
             data: the group and its subscriptions.
             fingerprint: of the heartbeat's content; 0 in the older form.
-            without_sub: the sender left its subscriptions out because they did not change.
+            without_sub: the client left its subscriptions out because they did not change.
 
         Returns:
-            Whether the sender must send its subscriptions with the next heartbeat: what is held
-            here is not what it has, or was replaced by another.
+            Whether the client must send its subscriptions with the next heartbeat: those held here
+            are not the client's, or another member replaced them.
 
         Raises:
-            SystemBusyError: as many clients or subscriptions are registered as may be.
-            InvalidParameterError: more subscriptions than a group may have, or the client id is
-                too long. Nothing changed.
+            SystemBusyError: the limit of clients or of subscription bytes is reached.
+            InvalidParameterError: the group has too many subscriptions, or the client id is too
+                long. Nothing changed.
         """
         self._check_consumer(member, data)
         live = self._consumers.get(data.group)
@@ -249,10 +260,10 @@ class Clients:
         return must_send
 
     def register_producer(self, member: Member, group: str) -> None:
-        """Note a producer's heartbeat.
+        """Register a producer in the group, or renew it, from one heartbeat.
 
         Raises:
-            SystemBusyError: as many clients are registered as may be.
+            SystemBusyError: the limit of clients is reached.
             InvalidParameterError: the client id or the group's name is too long.
         """
         self._check_producer(member, group)
@@ -265,14 +276,14 @@ class Clients:
         self._producer_ids[member.client_id] = member
 
     def unregister_consumer(self, peer: Peer, group: str) -> None:
-        """Take the connection out of the consumer group; nothing happens if it is not in it."""
+        """Remove the connection from the consumer group; does nothing if it is no member."""
         live = self._consumers.get(group)
         if live is None or live.members.pop(peer, None) is None:
             return
         self._left(peer, self._groups_of[peer].consumer, group)
         live.kinds.forget(group, peer)
         if not all(map(live.kinds.is_wanted, live.subscriptions.values())):
-            live.fingerprint = 0  # those that stay are to tell again what they want
+            live.fingerprint = 0  # has the remaining members send their subscriptions again
         log.info("consumer_group.changed group=%s members=%d", group, len(live.members))
         if live.members:
             self._on_changed(live)
@@ -282,7 +293,7 @@ class Clients:
             self.on_emptied(group)
 
     def unregister_producer(self, peer: Peer, group: str) -> None:
-        """Take the connection out of the producer group; nothing happens if it is not in it."""
+        """Remove the connection from the producer group; does nothing if it is no member."""
         members = self._producers.get(group)
         left = None if members is None else members.pop(peer, None)
         if members is None or left is None:
@@ -293,7 +304,7 @@ class Clients:
         self._forget_producer_id(left)
 
     def closed(self, peer: Peer) -> None:
-        """Take a closed connection out of all its groups."""
+        """Remove a closed connection from all its groups."""
         groups = self._groups_of.get(peer)
         if groups is None:
             return
@@ -303,7 +314,7 @@ class Clients:
             self.unregister_producer(peer, group)
 
     def expire(self, now_ms: int) -> list[Peer]:
-        """Take out who was silent for too long, and return these connections, each once."""
+        """Remove the members whose heartbeats ceased, and return their connections, each once."""
         before = now_ms - self._expiry_ms
         silent: dict[Peer, None] = {}
         for live in list(self._consumers.values()):
@@ -317,7 +328,7 @@ class Clients:
         return list(silent)
 
     def _check_consumer(self, member: Member, data: ConsumerData) -> None:
-        """Raise what `register_consumer` raises."""
+        """Raise the errors of `register_consumer`."""
         _check_length("client id", member.client_id)
         if len(data.subscriptions) > SUBSCRIPTIONS_MAX:
             raise InvalidParameterError(
@@ -329,7 +340,7 @@ class Clients:
         self._check_room(self._consumers.get(data.group), member.peer, size_bytes)
 
     def _check_producer(self, member: Member, group: str) -> None:
-        """Raise what `register_producer` raises."""
+        """Raise the errors of `register_producer`."""
         _check_length("client id", member.client_id)
         _check_length("producer group", group)
         members = self._producers.get(group)
@@ -337,25 +348,25 @@ class Clients:
             self._check_count()
 
     def _check_room(self, live: ConsumerGroup | None, peer: Peer, size_bytes: int) -> None:
-        """Refuse a heartbeat that would bring more than there is room for."""
+        """Check the limits of clients and of subscription bytes for one heartbeat."""
         if live is None or peer not in live.members:
             self._check_count()
         held_bytes = self._subscription_bytes - (live.size_bytes if live is not None else 0)
         if size_bytes and held_bytes + size_bytes > SUBSCRIPTION_BYTES_MAX:
             raise SystemBusyError(
                 2,
-                f"subscriptions of {held_bytes} bytes are registered; {size_bytes} more exceed "
-                f"the limit of {SUBSCRIPTION_BYTES_MAX}",
+                f"the subscriptions of other groups take {held_bytes} bytes; {size_bytes} more "
+                f"exceed the limit of {SUBSCRIPTION_BYTES_MAX}",
             )
 
     def _check_count(self) -> None:
         if self._count >= self._clients_max:
             raise SystemBusyError(
-                2, f"{self._count} clients are registered, as many as clients_max allows"
+                2, f"{self._count} clients are registered, which is the limit (clientsMax)"
             )
 
     def _join(self, members: dict[Peer, Member], member: Member) -> bool:
-        """Put the member in and return whether it is a new one."""
+        """Add or replace the member, and return whether it is new or has a new client id."""
         known = members.get(member.peer)
         members[member.peer] = member
         if known is None:
@@ -363,7 +374,10 @@ class Clients:
         return known is None or known.client_id != member.client_id
 
     def _forget_producer_id(self, left: Member) -> None:
-        """Forget under which id a connection was a producer, unless another group has it so."""
+        """Remove the producer id of a connection that left a group.
+
+        The id stays if the connection is in another producer group with the same id.
+        """
         held = self._producer_ids.get(left.client_id)
         if held is None or held.peer is not left.peer:
             return
@@ -374,7 +388,7 @@ class Clients:
         del self._producer_ids[left.client_id]
 
     def _left(self, peer: Peer, groups: set[str], group: str) -> None:
-        """Forget that the connection is in the group, which is one of `groups`."""
+        """Remove `group` from `groups`, the connection's groups of one kind, and count down."""
         self._count -= 1
         groups.remove(group)
         if not self._groups_of[peer]:
@@ -382,11 +396,12 @@ class Clients:
 
 
 def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData]) -> bool:
-    """Replace the group's subscriptions and return whether topics came or went.
+    """Replace the group's subscriptions, and return whether topics were added or removed.
 
-    A subscription that is older than the one that is held does not replace it as long as a member
-    wants that: heartbeats of two members may cross. Versions are times of the members' clocks, and
-    one that is behind may never get ahead of what a member said that has left.
+    A subscription with an older version does not replace the held one while a member still has
+    the held one, because heartbeats of two members may cross. Once no member has it, any version
+    replaces it: versions are times of the members' clocks, and a member whose clock is behind
+    might never exceed the version of a member that left.
     """
     topics = {subscription.topic for subscription in told}
     is_changed = topics != live.subscriptions.keys()
@@ -401,7 +416,7 @@ def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData
 
 
 def _size_bytes(subscription: SubscriptionData) -> int:
-    """Return about the memory that a subscription takes."""
+    """Return the estimated memory of a subscription."""
     tags = subscription.tags_set
     texts = len(subscription.topic) + len(subscription.sub_string) + sum(map(len, tags))
     return 500 + texts + 100 * (len(tags) + len(subscription.code_set))

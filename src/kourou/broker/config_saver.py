@@ -1,11 +1,13 @@
-"""Writing a table to its config file: off the loop, one write at a time, never ahead of the log.
+"""Saves a table to its config file: off the loop, one write at a time, never ahead of the log.
 
-The text is made on the loop, in parts between which others are served: made at once on another
-thread, it would still hold up the loop, which waits for the interpreter after each system call.
+The text is encoded on the event loop, in parts, and other tasks run between the parts. Encoding it
+in one go on another thread would still delay the loop, which waits for the interpreter lock after
+each system call.
 
-A table of offsets may say "all before 42 is done" only when a crash cannot take 42 back. In sync
-mode nothing unsynced is visible, so that committed offsets may be written at once; with
-ASYNC_FLUSH what was taken waits until the log is synced as far as it was written then.
+A file of offsets may say "all before 42 is done" only if a crash cannot remove message 42. In sync
+mode consumers see no message that is not synced, so that committed offsets can be written at once.
+With ASYNC_FLUSH, a snapshot of the table is written only when the log is synced up to its written
+position at the time of the snapshot.
 
 Source: ConfigManager.persist, apache/rocketmq 5.5.0, which writes at once.
 """
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _SOON_TRIES: Final = 10
 _SOON_S: Final = 0.2
-"""Between two of them: the log is synced twice a second, if nobody waits for that."""
+"""Pause between two tries. With ASYNC_FLUSH the log is synced twice a second by default."""
 
 
 class SavedFile(Protocol):
@@ -37,7 +39,7 @@ class SavedFile(Protocol):
 
 
 class LogPositions(Protocol):
-    """How far the commit log is written and synced, in bytes."""
+    """Written and synced positions of the commit log, in bytes."""
 
     @property
     def written_position(self) -> int: ...
@@ -47,21 +49,21 @@ class LogPositions(Protocol):
 
 
 TextParts = Iterable[bytes]
-"""The text of a table in parts, each made when it is asked for, in about a millisecond."""
+"""The text of a table in parts. Each is encoded when the iterator reaches it, in about 1 ms."""
 
 
 @dataclass(slots=True)
 class _Taken:
-    """A table that waits to be written, and the log position that it may lean on."""
+    """A snapshot of the table, to be written once the log is synced up to `position`."""
 
     text: bytes
     position: int
 
 
 class ConfigSaver:
-    """Saves one table when it changed.
+    """Saves one table when it has changed.
 
-    The table calls `changed`; its owner calls `save` now and then, and before it closes.
+    The table calls `changed`; its owner calls `save` periodically and before it closes.
     """
 
     def __init__(
@@ -71,15 +73,16 @@ class ConfigSaver:
         offload: Offload,
         covered_by: LogPositions | None = None,
     ) -> None:
-        """Save to `file` what `take` takes.
+        """Save snapshots from `take` to `file`.
 
         Args:
-            file: written off the loop.
-            take: called on the loop, which serves others between the parts. What changes meanwhile
-                may be in them or not, since the table calls `changed` for it.
-            offload: takes blocking calls off the loop.
-            covered_by: the log that the table must not run ahead of; None when it does not speak
-                of the log, or only of what is synced.
+            file: written off the event loop.
+            take: encodes the table; called on the event loop, which runs other tasks between the
+                parts. A change in the meantime may or may not be in the text; the table calls
+                `changed` for it, so that it is saved later at the latest.
+            offload: runs blocking calls off the event loop.
+            covered_by: the log that the file must not run ahead of; None if the table does not
+                refer to the log, or only to synced records.
         """
         self._file = file
         self._take_table = take
@@ -95,14 +98,14 @@ class ConfigSaver:
         self._is_changed = True
 
     async def save(self) -> bool:
-        """Write the table if it changed, and return whether the file holds all changes now.
+        """Write the table if it has changed, and return whether the file now holds all changes.
 
-        False means that the log is not yet synced as far as the table speaks of it: what was
-        taken before is written, and the rest follows with a later call. When it is written, it
-        is durable. Cancelling leaves the old file or the new one, never half of one.
+        False means that changes remain for a later call: the log is not yet synced up to the
+        position of the snapshot, or the table changed since the snapshot that was written. A
+        written file is durable. Cancelling leaves the old file or the new one, never a part.
 
         Raises:
-            OSError: the file could not be written; it is as it was, and the next call tries again.
+            OSError: the file could not be written. It is unchanged, and the next call tries again.
         """
         async with self._lock:
             if self._is_changed:
@@ -117,7 +120,10 @@ class ConfigSaver:
             return not self._is_changed
 
     async def save_soon(self) -> None:
-        """Save, and once more when the log may be synced so far; what fails is left to `save`."""
+        """Call `save` up to ten times, 0.2 s apart, until the file holds all changes.
+
+        An OSError is logged and left to the next `save`.
+        """
         try:
             for _ in range(_SOON_TRIES):
                 if await self.save():
@@ -127,36 +133,36 @@ class ConfigSaver:
             log.warning("config_file.not_saved_soon reason=%s", error)
 
     def _write(self, text: bytes) -> None:
-        """Write the file, on whatever thread.
+        """Write the file; called on any thread.
 
-        Whoever gave up waiting for a slow disk did not stop the write: the next one waits for it,
-        since both would write to the same temporary file.
+        Cancelling `save` does not stop a write that is under way. The next write waits for it,
+        because both use the same temporary file.
         """
         with self._writing:
             self._file.save(text)
 
     async def _take(self) -> None:
-        """Take the table of now, unless an older one that waits for the log would be lost for it.
+        """Take a snapshot of the table, unless an older one still waits for the log.
 
-        Under a steady stream of sends the log is never synced to its end; replacing it each
-        time would put the write off for ever.
+        Under a steady stream of sends the log is never synced to its end. Replacing the snapshot
+        each time would postpone the write for ever.
         """
         followed = self._covered_by
         is_behind = followed is not None and followed.written_position > followed.synced_position
         if is_behind and self._taken is not None:
             return
-        self._is_changed = False  # what changes from here on may be missing
+        self._is_changed = False  # a change from here on may be missing from the text
         try:
             text = await joined(self._take_table())
         except BaseException:
             self._is_changed = True
             raise
-        # Of after the last part: it may speak of all that was written until then.
+        # Read after the last part, because the text may refer to records written until then.
         self._taken = _Taken(text, followed.written_position if followed is not None else 0)
 
 
 async def joined(parts: TextParts) -> bytes:
-    """Return the whole text, made between the turns of others."""
+    """Return the parts joined; other tasks run between the parts."""
     made: list[bytes] = []
     for part in parts:
         if made:

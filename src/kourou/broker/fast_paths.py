@@ -1,7 +1,7 @@
-"""The paths of what is asked most, joined: a frame goes to the one that its first bytes name.
+"""Dispatch of frames to the fast paths of the most frequent requests, by the frame's first bytes.
 
-A path may leave any frame, and leaves those that are not whole. Requests that no path is for, and
-those whose header is written in another way, take the ordinary way.
+A fast path may decline any frame, and declines incomplete ones. The general path serves these, and
+all requests without a fast path or with a header of another layout.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from kourou.remoting.connection import Connection, FastPath
 
 _CODE_AT = len('????????{"code":')
 _CODE_BYTES = 2
-"""Of a code's first digits: enough to tell apart the codes that there are paths for."""
+"""Digits of the request code that are compared; enough to distinguish the codes in use here."""
 
 
 class FastPaths:
-    """Asks the path that a frame may be for; a `FastPath` itself. The path looks for itself."""
+    """Calls the fast path for the first digits of a frame's request code; itself a `FastPath`.
+
+    The fast path that is called checks the whole code.
+    """
 
     def __init__(self, paths: Mapping[int, FastPath]) -> None:
-        """Join `paths`, by the request codes that they serve."""
+        """Combine `paths`, which are keyed by request code."""
         self._paths = {
             int.from_bytes(str(code)[:_CODE_BYTES].encode(), "big"): path
             for code, path in paths.items()
@@ -27,9 +30,10 @@ class FastPaths:
         assert len(self._paths) == len(paths), "their first digits differ"
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        """Serve the frames that come first, as far as their path knows them; return where it ends.
+        """Serve frames from `start` by one fast path; return the end of the last one served.
 
-        0.1 us a read, or where requests of two kinds come by turns, a frame.
+        Returns `start` if no fast path serves the first frame. Costs 0.1 us a read, or 0.1 us a
+        frame where requests of two kinds alternate.
         """
         at = start + _CODE_AT
         if at + _CODE_BYTES > end:

@@ -1,10 +1,10 @@
-"""The consumer groups that the broker knows and what each may do: `config/subscriptionGroup.json`.
+"""Table of consumer groups and their settings: `config/subscriptionGroup.json`.
 
-A group is made by request, or on its first use when `auto_create_subscription_group` is on. That
-a group is known says nothing about its members; those are in `clients.py`.
+A group is created by request, or on its first use when `auto_create_subscription_group` is on. The
+table also holds groups without connected members; the members are in `clients.py`.
 
-The file, in Java's text: `dataVersion`, `forbiddenTable` (group -> topic -> permission bits that it
-does not have there) and `subscriptionGroupTable` (name -> group).
+The file has Java's text format: `dataVersion`, `forbiddenTable` (group -> topic -> permission bits
+that the group lacks in the topic) and `subscriptionGroupTable` (name -> group).
 
 Source: SubscriptionGroupManager.java, apache/rocketmq 5.5.0.
 """
@@ -36,14 +36,14 @@ FILE_NAME: Final = "config/subscriptionGroup.json"
 
 
 GROUPS_MAX: Final = 100_000
-"""Groups that may be known: clients make them by naming them, and they stay."""
+"""Most groups. Clients create groups by using them, and the groups stay."""
 
 
 class Groups:
-    """All known consumer groups. In memory; `persist` makes changes durable.
+    """All consumer groups. Held in memory; `persist` makes changes durable.
 
     Attributes:
-        auto_create: whether using an unknown group makes it; may change at any time.
+        auto_create: whether the first use of a group creates it; may change at any time.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Groups:
         auto_create: bool = True,
         shares: Shares | None = None,
     ) -> None:
-        """Start with what the file says, and the group of the admin tools.
+        """Load the file, and add the group of the admin tools.
 
         Args:
             file: read now; written by `persist`.
-            offload: takes the writes off the loop.
+            offload: runs the writes off the event loop.
             clock: for the time of the data version.
-            auto_create: whether using an unknown group makes it.
-            shares: how many clients of one host may make; without, as many as there may be.
+            auto_create: whether the first use of a group creates it.
+            shares: quota of groups that clients of one host may create; None: up to `GROUPS_MAX`.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -87,32 +87,32 @@ class Groups:
 
     @property
     def data_version(self) -> DataVersion:
-        """Counts the changes since the store was made."""
+        """Version that counts the changes since the store was created."""
         return self._version
 
     def body(self, names: Sequence[str] | None = None) -> bytes:
-        """Return the body of all groups, or of those of `names`, with the version of all."""
+        """Return the encoded table of all groups, or of `names`, with the version of the table."""
         forbidden: dict[str, dict[str, int]] = self._forbidden
         if names is not None:
             forbidden = {name: forbidden[name] for name in names if name in forbidden}
         return self._text.encode_body(self._version, forbidden, names)
 
     def names(self) -> list[str]:
-        """Return the names of all groups, in the order in which they became known."""
+        """Return the names of all groups, in the order of creation."""
         return list(self._groups)
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        """Return the group, None if it is not known."""
+        """Return the group; None if it does not exist."""
         return self._groups.get(name)
 
     def find(self, name: str, host: str | None = None) -> SubscriptionGroup | None:
-        """Return the group, or the one that its first use would make; None if it may make none.
+        """Return the group, or the one that its first use would create; None if that is refused.
 
-        For requests that may still be refused: nothing is made here.
+        Nothing is created here, because the request may still be refused for another reason.
 
         Args:
             name: of the group.
-            host: that of the client which uses it; None for administrators.
+            host: of the client that uses the group; None for administrators.
         """
         known = self._groups.get(name)
         if known is not None:
@@ -129,16 +129,14 @@ class Groups:
         return None
 
     def absence(self, name: str, host: str | None = None) -> str:
-        """Return what the client is told for whom `find` has no group, with the remedy."""
+        """Return the error text for a client when `find` returned None, with the remedy."""
         return f"consumer group {name} does not exist: {self._refusal(name, host)}"
 
     def get_or_create(self, name: str, host: str | None = None) -> SubscriptionGroup | None:
-        """Return the group, made now if that is allowed; None if it is not, or the name is bad.
+        """Return the group, created now if it is missing; None if creation is refused.
 
-        `host` as for `find`.
-
-        A group made here is in the file after the next `persist`; after a crash before that, its
-        next use makes it again.
+        `host` is as for `find`. A created group is in the file after the next `persist`. If the
+        broker crashes before that, the next use of the group creates it again.
         """
         group = self.find(name, host)
         if group is not None and name not in self._groups:
@@ -148,10 +146,10 @@ class Groups:
         return group
 
     def put(self, group: SubscriptionGroup) -> None:
-        """Make the group, or replace it. The same again changes nothing.
+        """Add the group, or replace it. Putting an equal group again changes nothing.
 
         Raises:
-            InvalidGroupError: no group can have this name, or `GROUPS_MAX` groups are known.
+            InvalidGroupError: the name is invalid, or the group is new and `GROUPS_MAX` exist.
         """
         name = group.group_name
         self._check_new(name)
@@ -161,7 +159,7 @@ class Groups:
             self._changed()
 
     def delete(self, name: str) -> bool:
-        """Forget the group and what it was forbidden, and return whether it was known."""
+        """Delete the group and its read bans, and return whether it existed."""
         if self._groups.pop(name, None) is None:
             return False
         self._text.remove(name)
@@ -172,11 +170,11 @@ class Groups:
         return True
 
     def set_read_forbidden(self, group: str, topic: str, *, is_forbidden: bool) -> None:
-        """Forbid the group to read the topic, or allow it again. Neither need exist yet.
+        """Forbid the group to read the topic, or allow it again. Neither needs to exist yet.
 
         Raises:
-            InvalidGroupError: no group can have this name, or `GROUPS_MAX` topics are forbidden.
-            InvalidTopicError: no topic can have this name.
+            InvalidGroupError: the group's name is invalid, or there are `GROUPS_MAX` bans already.
+            InvalidTopicError: the topic's name is invalid.
         """
         check_group(group)
         check_topic(topic)
@@ -186,7 +184,9 @@ class Groups:
         if after == before:
             return
         if is_forbidden and sum(map(len, self._forbidden.values())) >= GROUPS_MAX:
-            raise InvalidGroupError(f"{GROUPS_MAX} topics are forbidden to groups; allow some")
+            raise InvalidGroupError(
+                f"groups are forbidden to read {GROUPS_MAX} topics, which is the limit; allow some"
+            )
         topics[topic] = after
         if not after:
             del topics[topic]
@@ -198,25 +198,25 @@ class Groups:
         log.info("group.read_set group=%s topic=%s is_forbidden=%s", group, topic, is_forbidden)
 
     def is_any_forbidden(self, group: str) -> bool:
-        """Return whether the group must not read some topic."""
+        """Return whether the group is forbidden to read at least one topic."""
         return group in self._forbidden
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
-        """Return whether the group must not read the topic, although it may read others."""
+        """Return whether the group is forbidden to read this topic."""
         return self._forbidden.get(group, {}).get(topic, 0) & PERM_READ != 0
 
     async def persist(self) -> None:
-        """Write the file if something changed; when this returns, all changes before are durable.
+        """Write the file if the table changed. On return all earlier changes are durable.
 
         Raises:
-            OSError: the file could not be written; it is as it was.
+            OSError: the file could not be written; it is unchanged.
         """
         await self._saver.save()
 
     def _refusal(self, name: str, host: str | None) -> str | None:
-        """Return why a client of the host cannot make the group by using it; None if it can."""
+        """Return why a client of the host cannot create the group by using it; None if it can."""
         if not self.auto_create and not is_system_group(name):
-            return "create it, or have autoCreateSubscriptionGroup on"
+            return "create it, or switch autoCreateSubscriptionGroup on"
         try:
             self._check_new(name)
         except InvalidGroupError as error:
@@ -224,15 +224,17 @@ class Groups:
         return None if self._shares.has_room(host) else self._shares.refusal(host)
 
     def _check_new(self, name: str) -> None:
-        """Refuse a name that no group can have, and one more group than there may be."""
+        """Check the name and, for a new group, the limit of groups."""
         check_group(name)
         if name not in self._groups and len(self._groups) >= GROUPS_MAX:
             raise InvalidGroupError(
-                f"group {name} cannot be made: {GROUPS_MAX} groups are known; delete some"
+                f"group {name} cannot be created: {GROUPS_MAX} groups exist, which is the limit; "
+                "delete some"
             )
 
     def _take(self) -> TextParts:
-        return (self._text.encode(self._version, self._forbidden),)  # of texts that are there
+        # One part is enough: the text of each group is encoded already.
+        return (self._text.encode(self._version, self._forbidden),)
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock.now_ms())

@@ -1,7 +1,7 @@
-"""Which handler serves which request.
+"""Table of request codes and their handlers.
 
-A code that is missing here is answered 3, REQUEST_CODE_NOT_SUPPORTED: so are
-pop and everything else that is not built yet.
+A request with a code that is missing here is answered with REQUEST_CODE_NOT_SUPPORTED (3). Pop and
+other features that are not built yet are missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kourou.remoting.dispatch import Handler
 
 @dataclass(frozen=True)
 class Handlers:
-    """Everything that serves requests."""
+    """The handlers of all requests."""
 
     sends: SendHandlers
     replies: ReplyHandler
@@ -104,5 +104,5 @@ class Handlers:
 
 
 def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:
-    """Take 905 without effect, as a Java master does: slaves act on it, and there are none yet."""
+    """Accept 905 without effect, as a Java master does: only slaves act on it, and none exist."""
     return response(request.command)

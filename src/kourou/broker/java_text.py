@@ -1,4 +1,4 @@
-"""Numbers as Java writes them, where clients of administrators read or print them as they come."""
+"""Numbers formatted as in Java, for administrators' tools that parse or print them unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAIN_END: Final = 1e7
 
 
 def double_text(value: float) -> str:
-    """Return what Double.toString does: `0.5`, `12.0`, `1.0E-4`, `1.2345678E7`."""
+    """Return the result of Java's Double.toString: `0.5`, `12.0`, `1.0E-4`, `1.2345678E7`."""
     if value == 0 or _PLAIN_MIN <= abs(value) < _PLAIN_END:
         return f"{Decimal(repr(value)):f}"
     digits = Decimal(repr(value)).normalize().as_tuple()
@@ -21,10 +21,10 @@ def double_text(value: float) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Return what MixAll.humanReadableByteCount does: `289 B`, `233.8 GiB`."""
+    """Return the result of MixAll.humanReadableByteCount: `289 B`, `233.8 GiB`."""
     size = float(count)
     unit = ""
-    for unit in ("", *"KMGTPE"):  # noqa: B007 - the last one is used behind the loop
+    for unit in ("", *"KMGTPE"):  # noqa: B007 - the last one is used after the loop
         if size < 1024:
             break
         size /= 1024

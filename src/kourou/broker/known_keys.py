@@ -1,4 +1,7 @@
-"""Every key that RocketMQ's broker.conf knows: those that Kourou lacks warn, or end the start.
+"""All keys of RocketMQ's broker.conf, and those that Kourou refuses.
+
+A key that RocketMQ has and Kourou does not serve causes a warning. A key in `REFUSED_KEYS` with a
+value that is not harmless stops the start.
 
 Source: the setters of BrokerIdentity, BrokerConfig, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig, which BrokerStartup fills from the file; Apache RocketMQ 5.5.0.
@@ -166,7 +169,7 @@ ROCKETMQ_KEYS: Final = frozenset(
     writeWithoutMmap
     """.split()  # noqa: SIM905  # as a list it would be one line a key
 )
-"""Served by Kourou or not."""
+"""All keys of RocketMQ, served by Kourou or not."""
 
 _FALSE: Final = frozenset({"", "false"})
 _ONE: Final = frozenset({"", "0", "1"})
@@ -181,8 +184,8 @@ _NO_REPLICATION: Final = (
     "a single master, with the store on a disk that is itself replicated"
 )
 _OTHER_FILES: Final = (
-    "Kourou keeps RocketMQ's default files and does not read RocksDB: what this option stored "
-    "would be missing. Remove the key only for a store that never had it on"
+    "Kourou uses RocketMQ's default files and does not read RocksDB: data that was stored with "
+    "this option would be missing. Remove the key only for a store that never had it on"
 )
 
 REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
@@ -204,8 +207,8 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
     "transRocksDBEnable": Refusal(_FALSE, _OTHER_FILES),
     "messageStorePlugIn": Refusal(
         _EMPTY,
-        "Kourou runs no store plug-ins: what the plug-in keeps, as a tiered store does, would be "
-        "missing. Remove the key only for a store that never had one",
+        "Kourou runs no store plug-ins: messages that a plug-in holds, such as a tiered store, "
+        "would be missing. Remove the key only for a store that never had a plug-in",
     ),
     "readOnlyCommitLogStorePaths": Refusal(
         _EMPTY,
@@ -226,5 +229,5 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
         _FALSE, "Kourou switches TLS to name servers on by tls.enable = true: use that key"
     ),
 }
-"""Keys that are not served, and whose users would believe in what is not there: protection, copies,
-or data that was stored another way. Any value but a harmless one ends the start."""
+"""Keys that are not served and must not be ignored: the user would rely on protection, replicas or
+data that do not exist. Any value other than a harmless one stops the start."""

@@ -1,4 +1,4 @@
-"""The broker's options as they are now: request 25 changes those that are marked live."""
+"""Current options of a running broker. Request 25 changes those that are marked live."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BLACK_LIST: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackL
 
 
 class LiveConfig(LiveOptions[BrokerConfig]):
-    """The options of one running broker.
+    """The current options of one broker.
 
     Attributes:
         version: counts the changes.
-        on_changed: called after a change, with the new options.
+        on_changed: listeners, called after each change with the new options.
     """
 
     config_class = BrokerConfig
@@ -33,7 +33,10 @@ class LiveConfig(LiveOptions[BrokerConfig]):
         self.on_changed: list[Callable[[BrokerConfig], None]] = []
 
     def update(self, asked: Mapping[str, str], now_ms: int) -> None:
-        """Change options as `change`, count that, and tell who listens. Raises as `change`."""
+        """Change options as `change`, count the change, and call the listeners.
+
+        Raises the errors of `change`.
+        """
         if not self.change(asked):
             return
         self.version = self.version.next(now_ms)
@@ -44,8 +47,8 @@ class LiveConfig(LiveOptions[BrokerConfig]):
         if key in self.fields:
             return NoPermissionError(
                 ResponseCode.NO_PERMISSION,
-                f"{key} can be changed only by a restart; while the broker runs, "
-                f"{', '.join(sorted(self.live_keys))} can",
+                f"{key} can be changed only by a restart; keys that can be changed while the "
+                f"broker runs: {', '.join(sorted(self.live_keys))}",
             )
         if key in ROCKETMQ_KEYS:
             return NoPermissionError(

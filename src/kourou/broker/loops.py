@@ -1,4 +1,4 @@
-"""What a broker does now and then: each task in a loop of its own that outlives its failures."""
+"""Periodic tasks of a broker. Each runs in a loop of its own, which survives failures."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class Loops:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, name: str, interval_ms: int, action: Action) -> None:
-        """Run `action` every `interval_ms`, counted from the end of the run before."""
+        """Run `action` every `interval_ms`, counted from the end of the previous run."""
         task = asyncio.create_task(run_every(name, interval_ms, action), name=name)
         self._tasks.append(task)
 
     async def stop(self) -> None:
-        """End all loops, in the middle of an action if need be, and return when they have ended."""
+        """Cancel all loops, even in the middle of an action, and return when they have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop like a killed process: cancel all loops without waiting for them."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
 
 
 async def run_every(name: str, interval_ms: int, action: Action) -> None:
-    """Run `action` for ever. A failure is logged once, and again after it has worked between."""
+    """Run `action` for ever. Of failures in a row only the first is logged."""
     is_failing = False
     while True:
         await asyncio.sleep(interval_ms / 1000)

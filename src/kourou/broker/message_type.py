@@ -1,4 +1,4 @@
-"""What kind of message a send brings, as metrics tell them apart.
+"""Message types, as metrics distinguish them.
 
 Source: TopicMessageType.parseFromMessageProperty and BrokerMetricsManager, apache/rocketmq 5.5.0,
 without lite topics, which are not stored yet.

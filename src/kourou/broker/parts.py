@@ -1,7 +1,7 @@
-"""The parts of a broker whose store is open, made and joined.
+"""Builds the components of a broker whose store is open, and connects them to each other.
 
-Only what they are made of stands here: `wiring.py` joins the handlers of requests to them, and
-`server.py` starts and stops them.
+`wiring.py` builds the request handlers, which use these components; `server.py` starts and stops
+the components.
 """
 
 from __future__ import annotations
@@ -49,29 +49,31 @@ _LOCAL: Final = "127.0.0.1"
 
 
 class Parts:
-    """What a broker is made of, apart from its handlers and its server.
+    """The components of a broker, except its handlers and its ports.
 
     Attributes:
-        config, disk, runtime, store, flusher: as they were given.
-        live: the options as they are now, of those that can change.
-        later: answers requests that wait.
+        config, disk, runtime, store, flusher: the constructor's arguments.
+        live: the current options.
+        later: answers requests that have to wait, each in a task.
         pool: connections to name servers.
-        tables: topics, groups, offsets.
-        clients: who is connected.
-        queue_locks: which of them consumes a queue in order.
-        stats: counts what the others do.
-        commit: the way into the log.
-        queue_deletion: the way out of the queues.
-        age_clock: tells how old messages are.
-        retention: removes what is too old.
-        reads: reads queues for the two below.
-        subscriptions: what the groups of `clients` want.
-        pull_checks: decides who may pull what, for all who serve pulls.
-        pulls: serves pulls, and holds those that wait for messages.
-        delay: delivers what became due by its level.
-        timers: delivers what became due by its time.
-        transactions: takes and ends half messages.
-        index: keeps the key index close behind the log.
+        tables: topics, groups, offsets and other tables with files of their own.
+        ids_notifier: tells members of a group to rebalance.
+        clients: the connected clients.
+        queue_locks: the queue locks of ordered consumers.
+        stats: counters of the other components.
+        commit: appends, writes and syncs records.
+        queue_deletion: deletes queues.
+        age_clock: the clock that message ages are measured by.
+        retention: removes expired messages.
+        reads: verified reads of queues, for pulls, delays and transactions.
+        held_pulls: the pulls that wait for messages.
+        subscriptions: updates the subscriptions of the groups in `clients`.
+        pull_checks: checks whether a client may pull from a queue, for the fast and general path.
+        pulls: serves pulls on the general path.
+        delay: delivers messages of delay levels when they are due.
+        timers: delivers scheduled messages when they are due.
+        transactions: stores and ends half messages.
+        index: keeps the key index up to date with the log.
     """
 
     def __init__(
@@ -83,10 +85,10 @@ class Parts:
         flusher: Flusher,
         store: MessageStore,
     ) -> None:
-        """Make the parts; none acts before it is started.
+        """Build the components; none acts before it is started.
 
         Raises:
-            CorruptRecordError: a table's file and its backup do not parse.
+            CorruptRecordError: neither the file of a table nor its backup parses.
         """
         self.config: Final = config
         self.live: Final = LiveConfig(config, runtime.clock.now_ms())
@@ -210,12 +212,12 @@ class Parts:
         )
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
-        """Hand on the options that tables keep for themselves."""
+        """Copy live options to the tables that hold them."""
         self.tables.topics.auto_create = config.auto_create_topic_enable
         self.tables.groups.auto_create = config.auto_create_subscription_group
 
     def _on_arrivals(self, arrivals: list[Arrival]) -> None:
-        """Tell those who wait for messages which ones consumers can see from now on."""
+        """Notify the components that wait for messages of those that became visible."""
         self.held_pulls.on_arrivals(arrivals)
         self.delay.on_arrivals(arrivals)
         self.timers.on_arrivals()

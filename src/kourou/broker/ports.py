@@ -1,7 +1,8 @@
-"""The broker's ports: the main one and, two below it, the one that old clients call VIP.
+"""The broker's ports: the main port and, two below it, the VIP port of old clients.
 
-Both serve the same broker. Java keeps the requests that wait for messages off the VIP port, so that
-sends have threads of their own there; here they are kept off it for clients that rely on it.
+Both serve the same broker. Java does not serve requests that wait for messages on the VIP port, so
+that sends there have threads of their own. Here the VIP port refuses the same requests, for clients
+that rely on it.
 
 Source: BrokerController.initializeRemotingServer, registerProcessor.
 """
@@ -26,7 +27,7 @@ from kourou.remoting.server import RemotingServer
 log = logging.getLogger(__name__)
 
 VIP_DISTANCE: Final = 2
-"""The VIP port is so much below the main one."""
+"""The VIP port is the main port minus this."""
 
 NOT_AT_VIP: Final = frozenset(
     {
@@ -43,14 +44,14 @@ NOT_AT_VIP: Final = frozenset(
 
 
 class BrokerPorts:
-    """The servers of one broker. Made inside a running loop; started and stopped once.
+    """The servers of one broker. Created inside a running loop; started and stopped once.
 
     Args:
         config: addresses, limits, TLS.
-        runtime: whose network to listen on.
-        handlers: request code to handler.
+        runtime: provides the network to listen on.
+        handlers: request code -> handler, the general path.
         on_connection_closed: called with each connection that has ended.
-        fast_paths: request code to what serves plain ones, before `handlers` are asked.
+        fast_paths: request code -> fast path, which is tried before the handler.
 
     Raises:
         ConfigError: a certificate or key cannot be used.
@@ -85,31 +86,33 @@ class BrokerPorts:
     async def start(self) -> Address:
         """Listen, and return the main address with its real port.
 
+        If the VIP port cannot be opened, the broker runs without it.
+
         Raises:
-            AddressInUseError, ListenFailedError: the main port cannot be listened on.
+            AddressInUseError, ListenFailedError: the main port cannot be opened.
         """
         host, port = self._config.listen, self._config.port
         address = await self._main.start((host, port))
         if self._vip is not None:
             try:
                 await self._vip.start((host, port - VIP_DISTANCE))
-            except ListenFailedError as error:  # taken, too
+            except ListenFailedError as error:  # AddressInUseError is one as well
                 log.warning("vip_port.not_opened reason=%r", str(error))
         return address
 
     def go_away(self) -> None:
-        """Accept no more connections, and send clients to other brokers; see `RemotingServer`."""
+        """Stop accepting, and redirect clients to other brokers; see `RemotingServer.go_away`."""
         for server in self._servers():
             server.go_away()
 
     async def stop(self) -> None:
-        """Close all connections once queued output has left, within `drain_timeout_ms`."""
+        """Close all connections once their queued output is sent, within `drain_timeout_ms`."""
         async with asyncio.TaskGroup() as stopping:
             for server in self._servers():
                 stopping.create_task(server.stop())
 
     def abort(self) -> None:
-        """Cut all connections at once, as a killed process would."""
+        """Abort all connections at once, like a killed process."""
         for server in self._servers():
             server.abort()
 

@@ -1,25 +1,26 @@
-"""Telling the name servers of this broker and its topics, each on its own.
+"""Registers the broker and its topics with each name server.
 
-With every name server one task registers at start, again each `register_interval_ms`, and soon
-after a topic changed or the connection was lost, on which a name server forgets the broker. One
-that cannot be reached is tried again, from 1 s apart to the interval, and delays nobody else.
+One task per name server registers at start, then every `register_interval_ms`, and soon after a
+topic changed or the connection was lost, because a name server removes the broker when the
+connection closes. A failed registration is retried after 1 s, and the time doubles with each
+failure, up to the interval. A name server that cannot be reached delays no other.
 
-What is sent:
+Content of a registration:
 
-    at first, on each new connection        all topics, with their version
-    after a change                          the changed topics, with the version of all topics
-    30 s after that, and each tenth time    all topics, which also mends what a name server lost
-    else                                    a question: is the version that you know the newest?
+    first one on a connection               all topics, with the version of the table
+    after a change                          the changed topics, with the version of the table
+    30 s after that, and each tenth time    all topics, which also repairs a name server's losses
+    otherwise                               a query whether the name server has the newest version
 
-Changes that come while a registration is under way share the next one. Who made a topic for a
-client waits for `told` before it answers: the client asks a name server next, and one that finds
-no route asks again after 30 s.
+Changes during a registration are sent together by the next one. A handler that creates a topic for
+a client awaits `told` before it answers: the client asks a name server next, and if it finds no
+route, it asks again only after 30 s.
 
 A deleted topic stays in a name server until an administrator deletes it there.
 
-Source: BrokerController.registerBrokerAll, BrokerOuterAPI.java, apache/rocketmq 5.5.0. Unlike there
-by default (forceRegister), topics that did not change are not sent each time: of 25,000 that is a
-quarter of a second of the name server's only loop.
+Source: BrokerController.registerBrokerAll, BrokerOuterAPI.java, apache/rocketmq 5.5.0. Java sends
+all topics each time by default (forceRegister). Here unchanged topics are not sent each time,
+because 25,000 of them take a quarter of a second of the name server's event loop.
 """
 
 from __future__ import annotations
@@ -62,19 +63,19 @@ log = logging.getLogger(__name__)
 
 _RETRY_FIRST_MS: Final = 1000
 _PAUSE_MS: Final = 10
-"""Least time between two registrations, so that many changes share one. Who makes topics one after
-the other waits so long for each."""
+"""Pause between two registrations, so that one registration sends many changes. A client that
+creates topics one after the other waits this long for each."""
 _TELL_MAX_MS: Final = 1000
-"""Longest that `told` waits, so that a name server that hangs delays no client for long."""
+"""Time-out of `told`, so that a name server that hangs does not delay clients for long."""
 _SKIPPED_MAX: Final = 9
-"""Times in a row that a name server is only asked: five minutes, in which a topic that somebody
-deleted there by mistake is missing."""
+"""Most queries in a row instead of registrations: five minutes with the default interval. For so
+long a topic can be missing that was deleted at a name server by mistake."""
 _UNREGISTER_TIMEOUT_MS: Final = 1000
-"""Short, because the name server forgets a broker by itself when its connection ends."""
+"""Short, because a name server removes the broker anyway when the connection closes."""
 
 
 class Registration:
-    """Keeps one broker registered."""
+    """Keeps one broker registered with all its name servers."""
 
     def __init__(
         self,
@@ -86,16 +87,17 @@ class Registration:
         *,
         is_namesrv_here: bool = False,
     ) -> None:
-        """Register what `topics` holds.
+        """Create a registration of `topics`; `start` begins it.
 
         Args:
-            config: names of the broker, the name servers, and the address to advertise.
-            topics: the table that is sent.
+            config: broker name, name servers, and the address to advertise.
+            topics: the topics to register.
             pool: connects to the name servers; closed by its owner.
-            listening: what the broker listens on, with the real port.
-            offload: takes the encoding of all topics off the loop.
+            listening: the address the broker listens on, with the real port.
+            offload: runs the encoding of all topics off the event loop.
             is_namesrv_here: whether the name server runs in this process. It then gets a wildcard
-                host as it is, and answers each client with the address by which that one came.
+                host unchanged, and answers each client with the address to which the client
+                connected.
         """
         self._config = config
         self._is_namesrv_here = is_namesrv_here
@@ -109,42 +111,42 @@ class Registration:
 
     @property
     def was_registered(self) -> bool:
-        """Whether some name server has taken the broker in, so that clients could find it."""
+        """Whether the broker has been registered with a name server at least once."""
         return any(member.was_registered for member in self._members.values())
 
     def start(self) -> None:
-        """Begin to register with all name servers."""
+        """Start one task per name server."""
         for address, member in self._members.items():
             task = asyncio.create_task(self._keep(address, member), name=f"register {address}")
             self._tasks.append(task)
 
     def soon(self) -> None:
-        """Register again as soon as possible: topics changed."""
+        """Register again as soon as possible, because topics changed."""
         for member in self._members.values():
             member.is_due.set()
 
     def announce_permission(self, permission: int) -> None:
-        """Register all topics with what the broker allows from now on."""
+        """Register all topics again, restricted to a changed permission of the broker."""
         if permission == self._permission:
             return
         self._permission = permission
-        self._topics.new_version()  # name servers take topics of a version that they know as known
+        self._topics.new_version()  # name servers ignore topics of a version that they have
         self.soon()
 
     async def tried(self) -> None:
-        """Return when every name server has been tried once."""
+        """Return when a registration with every name server has been tried once."""
         for member in self._members.values():
             await member.is_tried.wait()
 
     def is_told(self) -> bool:
-        """Return whether the name servers that can be reached know the topics as they are now."""
+        """Return whether all reachable name servers have the current topics."""
         change = self._topics.change
         return all(member.is_told(change) for member in self._members.values())
 
     async def told(self) -> None:
-        """Return when the name servers know the topics as they are now.
+        """Return when the name servers have the current topics, after one second at most.
 
-        One that could not be reached lately is not waited for, the others for a second at most.
+        Name servers whose last registration failed are not waited for.
         """
         change = self._topics.change
         try:
@@ -155,7 +157,7 @@ class Registration:
             log.info("registration.slow change=%d", change)
 
     async def stop(self) -> None:
-        """End the tasks and take the broker out of the routes; a name server may not hear of it."""
+        """End the tasks, and unregister from the name servers that can be reached."""
         await self._end_tasks()
         await asyncio.gather(
             *(
@@ -166,25 +168,25 @@ class Registration:
         )
 
     def abandon(self) -> None:
-        """Stop as a killed process stops: nobody is told."""
+        """Stop like a killed process: cancel the tasks without unregistering."""
         for task in self._tasks:
             task.cancel()
 
     def address_for(self, connection: Connection) -> str:
-        """Return the address at which peers of the connection's other end reach this broker.
+        """Return the broker's address to register with the name server of the connection.
 
         Raises:
-            ConfigError: the broker listens on all addresses, and the name server was reached by one
-                that other machines do not reach.
+            ConfigError: the broker listens on a wildcard address and reaches the name server from
+                a loopback address, to which other machines cannot connect.
         """
         host, port = self._listening
         if host in WILDCARD_HOSTS and self._config.advertise is None and not self._is_namesrv_here:
             host = connection.local_address[0]
             if is_loopback(host):
                 raise ConfigError(
-                    f"listen is {self._config.listen!r} and the name server is reached by {host}, "
-                    "which it would tell clients on other machines: set advertise (brokerIP1) to "
-                    "an address that they reach"
+                    f"listen is {self._config.listen!r} and the name server is reached from "
+                    f"{host}, an address to which clients on other machines cannot connect: set "
+                    "advertise (brokerIP1) to one to which they can"
                 )
         return advertised_address(self._config, (host, port))
 
@@ -194,13 +196,13 @@ class Registration:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, address: str, member: _Member) -> None:
-        """Register with one name server, again and again."""
+        """Keep the broker registered with one name server; runs until cancelled."""
         retry_ms = _RETRY_FIRST_MS
         while True:
             member.is_due.clear()
             try:
                 await self._register(address, member)
-            except Exception as error:  # of any kind: who gives up leaves the routes for good
+            except Exception as error:  # any kind: without this task the routes would expire
                 if member.is_registered or not member.is_tried.is_set():
                     is_ours = not isinstance(error, KourouError | OSError)
                     log.warning(
@@ -218,11 +220,11 @@ class Registration:
                 await _wait(member.is_due, self._config.register_interval_ms)
 
     async def _register(self, address: str, member: _Member) -> None:
-        """Bring one name server up to date.
+        """Bring one name server up to date, by a registration or a query.
 
         Raises:
             TransportError: the name server cannot be reached, or did not answer in time.
-            RemoteError: it refused.
+            RemoteError: it refused the registration.
         """
         connection = await self._pool.get(address)
         if connection is not member.connection:
@@ -232,7 +234,7 @@ class Registration:
         change = self._topics.change
         table = self._changes_for(member)
         if table is not None:
-            member.known_change = None  # if anything goes wrong, it is told all
+            member.known_change = None  # if this fails, the next registration sends all topics
             if table.topics:
                 await self._send(connection, encode_register_body(RegisterBody(table)))
             member.whole_version = None
@@ -246,9 +248,10 @@ class Registration:
         member.known_change = change
 
     def _changes_for(self, member: _Member) -> TopicConfigTable | None:
-        """Return what changed since the member was told; None if it must be told all, or nothing.
+        """Return the topics that changed since the name server's last registration.
 
-        Deleted topics leave an empty table: there is nothing to tell of them.
+        None if nothing changed or if all topics must be sent. The table is empty if the only
+        changes are deletions, which a registration cannot express.
         """
         if member.known_change is None or member.known_change == self._topics.change:
             return None
@@ -256,21 +259,23 @@ class Registration:
         return None if table is None else self._announced(table)
 
     async def _whole_body(self) -> bytes:
-        """Return the body of all topics."""
+        """Return the registration body of all topics."""
         if self._is_all_allowed:
             return self._topics.registration()
         table = self._announced(self._topics.table())
         return await self._offload(encode_register_body, RegisterBody(table))
 
     async def _send(self, connection: Connection, body: bytes) -> None:
-        """Send a registration, and take up which topics are ordered."""
+        """Send a registration, and mark the topics that the answer declares ordered."""
         mine = self.address_for(connection)
         host, port = parse_address(mine)
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
             broker_addr=mine,
             cluster_name=self._config.cluster_name,
-            ha_server_addr=format_address((host, port + 1)),  # by convention; nothing listens yet
+            ha_server_addr=format_address(
+                (host, port + 1)
+            ),  # by convention; nothing listens there yet
             broker_id=self._config.broker_id,
             enable_acting_master=False,
             compressed=False,
@@ -285,7 +290,7 @@ class Registration:
             self._topics.note_ordered(decode_kv_table(answer.body))
 
     async def _is_current(self, connection: Connection) -> bool:
-        """Ask whether the name server knows the newest topics; that is a sign of life as well."""
+        """Query whether the name server has the newest version; this renews the broker as well."""
         header = QueryDataVersionRequestHeader(
             self._config.broker_name,
             self.address_for(connection),
@@ -298,7 +303,7 @@ class Registration:
             self._config.register_timeout_ms / 1000,
         )
         if answer.code != ResponseCode.SUCCESS:
-            return False  # whatever it means by that, a registration will settle it
+            return False  # whatever the reason, a registration follows
         return not answer.header(QueryDataVersionResponseHeader).changed
 
     async def _unregister(self, address: str) -> None:
@@ -322,7 +327,7 @@ class Registration:
         return self._permission == PERM_READ | PERM_WRITE
 
     def _announced(self, table: TopicConfigTable) -> TopicConfigTable:
-        """Return the topics as routes are to show them: no more than the broker allows."""
+        """Return the topics with their permissions restricted to the broker's permission."""
         allowed = self._permission
         if self._is_all_allowed:
             return table
@@ -333,12 +338,17 @@ class Registration:
 
 
 class _Member:
-    """What is known of one name server.
+    """State of the registration with one name server.
 
     Attributes:
-        known_change: number of the last change of topics that it was told; None: tell it all.
-        whole_version: of all topics when it was last told them; None if single changes followed.
-        skipped: times since then that it knew everything already.
+        known_change: number of the last change of topics that was sent; None: send all topics.
+        whole_version: version of the table when all topics were last sent; None if changed topics
+            were sent since.
+        skipped: queries since then that were answered "up to date".
+        is_due: set when a registration should follow soon.
+        is_tried: set after the first registration, whether it succeeded or not.
+        is_registered: whether the last registration succeeded.
+        was_registered: whether any registration succeeded.
     """
 
     def __init__(self) -> None:
@@ -352,32 +362,32 @@ class _Member:
         self._round_ended = asyncio.Event()
 
     def end_round(self, *, is_registered: bool) -> None:
-        """Note how a try to register ended."""
+        """Record the result of a registration."""
         self.is_registered = is_registered
         self.was_registered |= is_registered
         self.is_tried.set()
         self._round_ended.set()
-        self._round_ended = asyncio.Event()  # of the next round
+        self._round_ended = asyncio.Event()  # for the next round
 
     def is_told(self, change: int) -> bool:
-        """Return whether it knows that change of topics, or cannot be reached."""
+        """Return whether the name server has this change, or its last registration failed."""
         if not self.is_registered:
             return True
         return self.known_change is not None and self.known_change >= change
 
     async def told(self, change: int) -> None:
-        """Return when `is_told`."""
+        """Return when `is_told` is true."""
         while not self.is_told(change):
             await self._round_ended.wait()
 
     def may_skip(self, version: DataVersion) -> bool:
-        """Return whether asking is enough, if it says that it knows this version."""
+        """Return whether a query for this version may replace a registration."""
         is_told = self.known_change is not None and self.whole_version == version
         return is_told and self.skipped < _SKIPPED_MAX
 
 
 async def _wait(event: asyncio.Event, timeout_ms: int) -> None:
-    """Return when `event` is set, or the time has passed."""
+    """Return when `event` is set or the time-out has passed."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await event.wait()

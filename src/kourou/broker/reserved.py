@@ -1,12 +1,12 @@
-"""Groups and topics that the broker keeps for itself: clients neither consume nor commit there.
+"""Groups and topics reserved for the broker: clients may neither consume nor commit offsets there.
 
-    group CID_RMQ_SYS_...    its offsets say how far the broker has come with its own records
+    group CID_RMQ_SYS_...    its offsets are the broker's progress in its own records
     WAITING_TOPICS           records that wait for a time or for the end of a transaction; tools
                              read them as group TOOLS_CONSUMER
 
 Without these rules a client could end open transactions by moving the broker's progress, or
-consume messages that are not committed. They are no access control: whoever may connect may also
-read as TOOLS_CONSUMER. Java's broker has none of them.
+consume messages that are not committed. The rules are no access control: any client that can
+connect can also read as TOOLS_CONSUMER. Java's broker has no such rules.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from kourou.protocol.message_layout import read_record
 def why_reserved(group: str, topic: str) -> str | None:
     """Return why clients may not consume the topic as this group; None if they may."""
     if is_system_group(group):
-        return f"group {group} is the broker's own: choose a name that does not begin so"
+        return f"group {group} is reserved for the broker: choose a name without its prefix"
     if topic in WAITING_TOPICS and group != TOOLS_GROUP:
         return (
-            f"topic {topic} holds what the broker delivers later: consume the topics that messages "
-            f"are sent to; tools read it as group {TOOLS_GROUP}"
+            f"topic {topic} holds messages that the broker delivers later: consume the topics that "
+            f"they are sent to; tools read it as group {TOOLS_GROUP}"
         )
     return None
 
 
 def check_not_reserved(group: str, topic: str = "") -> None:
-    """Refuse to change where the group stands in the topic.
+    """Check that clients may change the group's offsets in the topic.
 
     Raises:
-        NoPermissionError: one of both is the broker's own.
+        NoPermissionError: the group or the topic is reserved.
     """
     reason = why_reserved(group, topic)
     if reason is not None:
@@ -41,10 +41,11 @@ def check_not_reserved(group: str, topic: str = "") -> None:
 
 
 def check_delivered(topic: str, physical_offset: int) -> None:
-    """Refuse to give a message of this topic to consumers, by its place in the log.
+    """Check that a message of this topic may be read by its physical offset.
 
     Raises:
-        NoPermissionError: the message waits, and may never be delivered.
+        NoPermissionError: the topic is one of `WAITING_TOPICS`: the message is not delivered yet,
+            and may never be.
     """
     if topic in WAITING_TOPICS:
         raise NoPermissionError(
@@ -58,6 +59,6 @@ def topic_of(record: bytes) -> str:
     """Return the topic of a record of the log.
 
     Raises:
-        MalformedMessageError: it is none.
+        MalformedMessageError: the bytes are no record.
     """
     return read_record(record, check_crc=False).topic

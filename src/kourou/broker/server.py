@@ -1,12 +1,12 @@
-"""One broker: starts its parts in order, and stops them in order.
+"""The broker process: starts the components in order, and stops them in order.
 
-    start   open and recover the store, load the tables, set back offsets beyond the log, listen,
-            deliver what became due, register
-    stop    leave the routes, send clients away, take no more messages, answer those accepted,
+    start   open and recover the store, load the tables, clamp offsets to the log, listen,
+            start delivering delayed and scheduled messages, register
+    stop    unregister, redirect clients, accept no more messages, answer those accepted,
             close the connections, save the tables, close the store
 
-`parts.py` says what it is made of, `wiring.py` what serves requests.
-Knows everyone and is known by none of them.
+`parts.py` builds the components, `wiring.py` the request handlers. No component imports this
+module.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ log = logging.getLogger(__name__)
 FLUSH_INTERVAL_MS: Final = 1_000
 """How often consume queues and the checkpoint are written."""
 FLUSH_PAUSE_MS: Final = 10
-"""Between two parts of that, where many queues are new."""
+"""Pause between two steps of that, when many queues are new."""
 STATS_INTERVAL_MS: Final = 1_000
-"""How often statistics are sampled; rates over 10 s and more are made of that."""
+"""How often statistics are sampled; rates over 10 s and more are computed from the samples."""
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FILTER_SAVE_INTERVAL_MS: Final = 10_000
 IDS_CHANGED_INTERVAL_MS: Final = 15_000
-"""How often consumers are told of others in their group where that is not done at once."""
+"""How often consumers are notified of changes in their group, if not notified at once."""
 FIRST_REGISTRATION_MS: Final = 1_000
-"""How long `start` waits for name servers, which may be away; those that answer later are told
-later."""
+"""How long `start` waits for name servers. Registration continues in the background with those
+that cannot be reached within it."""
 
 FlusherFactory = Callable[[asyncio.AbstractEventLoop], Flusher]
 
@@ -72,13 +72,13 @@ class Broker:
         runtime: Runtime,
         flusher_factory: FlusherFactory = KernelFlusher,
     ) -> None:
-        """Make a broker; nothing is opened yet.
+        """Create a broker; nothing is opened yet.
 
         Args:
             config: its options.
-            disk: its store's; closed by whoever made it, after `stop`.
-            runtime: network, clock, randomness, and the way off the loop.
-            flusher_factory: makes what syncs the commit log.
+            disk: holds the store; closed by its owner after `stop`.
+            runtime: network, clock, randomness, and the executor of blocking calls.
+            flusher_factory: creates the flusher, which syncs the commit log.
         """
         self._config = config
         self._disk = disk
@@ -90,10 +90,10 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """What it listens on, with the real port.
+        """The address it listens on, with the real port.
 
         Raises:
-            ClosedError: it is not started.
+            ClosedError: the broker is not started.
         """
         if self._address is None:
             raise ClosedError("the broker is not started")
@@ -101,23 +101,23 @@ class Broker:
 
     @property
     def store(self) -> MessageStore:
-        """Its store, to look at.
+        """The broker's store, for inspection.
 
         Raises:
-            ClosedError: it is not started.
+            ClosedError: the broker is not started.
         """
         if self._running is None:
             raise ClosedError("the broker is not started")
         return self._running.store
 
     async def metrics(self) -> list[Family]:
-        """Return all that is measured, as it is now; nothing when it does not run."""
+        """Return all metrics as they are now; an empty list if the broker does not run."""
         if self._running is None or self._is_ended:
             return []
         return await self._running.metrics()
 
     def troubles(self) -> list[str]:
-        """Return why clients are not served, or messages not taken; nothing if all is well."""
+        """Return the reasons why the broker is not ready to serve; an empty list if it is."""
         if self._running is None:
             return ["the broker is not started"]
         return ["the broker is stopping"] if self._is_ended else self._running.troubles()
@@ -131,20 +131,20 @@ class Broker:
     ) -> Address:
         """Recover the store, serve, register, and return the address.
 
-        Waits for the name servers so long at most: the broker serves without them, and registers
-        when they can be reached.
+        Waits at most `first_registration_ms` for the name servers. The broker serves without them,
+        and registers when they can be reached.
 
         Args:
-            progress: told (bytes of the log read, bytes to read) now and then while the store is
-                recovered; off the loop.
+            progress: called periodically with (bytes of the log read, bytes to read) while the
+                store is recovered, off the event loop.
             first_registration_ms: how long to wait for the name servers.
             is_namesrv_here: whether the name server runs in this process, see `Registration`.
 
         Raises:
-            StoreError: the store is in use, was made with other sizes, or is corrupt.
-            OSError: a file of it cannot be read or written.
-            AddressInUseError, ListenFailedError: the port cannot be listened on; the store is
-                closed again.
+            StoreError: the store is in use, was created with other sizes, or is corrupt.
+            OSError: a file of the store cannot be read or written.
+            AddressInUseError, ListenFailedError: the port cannot be opened; the store is closed
+                again.
         """
         clock = self._runtime.clock
         store = await self._runtime.offload(
@@ -170,7 +170,7 @@ class Broker:
             flusher.close()
             store.close(clock.now_ms())
             raise
-        self._running = running  # from here on, `stop` ends it
+        self._running = running  # from here on `stop` works
         log.info(
             "broker.started name=%s address=%s store=%s flush=%s",
             self._config.broker_name,
@@ -182,10 +182,10 @@ class Broker:
         return self._address
 
     async def stop(self) -> None:
-        """Stop cleanly: what was accepted is answered, all is saved, the store is closed.
+        """Stop cleanly: answer the accepted requests, save all tables, close the store.
 
-        Ends within about two seconds, however slow clients and name servers are; a disk that does
-        not answer is waited for. Stopping twice is harmless.
+        Returns within about two seconds, however slow clients and name servers are, but waits for a
+        disk that does not respond. Stopping twice is harmless.
         """
         if self._running is None or self._is_ended:
             return
@@ -194,7 +194,7 @@ class Broker:
         log.info("broker.stopped name=%s", self._config.broker_name)
 
     def abandon(self) -> None:
-        """End as a killed process ends: nobody is told, and nothing more is written."""
+        """Stop like a killed process: no peer is notified, and nothing more is written."""
         if self._running is None or self._is_ended:
             return
         self._is_ended = True
@@ -202,7 +202,7 @@ class Broker:
 
 
 class _Running:
-    """A broker whose store is open: starts and stops its parts in the order that loses nothing."""
+    """A broker whose store is open; starts and stops its components in an order that is safe."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -222,7 +222,7 @@ class _Running:
         return self._parts.store
 
     async def start(self, *, is_namesrv_here: bool) -> Address:
-        """Listen, and begin everything that goes on by itself."""
+        """Listen, and start the background tasks."""
         config, topics = self._parts.config, self._parts.tables.topics
         await self._parts.timers.start()
         try:
@@ -252,8 +252,8 @@ class _Running:
         return address
 
     async def registered(self, timeout_ms: int) -> None:
-        """Return when all name servers were tried once, or have had the time for it."""
-        assert self._registration is not None, "it is started"
+        """Return when registration was tried once with all name servers, or after the time-out."""
+        assert self._registration is not None, "the broker is started"
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._registration.tried()
@@ -292,13 +292,14 @@ class _Running:
         loops.start("remove expired messages", clean_interval_ms, self._parts.retention.run)
 
     async def metrics(self) -> list[Family]:
-        """Return all that is measured."""
+        """Return all metrics of the components."""
         return await read_metrics(self._parts)
 
     def troubles(self) -> list[str]:
-        """Return why messages are not taken, or clients never found the way here.
+        """Return the reasons why messages are refused or clients cannot find the broker.
 
-        Name servers that are lost later are no trouble of this kind: clients keep their routes.
+        A name server that is lost after the first registration is not one: clients keep their
+        routes.
         """
         troubles = []
         try:
@@ -307,11 +308,13 @@ class _Running:
             troubles.append(str(error))
         names = self._parts.config.namesrv_addr
         if names and self._registration is not None and not self._registration.was_registered:
-            troubles.append(f"no name server has taken the broker in yet: {'; '.join(names)}")
+            troubles.append(
+                f"the broker has not been registered with any name server: {'; '.join(names)}"
+            )
         return troubles
 
     async def stop(self) -> None:
-        """Stop in the order that loses nothing."""
+        """Stop the components in an order that loses no accepted request."""
         await self._loops.stop()
         if self._registration is not None:
             await self._registration.stop()
@@ -335,7 +338,7 @@ class _Running:
         self._parts.flusher.close()
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop like a killed process."""
         self._loops.abandon()
         if self._registration is not None:
             self._registration.abandon()
@@ -358,9 +361,9 @@ class _Running:
         self._parts.stats.on_closed()
 
     async def _flush(self) -> None:
-        """Write the queues; of many new ones a few at a time, so that nobody waits for all."""
+        """Write the consume queues and the checkpoint, in steps that do not block the loop long."""
         clock, commit = self._parts.runtime.clock, self._parts.commit
-        while not commit.flush(clock.now_ms()):  # noqa: ASYNC110 - each call does a part of it
+        while not commit.flush(clock.now_ms()):  # noqa: ASYNC110 - each call does a step of it
             await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
 
     async def _sample(self) -> None:
@@ -382,7 +385,7 @@ class _Running:
 
 
 async def _try(what: str, action: Callable[[], Awaitable[object]]) -> None:
-    """Take one step of stopping; if it fails, say so and let the others follow."""
+    """Run one step of stopping; log a failure, so that the next steps follow."""
     try:
         await action()
     except Exception:  # the steps after this one save more

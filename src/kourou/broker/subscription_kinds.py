@@ -1,11 +1,12 @@
-"""Whether all members of a group subscribe to the same; pure, but that it logs what it finds.
+"""Detection of members of a group that have different subscriptions.
 
-A broker keeps one subscription a group and topic, the latest that came. Where members want
-different things, each heartbeat replaces that of the others: pulls are refused for a while, or
-messages are filtered out for those who want them, and whose queue they are in they are lost to the
-group. Java's broker says nothing then.
+A broker holds one subscription per group and topic, the latest one. If members of a group have
+different subscriptions, each heartbeat replaces that of the others. Then pulls are refused for a
+while, or a member gets messages of its queues filtered by the subscription of another, and the
+group misses the messages that are filtered out. Java's broker does not report this.
 
-Topics of retries do not count: members of different releases subscribe to different ones.
+Retry topics are ignored: members of different releases subscribe to different ones. The module
+logs its findings and does no other I/O.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ from kourou.model.topic import is_retry_topic
 log = logging.getLogger(__name__)
 
 CLIENTS_NAMED_MAX: Final = 3
-"""Members that are named for each thing that is wanted."""
+"""Most members named in the report for each expression."""
 TEXT_MAX: Final = 120
-"""Characters of an expression that are told."""
+"""Most characters of an expression in the report."""
 _TOLD_MAX: Final = 100
-"""Kinds that are remembered as told; more are told again."""
+"""Most kinds remembered as reported. When the number is reached, all are forgotten, and are
+reported again with the next new kind."""
 
 Kind = tuple[tuple[str, str, str], ...]
-"""What a member wants: topic, type and text of each expression, sorted."""
+"""The subscriptions of a member: topic, type and text of each expression, sorted."""
 
 
 class SubscriptionKinds:
-    """What the members of one group want.
+    """The subscriptions of the members of one group.
 
-    Members are told apart by any key; those that want the same share one object.
+    A member is identified by any hashable key. Members with equal subscriptions share one `Kind`.
     """
 
     def __init__(self) -> None:
-        self._of: dict[object, tuple[str, Kind]] = {}  # client id and what it wants
+        self._of: dict[object, tuple[str, Kind]] = {}  # member -> client id, subscriptions
         self._kinds: Counter[Kind] = Counter()
         self._shared: dict[Kind, Kind] = {}
         self._told: set[Kind] = set()
@@ -50,7 +52,7 @@ class SubscriptionKinds:
         client_id: str,
         subscriptions: Iterable[SubscriptionData],
     ) -> None:
-        """Note what a member wants, and log it once if others want something else."""
+        """Store the subscriptions of a member; log once if those of other members differ."""
         kind = tuple(sorted(_wanted(one) for one in subscriptions if not is_retry_topic(one.topic)))
         known = self._of.get(member)
         if known is not None and known[1] == kind:
@@ -62,19 +64,19 @@ class SubscriptionKinds:
         self._look(group, kind)
 
     def forget(self, group: str, member: object) -> None:
-        """Forget a member that left."""
+        """Remove a member that left."""
         self._drop(member)
         self._look(group, None)
 
     def is_wanted(self, subscription: SubscriptionData) -> bool:
-        """Return whether a member subscribes to the topic in just this way."""
+        """Return whether some member has exactly this subscription; true for retry topics."""
         if is_retry_topic(subscription.topic):
             return True
         wanted = _wanted(subscription)
         return any(wanted in kind for kind in self._kinds)
 
     def differences(self) -> list[str]:
-        """Return the topics of which members want different things, each with who wants what."""
+        """Return a text for each topic whose subscriptions differ between members."""
         return differences(self._of.values()) if len(self._kinds) > 1 else []
 
     def _drop(self, member: object) -> None:
@@ -111,10 +113,10 @@ def _wanted(subscription: SubscriptionData) -> tuple[str, str, str]:
 
 
 def differences(wanted: Collection[tuple[str, Kind]]) -> list[str]:
-    """Return what members want differently, a text a topic.
+    """Return a text for each topic whose subscriptions differ, with the members of each variant.
 
     Args:
-        wanted: client ids and what each wants.
+        wanted: pairs of client id and subscriptions.
     """
     topics = sorted({topic for _, kind in wanted for topic, _, _ in kind})
     texts = []

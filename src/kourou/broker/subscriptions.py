@@ -1,12 +1,13 @@
-"""What live groups want: noted as their members tell it, and asked for where it is out of date.
+"""Subscriptions of connected groups: updated by heartbeats, and requested from outdated members.
 
-A pull names the version of its member's subscription. With one newer than what is known here, it
-might be sent what the member no longer wants: Java's broker refuses it (25, 28), the client tries
-again after 3 s, and its next heartbeat is to bring the newer one. But Java's client gives a
-subscription a new version whenever it shares out the queues, and skips the heartbeat that would
-tell it if another is under way; both are due one second after its start. Its queues then stand
-still until the next whole heartbeat: for 30 s, and for ever where heartbeats leave subscriptions
-out. So here the pull waits while the member is asked how it runs (307), which says what it wants.
+A pull names the version of its member's subscription. If that is newer than the version held here,
+serving the pull could deliver messages that the member no longer subscribes to. Java's broker
+refuses such a pull (25, 28), the client retries it after 3 s, and expects its next heartbeat to
+carry the newer version. But Java's client gives a subscription a new version at each rebalance, and
+skips the heartbeat that would carry it if another heartbeat is under way; both are due one second
+after its start. Then its queues are not consumed until the next full heartbeat: for 30 s, or for
+ever if heartbeats leave the subscriptions out. Therefore the pull is held here while the broker
+asks the member for its running info (307), which contains its subscriptions.
 
 Source: ConsumerManager.java, RebalancePushImpl.java, MQClientInstance.java, apache/rocketmq 5.5.0.
 """
@@ -35,11 +36,11 @@ from kourou.remoting.check import raise_for_response
 log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 3.0
-"""How long its pulls wait for a member to say what it wants; Java's clients wait 10 s at least."""
+"""Time-out of that request, during which pulls are held; Java's clients wait at least 10 s."""
 
 
 class Subscriptions:
-    """Brings what members tell to all who must know it: the table, filters, pulls that wait."""
+    """Applies the subscriptions of members to the client table, the filters and held pulls."""
 
     def __init__(
         self,
@@ -49,14 +50,14 @@ class Subscriptions:
         held: HeldPulls,
         call_client: CallClient,
     ) -> None:
-        """Note in `clients`.
+        """Store subscriptions in `clients` and `filters`.
 
         Args:
-            clients: who is connected.
-            topics: those that pulls may wait for.
-            filters: told of subscriptions by properties.
-            held: pulls that wait for what their group wanted before.
-            call_client: the way to a member.
+            clients: the connected clients.
+            topics: the topics whose held pulls are looked up.
+            filters: registers subscriptions by properties.
+            held: held pulls, answered when the subscription of their group changes.
+            call_client: sends a request to a member.
         """
         self._clients = clients
         self._topics = topics
@@ -66,15 +67,15 @@ class Subscriptions:
         self._asking: dict[tuple[Peer, str], asyncio.Task[None]] = {}
 
     def begin_heartbeat(self) -> None:
-        """See `ConsumerFilters.begin_heartbeat`; to be called before what one request tells."""
+        """See `ConsumerFilters.begin_heartbeat`; call once before the `note` calls of a request."""
         self._filters.begin_heartbeat()
 
     def note(
         self, member: Member, data: ConsumerData, *, fingerprint: int = 0, without_sub: bool = False
     ) -> bool:
-        """Note what a member told of itself and of its group; pulls that wait are served by it.
+        """Register a member and its subscriptions; serve held pulls whose subscription changed.
 
-        Arguments, answer and errors are those of `Clients.register_consumer`.
+        Arguments, result and errors are those of `Clients.register_consumer`.
         """
         if without_sub:
             return self._clients.register_consumer(
@@ -89,15 +90,15 @@ class Subscriptions:
         return must_send or not is_all
 
     def ask(self, peer: Peer, group: str, topic: str, then: Callable[[], None]) -> bool:
-        """Ask a member what it wants of the topic, note that, and call `then`.
+        """Ask a member for its subscriptions, apply the answer, and call `then`.
 
-        Members that are asked already are not asked again. `then` is called even if no answer
-        came within `ASK_TIMEOUT_S`, or none that tells; not when the broker stops. It must not
-        raise.
+        While one request to a member is under way, no second one is sent. `then` is called even if
+        no answer came within `ASK_TIMEOUT_S`, or one without the topic; it is not called when the
+        broker stops. It must not raise.
 
         Returns:
-            False, and nothing happens, if the connection is no member of the group, or too old to
-            know the question.
+            False if nothing was sent: the connection is no member of the group, or the client's
+            version does not support the request.
         """
         live = self._clients.consumer_group(group)
         member = live.members.get(peer) if live is not None else None
@@ -112,7 +113,7 @@ class Subscriptions:
         return True
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Cancel all requests that are under way."""
         for task in self._asking.values():
             task.cancel()
 
@@ -132,12 +133,16 @@ class Subscriptions:
     def _note_told(
         self, member: Member, group: str, topic: str, told: Sequence[SubscriptionData]
     ) -> None:
-        """Note all that the member wants, unless it left meanwhile, or does not tell of `topic`."""
+        """Apply the subscriptions that a member answered, unless it left in the meantime.
+
+        Raises:
+            ProtocolError: they do not contain `topic`.
+        """
         live = self._clients.consumer_group(group)
         if live is None or member.peer not in live.members:
             return
         if all(one.topic != topic for one in told):
-            raise ProtocolError(f"it does not say what it wants of topic {topic}")
+            raise ProtocolError(f"the answer contains no subscription to topic {topic}")
         data = ConsumerData(
             group, live.consume_type, live.message_model, live.consume_from_where, told
         )
@@ -150,7 +155,10 @@ class Subscriptions:
         return {} if live is None else live.subscriptions
 
     def _serve_changed(self, group: str, before: Mapping[str, SubscriptionData]) -> None:
-        """Have pulls served by what the group wants now: what they wait for may not come."""
+        """Answer the group's held pulls for topics whose subscription changed.
+
+        They are held until a message matches the old subscription.
+        """
         for name, wanted in self._wanted(group).items():
             old, topic = before.get(name, wanted), self._topics.get(name)
             is_other = (old.sub_string, old.expression_type) != (

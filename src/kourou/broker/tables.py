@@ -1,4 +1,4 @@
-"""What a broker keeps in `config/*.json` beside its log: loaded at start, saved together."""
+"""The broker's tables in `config/*.json`: loaded at start, saved together."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from kourou.store.state.config_file import ConfigFile
 
 
 class Tables:
-    """The topics, groups, modes of reading and committed offsets of one broker.
+    """The topics, groups, request modes, committed offsets, filters and locks of one broker.
 
     Attributes:
         topics: all topics.
         groups: all consumer groups.
-        modes: how groups read topics, where it was set.
-        offsets: how far each group has come; none beyond what the log holds.
-        filters: what groups want by properties; saved by itself, each 10 s.
-        locks: which client has which queue for itself.
+        modes: message request modes of groups in topics, where one was set.
+        offsets: committed offsets of groups, clamped to the end of the queues at start.
+        filters: property filters of groups; not saved by `persist` but separately, each 10 s.
+        locks: queue locks of ordered consumers.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Tables:
             ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets, restores=True),
             runtime.offload,
             runtime.clock,
-            # In sync mode nobody can commit what is not synced.
+            # In sync mode no consumer can commit an offset of a record that is not synced.
             None if is_sync else store,
             config.shares_of(PAIRS_MAX),
         )
@@ -103,10 +103,11 @@ class Tables:
         )
 
     async def persist(self) -> None:
-        """Write the tables that changed; one that cannot be written does not keep the others.
+        """Write the tables that changed, except `filters`. A failure does not prevent the others.
 
         Raises:
-            OSError: one or several could not be written, and are as they were; the first error.
+            OSError: one or several files could not be written and are unchanged; this is the first
+                error.
         """
         errors = []
         for table in (self.topics, self.groups, self.modes, self.offsets, self.locks):
@@ -119,9 +120,10 @@ class Tables:
 
 
 class _StoreClock:
-    """The time that the next message gets: it does not go back when the wall clock does.
+    """The store time of the next message, which does not go back with the wall clock.
 
-    Bit maps of messages that were stored before a filter was born say nothing of it.
+    A filter gets its creation time from this clock. The bit map of a message says nothing about a
+    filter that was created after the message was stored.
     """
 
     def __init__(self, clock: Clock, store: MessageStore) -> None:

@@ -1,6 +1,6 @@
-"""Attributes of topics and groups: which there are, and how a request changes them.
+"""Attributes of topics and groups: allowed keys and values, and changes by request.
 
-A change is text, `+key=value` to set and `-key` to remove, separated by commas.
+A change is a comma-separated text of `+key=value`, which sets, and `-key`, which removes.
 
 Source: TopicAttributes.java, SubscriptionGroupAttributes.java,
 AttributeUtil.alterCurrentAttributes, apache/rocketmq 5.5.0.
@@ -22,18 +22,18 @@ BATCH_QUEUES: Final = "BatchCQ"
 """The value of `queue.type` with which a batch is stored as one record."""
 
 SERVED_VALUES: Final = {CLEANUP_POLICY: "DELETE"}
-"""Attributes that decide how a topic is stored, and the one value of each that is served so far."""
+"""Attributes that determine how a topic is stored, with the only supported value of each."""
 
 _LITE_EXPIRATION_MAX_MIN: Final = 43_200
 _INTEGER_DIGITS_MAX: Final = 19
 
 
 class _Attribute(NamedTuple):
-    """What an attribute may be.
+    """Rules of one attribute.
 
     Attributes:
-        is_allowed: says whether a value is one.
-        can_change: whether it may be set again after the topic was made.
+        is_allowed: returns whether a value is allowed.
+        can_change: whether the attribute may be changed after the topic was created.
     """
 
     is_allowed: Callable[[str], bool]
@@ -68,11 +68,11 @@ _ATTRIBUTES: Final = {
 }
 
 _GROUP_ATTRIBUTES: Final = {"priority.factor": _Attribute(_between(0, 100), can_change=True)}
-"""Those of light topics are not served yet."""
+"""Attributes of lite topics are not supported yet."""
 
 
 def has_batch_queues(topic: TopicConfig | None) -> bool:
-    """Tell whether the topic's batches are stored as one record each."""
+    """Return whether each batch of the topic is stored as one record."""
     return topic is not None and topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
 
@@ -82,13 +82,13 @@ def change_attributes(
     """Return a topic's attributes after a change.
 
     Args:
-        current: those it has.
+        current: its attributes before the change.
         change: the text of a request; empty or None changes nothing.
-        is_new: the topic is being made, so that what cannot change may be set.
+        is_new: whether the topic is being created; then unchangeable attributes may be set.
 
     Raises:
-        RemoteSystemError: a part does not parse, the key is unknown or given twice, the value is
-            not allowed, or it cannot change any more.
+        RemoteSystemError: a part does not parse, a key is unknown, given twice or removed although
+            not set, a value is not allowed, or the attribute is unchangeable.
     """
     return _changed(current, change, _ATTRIBUTES, is_new=is_new)
 
@@ -96,7 +96,7 @@ def change_attributes(
 def change_group_attributes(
     current: Mapping[str, str], change: Mapping[str, str], *, is_new: bool
 ) -> dict[str, str]:
-    """Return a group's attributes after a change, which is `{"+key": "value", "-key": ""}`.
+    """Return a group's attributes after a change of the form `{"+key": "value", "-key": ""}`.
 
     Raises:
         RemoteSystemError: as `change_attributes`.
@@ -105,7 +105,7 @@ def change_group_attributes(
 
 
 def change_text(change: Mapping[str, str]) -> str:
-    """Return as text a change that came as a map, such as `{"+message.type": "FIFO"}`."""
+    """Return the text of a change that is given as a map, such as `{"+message.type": "FIFO"}`."""
     return ",".join(
         f"{name}={value}" if name.startswith("+") else name for name, value in change.items()
     )
@@ -138,7 +138,7 @@ def _changed(
             del changed[key]
             continue
         if not attribute.is_allowed(value):
-            raise _refused(f"{key}={value}: not a value of this attribute")
+            raise _refused(f"{key}={value}: the attribute does not allow this value")
         if not is_new and not attribute.can_change and current.get(key) != value:
             raise _refused(f"attempt to update an unchangeable attribute. key: {key}")
         changed[key] = value
@@ -146,12 +146,12 @@ def _changed(
 
 
 def _parse(part: str) -> tuple[str, str | None]:
-    """Return the key and the value to set; None to remove."""
+    """Return the key, and the value to set or None to remove the key."""
     if part.startswith("-"):
         return part[1:].strip(), None
     key, equals, value = part.removeprefix("+").partition("=")
     if not part.startswith("+") or not equals or not key.strip() or not value.strip():
-        raise _refused(f"attribute {part!r} is neither +key=value nor -key")
+        raise _refused(f"attribute change {part!r} is neither +key=value nor -key")
     return key.strip(), value.strip()
 
 

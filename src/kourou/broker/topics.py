@@ -1,10 +1,10 @@
-"""The topics that the broker serves: `config/topics.json`, and how a topic comes to be.
+"""Table of the broker's topics: `config/topics.json`, and the creation of topics.
 
-A topic is made by request, on the first send to it (`for_send`), or at start: those are the
-system's own, with the queues that RocketMQ gives them. A change is in memory at once; `persist`
-makes it durable, `settle` waits for the name servers besides: whoever tells a client of a new topic
-waits for that. Changes that come while a write is under way share the next one; the latest are also
-kept apart, for name servers.
+A topic is created by request, by the first send to it (`for_send`), or at start: these are the
+system topics, with the queue numbers of RocketMQ. A change takes effect in memory at once.
+`persist` makes it durable. `settle` also waits until the name servers have it; a handler awaits it
+before it tells a client of a new topic. Changes during a write of the file are written together by
+the next one. The latest changes are also held separately, for registration with name servers.
 
 Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 """
@@ -44,24 +44,24 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "config/topics.json"
 
 TOPICS_MAX: Final = 25_000
-"""Topics that a broker may have: producers make them by naming them, and they stay. So many fit
-into a registration, which is one frame; more could cost all of them their route."""
+"""Most topics. Producers create topics by sending to them, and the topics stay. This many fit into
+a registration, which is one frame; with more, the registration could fail for all topics."""
 
 CHANGES_MAX: Final = 1_000
-"""Latest changes that are kept apart; who missed more is told of all topics."""
+"""Latest changes that are held; a name server that missed more is sent all topics."""
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
-_SCHEDULE_QUEUES: Final = 18  # in RocketMQ too, however many delay levels are configured
+_SCHEDULE_QUEUES: Final = 18  # as in RocketMQ, whatever number of delay levels is configured
 
 
 class Topics:
-    """All topics of one broker. In memory; `persist` makes changes durable.
+    """All topics of one broker. Held in memory; `persist` makes changes durable.
 
     Attributes:
-        auto_create: whether a send to an unknown topic makes it; may change at any time.
-        on_changed: called after each change, to tell the name servers.
-        is_told: whether they have been told, or cannot be.
-        told: returns when that is so; waits for a bounded time.
+        auto_create: whether a send to an unknown topic creates it; may change at any time.
+        on_changed: called after each change; has the broker register with the name servers.
+        is_told: returns whether all reachable name servers have the current topics.
+        told: returns when that is so, after a bounded time at most.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Topics:
         offload: Offload,
         clock: Clock,
     ) -> None:
-        """Start with what the file says, and with the system's topics where it lacks them.
+        """Load the file, and add the system topics that it lacks.
 
         Args:
             file: read now; written by `persist`.
             config: names of the broker and its cluster, and the rules of automatic creation.
-            offload: takes the writes off the loop.
+            offload: runs the writes off the event loop.
             clock: for the time of the data version.
 
         Raises:
@@ -116,19 +116,19 @@ class Topics:
 
     @property
     def data_version(self) -> DataVersion:
-        """Counts the changes, so that name servers see whether they know the newest."""
+        """Version that counts the changes; a name server compares it with the version it has."""
         return self._version
 
     def table(self) -> TopicConfigTable:
-        """Return all topics by name, as they are now, and their version."""
+        """Return a copy of the table with its version."""
         return TopicConfigTable(dict(self._table), self._version)
 
     def body(self, names: Iterable[str] | None = None) -> bytes:
-        """Return the body of all topics, or of those of `names`, with the version of all."""
+        """Return the encoded table of all topics, or of `names`, with the version of the table."""
         return self._text.encode_body(self._version, names)
 
     def registration(self) -> bytes:
-        """Return what tells a name server all topics: of 25,000 in some 10 ms."""
+        """Return the registration body of all topics; 25,000 topics take about 10 ms."""
         return self._text.encode_registration(self._version)
 
     @property
@@ -137,9 +137,9 @@ class Topics:
         return self._change
 
     def changed_since(self, change: int) -> TopicConfigTable | None:
-        """Return the topics changed after that change, as they are now; deleted ones are missing.
+        """Return the current state of the topics changed after `change`, without deleted ones.
 
-        The version is that of all topics. None: more has changed than is kept apart.
+        The version is that of the whole table. None if some of these changes are no longer held.
         """
         if change < self._forgotten:
             return None
@@ -148,15 +148,15 @@ class Topics:
         return TopicConfigTable(topics, self._version)
 
     def new_version(self) -> None:
-        """Count a change of all topics: what routes show of them has changed."""
+        """Count a change of all topics, because their announced permissions changed."""
         self._change += 1
         self._changed.clear()
-        self._forgotten = self._change  # so that name servers are told all of them
+        self._forgotten = self._change  # so that name servers are sent all topics
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
 
     def note_ordered(self, names: Iterable[str]) -> None:
-        """Mark topics as ordered, as a name server's order configuration tells; never unmark one.
+        """Mark the topics of a name server's order configuration as ordered; never unmark one.
 
         Source: TopicConfigManager.updateOrderTopicConfig.
         """
@@ -167,36 +167,36 @@ class Topics:
 
     @property
     def by_name(self) -> Mapping[str, TopicConfig]:
-        """All topics as they are now, and will be: it changes as they do."""
+        """Live view of all topics by name, which reflects later changes."""
         return self._table
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return the topic; None when the broker does not have it."""
+        """Return the topic; None if it does not exist."""
         return self._table.get(name)
 
     def put(self, topic: TopicConfig, host: str | None = None) -> None:
-        """Add or replace a topic. The same again changes nothing.
+        """Add or replace a topic. Putting an equal topic again changes nothing.
 
         Args:
-            topic: as it is to be.
-            host: that of the client which makes it by using it; None for others.
+            topic: the new settings.
+            host: of the client that creates the topic by using it; None if it is not created so.
 
         Raises:
-            RemoteSystemError: it is new, and there are `TOPICS_MAX` already, or clients of `host`
-                have made their share.
+            RemoteSystemError: the topic is new, and `TOPICS_MAX` exist already or clients of
+                `host` have used up their share.
         """
         is_new = topic.name not in self._table
         if is_new and not self._shares.has_room(host):
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic {topic.name} cannot be made: {self._shares.refusal(host)}",
+                f"topic {topic.name} cannot be created: {self._shares.refusal(host)}",
             )
         self.put_all((topic,))
         if is_new:
             self._shares.add(topic.name, host)
 
     def put_all(self, topics: Sequence[TopicConfig]) -> None:
-        """Add or replace topics: all, or none.
+        """Add or replace all of the topics, or none.
 
         Raises:
             RemoteSystemError: there would be more than `TOPICS_MAX`.
@@ -205,8 +205,8 @@ class Topics:
         if new and len(self._table) + len(new) > TOPICS_MAX:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic {min(new)} cannot be made: the broker has {len(self._table)}, limit "
-                f"{TOPICS_MAX}; delete some",
+                f"topic {min(new)} cannot be created: the broker has {len(self._table)} topics, "
+                f"limit {TOPICS_MAX}; delete some",
             )
         for topic in topics:
             if self._table.get(topic.name) == topic:
@@ -219,7 +219,7 @@ class Topics:
             )  # fmt: skip
 
     def delete(self, name: str) -> bool:
-        """Remove a topic, and return whether there was one. Its queues are the store's business."""
+        """Remove a topic from the table, not its queues, and return whether it existed."""
         if self._table.pop(name, None) is None:
             return False
         self._text.remove(name)
@@ -229,17 +229,18 @@ class Topics:
         return True
 
     def is_open(self, name: str) -> bool:
-        """Return whether clients may send to a topic of this name, if there is one."""
+        """Return whether clients may send to a topic of this name, whether it exists or not."""
         return not is_broker_only(name) or name == self._config.msg_trace_topic_name
 
     def delivery_queue(self, name: str, queue_id: int) -> int | None:
-        """Return the queue that takes a record which waited for a time, or for its commit.
+        """Return the queue for a delayed, scheduled or half message that is to be delivered.
 
-        It is the one that the record names, or another one if the topic has fewer queues by now.
+        It is queue `queue_id`, or another one if the topic has fewer queues by now.
 
         Returns:
-            None: nothing is delivered to the topic. It does not exist (it may have been deleted
-            meanwhile), or only the broker stores records there: such a record is forged.
+            None if nothing may be delivered to the topic: it does not exist, perhaps because it was
+            deleted in the meantime, or only the broker stores records in it, so that the record is
+            forged.
         """
         topic = self._table.get(name)
         if topic is None or name in names.UNDELIVERED_TOPICS:
@@ -249,19 +250,20 @@ class Topics:
     def for_send(
         self, name: str, default_topic: str, queue_nums: int, *, is_unit: bool
     ) -> TopicConfig | None:
-        """Return the topic, or the one that a send may make; None if it may make none.
+        """Return the topic, or the one that a send may create; None if it may create none.
 
-        Nothing is made here: `ensure` does it once the send has passed all checks.
+        Nothing is created here: `ensure` does that once the send has passed all checks.
 
-        A topic that somebody sends to is made after the pattern of `default_topic`, when that
-        exists and has PERM_INHERIT (with `auto_create_topic_enable` off, `TBW102` has it not). A
-        retry topic is made in any case.
+        The new topic gets the settings of `default_topic`, which must exist and have PERM_INHERIT.
+        `TBW102` counts as without it while `auto_create` is off. A retry topic may always be
+        created.
 
         Args:
             name: a valid name.
-            default_topic: the pattern; clients name `TBW102`.
-            queue_nums: how many queues the client would like; at most those of the pattern.
-            is_unit: the client sends for one unit of a deployment in several.
+            default_topic: the topic to inherit from; clients name `TBW102`.
+            queue_nums: the number of queues that the client asks for; limited to the write queues
+                of `default_topic`.
+            is_unit: whether the client runs in unit mode, in one unit of a deployment of several.
         """
         topic = self._table.get(name)
         if topic is not None:
@@ -272,7 +274,7 @@ class Topics:
         pattern = self._table.get(default_topic)
         if pattern is None or not self._may_inherit(pattern):
             return None
-        # Java lets 0 pass, which makes a topic that nobody can ever send to.
+        # Java accepts 0, which creates a topic without queues, to which no client can send.
         count = max(1, min(queue_nums, pattern.write_queue_nums))
         return TopicConfig(
             name,
@@ -284,7 +286,7 @@ class Topics:
         )
 
     def ensure(self, topic: TopicConfig, host: str | None = None) -> None:
-        """Make the topic, unless there is one of its name; `host` as for `put`.
+        """Create the topic unless one of its name exists; `host` is as for `put`.
 
         Raises:
             RemoteSystemError: as `put`.
@@ -293,21 +295,23 @@ class Topics:
             self.put(topic, host)
 
     def is_saved(self, name: str) -> bool:
-        """Return whether the topic is in the file, so that it will outlive a crash."""
+        """Return whether the topic is in the file, so that it survives a crash."""
         return name in self._table and name not in self._unsaved
 
     async def persist(self) -> None:
-        """Write the file if something changed; when this returns, it is durable.
+        """Write the file if the table changed. On return all earlier changes are durable.
 
         Raises:
-            OSError: the file could not be written; it is as it was.
+            OSError: the file could not be written; it is unchanged.
         """
         change = self._change
         await self._saver.save()
         self._unsaved = {name: at for name, at in self._unsaved.items() if at > change}
 
     async def settle(self) -> None:
-        """Return when the changes are durable and the name servers know them, if they can be told.
+        """Return when the changes are durable and the reachable name servers have them.
+
+        The wait for the name servers is bounded, see `Registration.told`.
 
         Raises:
             OSError: as `persist`.
@@ -317,7 +321,7 @@ class Topics:
 
     def _may_inherit(self, pattern: TopicConfig) -> bool:
         if pattern.name == names.AUTO_CREATE_TOPIC and not self.auto_create:
-            return False  # a file from before it was switched off may still say it may
+            return False  # the file may hold PERM_INHERIT from the time when it was on
         return is_inherited(pattern.perm)
 
     def _set(self, topic: TopicConfig) -> None:
@@ -337,15 +341,16 @@ class Topics:
         self.on_changed()
 
     def _take(self) -> TextParts:
-        return (self._text.encode(self._version),)  # of texts that are there: some ms at most
+        # One part is enough: the text of each topic is encoded already, so this takes a few ms.
+        return (self._text.encode(self._version),)
 
 
 async def _nobody_to_tell() -> None:
-    """Stand for the name servers until the broker registers."""
+    """Default of `Topics.told`, until the broker registers with name servers."""
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """Return the topics that a broker has from its first start, as RocketMQ makes them."""
+    """Return the topics that RocketMQ creates at the first start of a broker."""
     cluster, broker = config.cluster_name, config.broker_name
     topics = [
         _system_topic(names.SELF_TEST_TOPIC, 1),

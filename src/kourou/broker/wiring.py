@@ -1,4 +1,4 @@
-"""Joins the handlers of all requests to the parts that they use."""
+"""Builds the request handlers and fast paths from the components that they use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kourou.remoting.steady_time import steady_ms
 
 
 def make_slow_consumers(parts: Parts) -> SlowConsumers:
-    """Return what looks at groups that are far behind."""
+    """Build the check for groups that are far behind."""
     return SlowConsumers(
         parts.live,
         groups=parts.tables.groups,
@@ -46,7 +46,7 @@ def make_slow_consumers(parts: Parts) -> SlowConsumers:
 
 
 def make_unused_groups(parts: Parts) -> UnusedGroups:
-    """Return what forgets groups that nobody uses."""
+    """Build the removal of unused groups."""
     tables = parts.tables
     return UnusedGroups(
         parts.live,
@@ -60,7 +60,7 @@ def make_unused_groups(parts: Parts) -> UnusedGroups:
 
 
 def make_handlers(parts: Parts) -> Handlers:
-    """Return what serves requests."""
+    """Build the handlers of all requests."""
     tables = parts.tables
     return Handlers(
         sends=_sends(parts),
@@ -98,7 +98,7 @@ def make_handlers(parts: Parts) -> Handlers:
 
 
 def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
-    """Return what serves plain sends, batches, pulls, commits; the handlers serve the rest."""
+    """Build the fast paths of sends, batches, pulls and commits of transactions, by code."""
     tables = parts.tables
     sends = FastSend(
         config=parts.live,
@@ -206,7 +206,7 @@ def _replies(parts: Parts) -> ReplyHandler:
 
 
 def _unique_ids(parts: Parts) -> UniqueIds:
-    """Return what makes ids that nobody else makes, whom a random number tells it from."""
+    """Build a generator of message ids; a random number makes its ids unique."""
     host, random = store_host(parts.config), parts.runtime.random
     address = host[0] if host is not None else "127.0.0.1"
     return UniqueIds(address, random.getrandbits(16), lambda: random.getrandbits(32))
