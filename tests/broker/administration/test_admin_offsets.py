@@ -107,7 +107,7 @@ def test_one_queue_is_reset_to_an_offset() -> None:
         ({"queue_id": 0, "offset": 9999}, 1, "Target offset 9999 not in consume queue range [0-5]"),
         ({"queue_id": 0, "offset": 6}, 1, "Target offset 6 not in consume queue range [0-5]"),
         ({"queue_id": 0, "offset": -7}, 1, "Target offset -7 not in consume queue range [0-5]"),
-        ({"queue_id": 2}, 29, "topic T has 2 queues, and no queue 2"),
+        ({"queue_id": 2}, 29, "topic T has no queue 2; it has 2 queues"),
     ],
 )
 def test_a_reset_that_cannot_be_is_refused(fields: dict[str, Any], code: int, text: str) -> None:

@@ -108,7 +108,7 @@ def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgott
         config = BrokerConfig(port=0, namesrv_addr=("127.0.0.1:9876",))
         broker = Broker(config, SimDisk(), runtime, SimFlusher)
         await broker.start()
-        assert broker.troubles() == ["no name server has taken the broker in yet: 127.0.0.1:9876"]
+        assert broker.troubles() == ["the broker has not been registered with any name server: 127.0.0.1:9876"]
         namesrv = NameServer(NamesrvConfig(), runtime)
         await namesrv.start()
         await asyncio.sleep(40)

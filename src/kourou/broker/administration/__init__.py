@@ -1,1 +1,1 @@
-"""Administration: what operators ask of a broker and change in it."""
+"""Administration: requests by which operators inspect and change a broker."""

@@ -1,6 +1,6 @@
-"""Who is connected, and who consumes what: requests 203, 204, 328, 300, 343 and 345.
+"""Handlers that list connections, groups and subscriptions: 203, 204, 328, 300, 343 and 345.
 
-Answers tell of this broker only: an administrator asks each.
+An answer covers this broker only; an administrator asks each broker.
 
 Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -42,18 +42,18 @@ from kourou.remoting.steady_time import steady_ms
 
 
 class ClientAdminHandlers:
-    """Serves the requests, from the tables of clients and of committed offsets."""
+    """Serves the requests from the tables of clients and of committed offsets."""
 
     def __init__(
         self, config: BrokerConfig, clients: Clients, offsets: ConsumerOffsets, clock: Clock
     ) -> None:
-        """Tell of `clients`.
+        """Create the handlers.
 
         Args:
-            config: names the broker's address.
-            clients: who is connected.
-            offsets: which groups consumed which topics.
-            clock: turns the time of a heartbeat into one of the calendar.
+            config: source of the broker's address.
+            clients: the connected clients.
+            offsets: source of the groups that committed in a topic, and of a group's topics.
+            clock: converts the time of a heartbeat from the steady clock to epoch milliseconds.
         """
         self._config = config
         self._clients = clients
@@ -61,7 +61,7 @@ class ClientAdminHandlers:
         self._clock = clock
 
     def on_get_consumer_connection_list(self, request: Request) -> RemotingCommand:
-        """Return who of the group is connected, and what they subscribed to (203)."""
+        """Return the connected consumers of the group, and its subscriptions (203)."""
         group = request.command.header(GetConsumerConnectionListRequestHeader).consumer_group
         live = self._clients.consumer_group(group)
         if live is None:
@@ -71,7 +71,7 @@ class ClientAdminHandlers:
         return response(request.command, body=encode_consumer_connection(_connection_of(live)))
 
     def on_get_producer_connection_list(self, request: Request) -> RemotingCommand:
-        """Return which producers of the group are connected (204)."""
+        """Return the connected producers of the group (204)."""
         group = request.command.header(GetProducerConnectionListRequestHeader).producer_group
         members = self._clients.producers(group)
         if not members:
@@ -87,7 +87,7 @@ class ClientAdminHandlers:
             group: [
                 ProducerInfo(
                     member.client_id,
-                    # With a slash, as Java writes an address that was not looked up.
+                    # With a slash, as Java formats an address whose host name was not resolved.
                     f"/{format_address(member.peer.remote_address)}",
                     language_of(member.language),
                     member.version,
@@ -100,13 +100,13 @@ class ClientAdminHandlers:
         return response(request.command, body=encode_producer_table(table))
 
     def on_query_topic_consume_by_who(self, request: Request) -> RemotingCommand:
-        """Return the groups that subscribe to the topic now, or committed in it (300)."""
+        """Return the groups that subscribe to the topic now or committed an offset in it (300)."""
         topic = request.command.header(QueryTopicConsumeByWhoRequestHeader).topic
         groups = self._clients.subscribers(topic) + self._offsets.groups_of(topic)
         return response(request.command, body=encode_group_list(list(dict.fromkeys(groups))))
 
     def on_query_topics_by_consumer(self, request: Request) -> RemotingCommand:
-        """Return the topics in which the group committed (343)."""
+        """Return the topics in which the group committed an offset (343)."""
         group = request.command.header(QueryTopicsByConsumerRequestHeader).group
         body = encode_topic_list(
             self._offsets.topics_of(group),
@@ -115,7 +115,7 @@ class ClientAdminHandlers:
         return response(request.command, body=body)
 
     def on_query_subscription_by_consumer(self, request: Request) -> RemotingCommand:
-        """Return what the connected group wants of the topic (345); nothing if it wants nothing."""
+        """Return the connected group's subscription to the topic, or none (345)."""
         header = request.command.header(QuerySubscriptionByConsumerRequestHeader)
         wanted = self._clients.subscription(header.group, header.topic or "")
         body = encode_group_subscription(GroupSubscription(header.group, header.topic, wanted))

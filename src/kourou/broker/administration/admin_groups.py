@@ -1,7 +1,7 @@
-"""Administration of consumer groups: make, read, forbid and delete.
+"""Administration of consumer groups: create, update, list, forbid to read, and delete.
 
-Requests 200, 225, 201, 207, 352 and 353. Who is connected is in `admin_clients.py`, where each
-group stands in `admin_progress.py`. A change is answered when it is durable.
+Requests 200, 225, 201, 207, 352 and 353. A change is answered when it is durable. Connected members
+are in `admin_clients.py`, the progress of groups in `admin_progress.py`.
 
 Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -48,11 +48,11 @@ from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 
 PAGE_GROUPS_MAX: Final = 2000
-"""Groups in one page of an answer to 201."""
+"""Most groups in one page of an answer to 201."""
 GROUPS_AT_ONCE: Final = 100
-"""Groups of one request that are checked or made without a pause: 10 ms at most."""
+"""Groups of one request that are checked or stored before other tasks run: 10 ms at most."""
 RETRY_QUEUES_MAX: Final = 1024
-"""Queues that a group's retry topic may be asked to have."""
+"""Most queues that may be requested for a group's retry topic."""
 
 
 class GroupAdminHandlers:
@@ -65,12 +65,12 @@ class GroupAdminHandlers:
         stats: BrokerStats,
         later: LaterReplies,
     ) -> None:
-        """Change `groups`.
+        """Create the handlers.
 
         Args:
-            groups: of this broker.
-            offsets: those of a deleted group go with it where that is asked.
-            stats: those of a deleted group go with it.
+            groups: the table that is changed.
+            offsets: the offsets of a deleted group are removed here, if requested.
+            stats: the statistics of a deleted group are removed here.
             later: answers when a change is durable.
         """
         self._groups = groups
@@ -79,14 +79,14 @@ class GroupAdminHandlers:
         self._later = later
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
-        """Make the group of the body, or replace it (200)."""
+        """Create or replace the group of the body (200)."""
         self._put(self._checked(decode_subscription_group(request.command.body)))
         self._later.answer(request, partial(self._saved, request))
 
     def on_update_and_create_subscription_group_list(self, request: Request) -> None:
-        """Make the groups of the body, or replace them, in one save (225).
+        """Create or replace the groups of the body, and save them together (225).
 
-        All names are checked before the first is made; other requests are served in between.
+        All groups are checked before the first one is stored. Other requests are served meanwhile.
         """
         groups = decode_subscription_group_list(request.command.body)
 
@@ -105,10 +105,10 @@ class GroupAdminHandlers:
         self._later.answer(request, serve)
 
     def on_delete_subscription_group(self, request: Request) -> None:
-        """Forget the group, with its offsets if that is asked (207). An unknown one is no error.
+        """Delete the group, with its offsets if requested (207); an unknown group is no error.
 
         Raises:
-            NoPermissionError: it is the broker's own.
+            NoPermissionError: the group is reserved for the broker.
         """
         header = request.command.header(DeleteSubscriptionGroupRequestHeader)
         check_not_reserved(header.group_name)
@@ -119,7 +119,7 @@ class GroupAdminHandlers:
         self._later.answer(request, partial(self._saved, request))
 
     def on_get_subscription_group_config(self, request: Request) -> RemotingCommand:
-        """Return one group (352), made now where groups are made on their first use."""
+        """Return one group, created now if its first use may create it (352)."""
         header = request.command.header(GetSubscriptionGroupConfigRequestHeader)
         host = request.remote_address[0]
         group = self._groups.get_or_create(header.group, host)
@@ -131,9 +131,9 @@ class GroupAdminHandlers:
         return response(request.command, body=encode_subscription_group(group))
 
     def on_get_all_subscription_group_config(self, request: Request) -> RemotingCommand:
-        """Return all groups, or the page that is asked for (201), sorted by name.
+        """Return all groups, or one page of them sorted by name (201).
 
-        A page that belongs to an older version of the table begins again at 0.
+        If the request names an older version of the table, the page starts at 0 again.
         """
         header = request.command.header(GetAllSubscriptionGroupRequestHeader)
         total = GetAllSubscriptionGroupResponseHeader(len(self._groups))
@@ -142,7 +142,7 @@ class GroupAdminHandlers:
         return response(request.command, header=total, body=self._groups.body(names))
 
     def on_update_and_get_group_forbidden(self, request: Request) -> None:
-        """Forbid the group to read the topic, or allow it; answer which holds (353)."""
+        """Forbid or allow the group to read the topic, and return the resulting state (353)."""
         header = request.command.header(UpdateGroupForbiddenRequestHeader)
         if header.readable is not None:
             try:
@@ -156,7 +156,7 @@ class GroupAdminHandlers:
         self._later.answer(request, partial(self._saved, request, body))
 
     def _page(self, header: GetAllSubscriptionGroupRequestHeader) -> list[str]:
-        """Return the names of the groups on a page."""
+        """Return the names of the groups on the requested page."""
         first, version = max(0, header.group_seq or 0), header.data_version
         if not version or decode_data_version(version.encode()) != self._groups.data_version:
             first = 0
@@ -164,10 +164,12 @@ class GroupAdminHandlers:
         return sorted(self._groups.names())[first : first + max(0, min(count, PAGE_GROUPS_MAX))]
 
     def _checked(self, group: SubscriptionGroup) -> SubscriptionGroup:
-        """Return the group with the attributes that it has after the change; others stay.
+        """Check the group, and return it with its attributes after the change.
+
+        Attributes that the change does not name keep their values.
 
         Raises:
-            InvalidParameterError: its name, or its retry queues.
+            InvalidParameterError: the name or the number of retry queues is invalid.
             RemoteSystemError: the change of attributes is refused.
         """
         _check(group)
@@ -178,10 +180,10 @@ class GroupAdminHandlers:
         return replace(group, attributes=attributes)
 
     def _put(self, group: SubscriptionGroup) -> None:
-        """Make the group, or replace it.
+        """Create or replace the group.
 
         Raises:
-            InvalidParameterError: there are too many groups.
+            InvalidParameterError: the limit of groups is reached.
         """
         try:
             self._groups.put(group)
@@ -189,16 +191,16 @@ class GroupAdminHandlers:
             raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
 
     async def _saved(self, request: Request, body: bytes = b"") -> RemotingCommand:
-        """Return success once the tables are on the disk."""
+        """Save the tables, and return the answer once they are durable."""
         answer = response(request.command, body=body)
         return await when_saved(answer, self._groups, self._offsets)
 
 
 def _check(group: SubscriptionGroup) -> None:
-    """Refuse what no group can have.
+    """Check the name and the number of retry queues.
 
     Raises:
-        InvalidParameterError: the name, or the number of retry queues.
+        InvalidParameterError: one of them is invalid.
     """
     try:
         check_group(group.group_name)

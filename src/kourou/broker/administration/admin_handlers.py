@@ -1,6 +1,6 @@
-"""What serves administrators' requests about groups, clients, offsets and queues.
+"""Table of the administrators' requests on groups, clients, offsets and queues, and their handlers.
 
-Joined to the broker's parts here, since administration alone knows most of them; topics,
+The handlers are built from the broker's components here and not in `wiring.py`. Requests on topics,
 statistics and configuration have modules and handlers of their own.
 """
 
@@ -22,7 +22,7 @@ from kourou.remoting.steady_time import steady_ms
 
 @dataclass(frozen=True)
 class AdminHandlers:
-    """The handlers, by what they are about."""
+    """The handlers, by subject."""
 
     groups: GroupAdminHandlers
     clients: ClientAdminHandlers
@@ -87,7 +87,7 @@ class AdminHandlers:
 
 
 def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection) -> AdminHandlers:
-    """Return the handlers of a broker with these parts; `call_client` is the way to a client."""
+    """Build the handlers of a broker; `call_client` sends a request to a client."""
     tables, clients = parts.tables, parts.clients
     calls = _calls(parts, call_client)
     return AdminHandlers(

@@ -1,10 +1,11 @@
-"""Changing and handing over consumer groups' offsets: requests 222, 314, 43 and 45.
+"""Reset, clone and export of consumer groups' offsets: requests 222, 314, 43 and 45.
 
-A reset (222) holds for connected groups and for others. By default it is kept here and the group
-learns of it by its next pull of the queue (`consumer_offsets.py`, `pull.py`); where
-`use_server_side_reset_offset` is off, it is sent to the group's members, as older brokers do, which
-then go on there themselves. Both are answered when what is kept here is durable; with ASYNC_FLUSH
-it is, as all offsets, once the log is synced as far as they speak of it.
+A reset (222) applies to groups with and without connected members. By default it is stored in the
+broker, and the group learns of it from the answer to its next pull of the queue
+(`consumer_offsets.py`, `pull.py`). If `use_server_side_reset_offset` is off, the broker sends it to
+the group's connected members, as older brokers do, and the members move to the new offsets. A reset
+that is stored and a clone (314) are answered when the table was saved; with ASYNC_FLUSH the file
+follows, as for all offsets, once the log is synced up to the records that the offsets refer to.
 
 Source: AdminBrokerProcessor.java, Broker2Client.java, apache/rocketmq 5.5.0.
 """
@@ -50,11 +51,11 @@ from kourou.remoting.runtime import Offload
 log = logging.getLogger(__name__)
 
 OnReset = Callable[[str, str, int], None]
-"""Told of the group, topic and queue whose offset was reset."""
+"""Called with the group, topic and queue id whose offset was reset."""
 
 
 class QueueOffsets(Protocol):
-    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+    """The part of `kourou.store.message_store.MessageStore` that is used here."""
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
@@ -81,20 +82,20 @@ class OffsetAdminHandlers:
         offload: Offload,
         later: LaterReplies,
     ) -> None:
-        """Change `offsets`.
+        """Create the handlers.
 
         Args:
-            config: names the broker, and says how groups learn of a reset.
-            topics: whose queues there are.
-            groups: that may be reset.
-            clients: what a connected group subscribes to.
-            offsets: of all groups.
-            delay_offsets: how far delayed delivery is.
-            store: ends of the queues, and their offsets at a time.
-            calls: the way to the members of a group.
-            on_reset: see to it that who waits for messages learns of it now.
-            offload: takes searches by time off the loop.
-            later: answers when a change is durable.
+            config: source of the broker name and of `use_server_side_reset_offset`.
+            topics: source of the queues of a topic.
+            groups: the groups that may be reset.
+            clients: source of the subscriptions of connected groups.
+            offsets: the offsets of all groups, which are changed.
+            delay_offsets: returns the progress of the delay levels.
+            store: source of the ends of queues and of offsets by time.
+            calls: sends resets to the members of a group.
+            on_reset: called after each reset, to answer held pulls of the queue.
+            offload: runs searches by time off the event loop.
+            later: answers when a change is saved.
         """
         self._config = config
         self._topics = topics
@@ -109,13 +110,15 @@ class OffsetAdminHandlers:
         self._later = later
 
     def on_invoke_broker_to_reset_offset(self, request: Request) -> None:
-        """Serve 222: all queues by a time, or one by a time or an offset; answer the new offsets.
+        """Serve 222: reset all queues to a time, or one queue to a time or an offset.
+
+        The answer contains the new offsets.
 
         Raises:
-            TopicNotFoundError, GroupNotFoundError: as they say.
+            TopicNotFoundError, GroupNotFoundError: the topic or the group does not exist.
             InvalidParameterError: the topic has no such queue.
-            RemoteSystemError: the queue does not have the offset.
-            NoPermissionError: the group or the topic is the broker's own.
+            RemoteSystemError: the offset is outside the queue's range.
+            NoPermissionError: the group or the topic is reserved for the broker.
         """
         header = request.command.header(ResetOffsetRequestHeader)
         check_not_reserved(header.group, header.topic)
@@ -137,14 +140,14 @@ class OffsetAdminHandlers:
         self._later.answer(request, lambda: self._reset(request, header, queue_ids))
 
     def on_clone_group_offset(self, request: Request) -> None:
-        """Serve 314: the destination goes on where the source stands, in one topic or in all.
+        """Serve 314: copy the offsets of the source group to the destination group.
 
-        Unless `offline` is given, topics that the connected source does not subscribe to are left
-        out.
+        Copies one topic or all topics. Unless `offline` is given, topics that the connected source
+        does not subscribe to are left out.
 
         Raises:
-            GroupNotFoundError: the destination does not exist and may not be made.
-            NoPermissionError: the destination is the broker's own.
+            GroupNotFoundError: the destination does not exist and its creation is refused.
+            NoPermissionError: the destination is reserved for the broker.
         """
         header = request.command.header(CloneGroupOffsetRequestHeader)
         source, destination = header.src_group, header.dest_group
@@ -166,7 +169,7 @@ class OffsetAdminHandlers:
         self._later.answer(request, lambda: when_saved(response(request.command), self._offsets))
 
     def on_get_all_consumer_offset(self, request: Request) -> None:
-        """Serve 43: the committed offsets of all groups, as a replica takes them over."""
+        """Serve 43: return the committed offsets of all groups, as a replica copies them."""
 
         async def serve() -> RemotingCommand:
             return response(request.command, body=await self._offsets.body())
@@ -174,20 +177,25 @@ class OffsetAdminHandlers:
         self._later.answer(request, serve)
 
     def on_get_all_delay_offset(self, request: Request) -> RemotingCommand:
-        """Serve 45: how far each delay level has been delivered."""
+        """Serve 45: return the offset up to which each delay level has been delivered."""
         return response(request.command, body=encode_delay_offset_table(self._delay_offsets()))
 
     async def _reset(
         self, request: Request, header: ResetOffsetRequestHeader, queue_ids: range
     ) -> RemotingCommand:
-        """Reset the offsets here; the group's next pulls tell its members."""
+        """Reset the offsets in the broker; members learn of them from the answers to their pulls.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted in the meantime.
+            RemoteSystemError: the table could not be saved.
+        """
         topic, group = header.topic, header.group
         if header.queue_id >= 0 and header.offset not in (None, -1):
             found = {header.queue_id: header.offset or 0}
         else:
             found = await self._by_time(topic, queue_ids, header.timestamp)
         if self._topics.get(topic) is None:
-            # Deleted meanwhile: who makes it anew must not find an offset of the old one.
+            # If the topic is created again, it must not have a reset offset of the deleted one.
             raise TopicNotFoundError(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist any more"
             )
@@ -202,7 +210,15 @@ class OffsetAdminHandlers:
     async def _push(
         self, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
     ) -> RemotingCommand:
-        """Tell the members where to go on: nowhere further on than they are, unless forced."""
+        """Send the new offsets to the group's members.
+
+        Unless the reset is forced, no offset is moved forward.
+
+        Raises:
+            RemoteSystemError: the group has not committed in every queue, or has too many members
+                or a member whose version does not support the request.
+            ConsumerNotOnlineError: the group has no connected member.
+        """
         group = header.group
         committed = self._offsets.of_topic(group, topic.name)
         queue_ids = range(topic.write_queue_nums)
@@ -229,18 +245,18 @@ class OffsetAdminHandlers:
         return response(request.command, body=encode_reset_offsets(told))
 
     async def _by_time(self, topic: str, queue_ids: range, at_ms: int) -> dict[int, int]:
-        """Return the offsets of a time; of a negative one, the ends of the queues."""
+        """Return the offsets of the queues at a time; for a negative time, their ends."""
         if at_ms < 0:
             return {queue_id: self._store.max_offset(topic, queue_id) for queue_id in queue_ids}
         return await self._offload(_offsets_by_time, self._store, topic, queue_ids, at_ms)
 
     def _check_range(self, topic: str, queue_id: int, offset: int) -> None:
-        """Refuse an offset that the queue does not have.
+        """Check that an offset is within the queue, its end included.
 
-        Java also takes the one behind the end, and so would skip the next message.
+        Java also accepts the offset after the end, and so would skip the next message.
 
         Raises:
-            RemoteSystemError: as said.
+            RemoteSystemError: the offset is outside.
         """
         first = self._store.min_offset(topic, queue_id)
         end = self._store.max_offset(topic, queue_id)
@@ -269,7 +285,7 @@ def _queue_ids(header: ResetOffsetRequestHeader, topic: TopicConfig) -> range:
     if header.queue_id >= queue_nums:
         raise InvalidParameterError(
             ResponseCode.INVALID_PARAMETER,
-            f"topic {topic.name} has {queue_nums} queues, and no queue {header.queue_id}",
+            f"topic {topic.name} has no queue {header.queue_id}; it has {queue_nums} queues",
         )
     return range(header.queue_id, header.queue_id + 1)
 
@@ -277,5 +293,5 @@ def _queue_ids(header: ResetOffsetRequestHeader, topic: TopicConfig) -> range:
 def _offsets_by_time(
     store: QueueOffsets, topic: str, queue_ids: range, at_ms: int
 ) -> dict[int, int]:
-    """Return the first offset of each queue that is not older; may wait for the device."""
+    """Return each queue's first offset whose message is not older; may read the disk."""
     return {queue_id: store.offset_by_time(topic, queue_id, at_ms) for queue_id in queue_ids}

@@ -1,7 +1,7 @@
-"""Where consumer groups stand: requests 208, 317, 303 and 308.
+"""Progress of consumer groups: requests 208, 317, 303 and 308.
 
-What tells the time of a message reads the log, and so happens off the loop; offsets are taken
-before, on the loop.
+The times of messages are read from the log, off the event loop. The offsets are read before that,
+on the event loop.
 
 Source: AdminBrokerProcessor.java, ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
 """
@@ -47,20 +47,20 @@ from kourou.remoting.runtime import Offload
 
 _LONG_MAX: Final = 2**63 - 1
 _GROUPS_PER_TURN: Final = 100
-"""Groups that 317 looks at before it lets others run."""
+"""Groups that 317 processes before other tasks run."""
 _TOPICS_PER_TURN: Final = 20
-"""Topics of a group that are looked at before others run: some ms of work with 8 queues each."""
+"""Topics of a group that are processed before other tasks run: some ms with 8 queues each."""
 
 ConsumeTps = Callable[[str, str], float]
-"""Messages a second that a group gets of a topic, over the last minute."""
+"""Returns the messages per second that a group got from a topic, over the last minute."""
 
 
 LockHolder = Callable[[str, MessageQueue], str | None]
-"""The id of the client that a group's queue is locked by."""
+"""Returns the id of the client that holds the lock of a group's queue; None if none does."""
 
 
 class QueueTimes(Protocol):
-    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+    """The part of `kourou.store.message_store.MessageStore` that is used here."""
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
@@ -70,7 +70,7 @@ class QueueTimes(Protocol):
 
 
 class _Place(NamedTuple):
-    """Where a group stands in one queue; `consumed` is None if it never committed there."""
+    """Progress of a group in one queue; `consumed` is None if it never committed there."""
 
     queue: MessageQueue
     min_offset: int
@@ -96,20 +96,20 @@ class ProgressHandlers:
         offload: Offload,
         later: LaterReplies,
     ) -> None:
-        """Tell where `groups` stand.
+        """Create the handlers.
 
         Args:
-            config: names the broker.
-            topics: of which queues.
-            groups: all that 317 tells of.
-            clients: what connected groups do not subscribe to any more is left out.
-            offsets: as committed and as pulled.
-            store: ends of the queues, and times of messages.
-            consume_tps: as it is measured.
-            lock_holder: of queues that are consumed in order.
-            clock: how long messages have waited.
-            offload: takes reads of the log off the loop.
-            later: answers when they are done.
+            config: source of the broker's name and address.
+            topics: source of the queues of a topic.
+            groups: the groups that 317 reports.
+            clients: source of the subscriptions of connected groups.
+            offsets: source of committed and pulled offsets.
+            store: source of the ends of queues and of the times of messages.
+            consume_tps: returns the measured rate of a group in a topic.
+            lock_holder: returns the holder of the lock of a queue that is consumed in order.
+            clock: the current time, for the ages of messages.
+            offload: runs reads of the log off the event loop.
+            later: answers when the reads are done.
         """
         self._config = config
         self._topics = topics
@@ -124,10 +124,11 @@ class ProgressHandlers:
         self._later = later
 
     def on_get_consume_stats(self, request: Request) -> None:
-        """Return where the group stands in each queue (208).
+        """Return the group's progress in each queue (208).
 
-        Of the topics that are named, or else of those that it committed in. Topics that it does
-        not subscribe to any more are left out while it has members, unless listed by name.
+        Covers the topics that the request names, or else those in which the group committed. While
+        the group has members, topics that it no longer subscribes to are left out, unless they are
+        in the request's topic list.
         """
         header = request.command.header(GetConsumeStatsRequestHeader)
         group = header.consumer_group
@@ -155,10 +156,10 @@ class ProgressHandlers:
         self._later.answer(request, serve)
 
     def on_get_broker_consume_stats(self, request: Request) -> None:
-        """Return where all groups stand (317): in ordered topics only, or in all.
+        """Return the progress of all groups, in ordered topics only or in all topics (317).
 
-        Java tells 0 as the offset that was read up to, and so a negative sum of what is in
-        flight; here both are what they say.
+        Java always reports 0 as the pulled offset, and so a negative sum of messages in flight;
+        here both have their real values.
         """
         is_order = request.command.header(GetConsumeStatsInBrokerHeader).is_order
         address = advertised_address(self._config, request.connection.local_address)
@@ -188,10 +189,10 @@ class ProgressHandlers:
         self._later.answer(request, serve)
 
     def on_query_consume_time_span(self, request: Request) -> None:
-        """Return how old each queue of the topic is, and how far behind the group (303).
+        """Return the time span of each queue of the topic, and the group's delay in it (303).
 
-        Times are -1 where there is no message. A group that never committed in a queue stands at
-        its oldest message.
+        Times are -1 if there is no message. For a group that never committed in a queue, the
+        consumed time is that of the queue's oldest message.
         """
         header = request.command.header(QueryConsumeTimeSpanRequestHeader)
         topic = self._topics.get(header.topic)
@@ -210,10 +211,10 @@ class ProgressHandlers:
         self._later.answer(request, serve)
 
     def on_query_correction_offset(self, request: Request) -> RemotingCommand:
-        """Return the least offset that groups committed in each queue of the topic (308).
+        """Return the smallest offset that groups committed in each queue of the topic (308).
 
-        Of all groups but those of `filter_groups`, and of offsets whose messages are still there.
-        A queue in which `compare_group` is behind all of them gets the largest number there is.
+        The groups of `filter_groups` are left out, and so are offsets whose messages have expired.
+        A queue in which `compare_group` is behind all these groups gets the largest 64-bit number.
         """
         header = request.command.header(QueryCorrectionOffsetHeader)
         left_out = set(filter(None, (header.filter_groups or "").split(",")))
@@ -238,7 +239,7 @@ class ProgressHandlers:
     async def _all_stats(
         self, group: str, topics: Sequence[str], *, is_order: bool
     ) -> list[ConsumeStats]:
-        """Return where the group stands, a topic each."""
+        """Return the group's progress, one result per topic."""
         found = []
         for number, name in enumerate(topics, 1):
             if number % _TOPICS_PER_TURN == 0:
@@ -252,7 +253,7 @@ class ProgressHandlers:
         return found
 
     async def _stats_of(self, group: str, name: str) -> ConsumeStats | None:
-        """Return where the group stands in the topic; None if there is no such topic."""
+        """Return the group's progress in the topic; None if the topic does not exist."""
         topic = self._topics.get(name)
         if topic is None:
             return None
@@ -289,7 +290,7 @@ class ProgressHandlers:
 def _with_times(
     store: QueueTimes, offsets: dict[MessageQueue, ConsumeOffset]
 ) -> dict[MessageQueue, ConsumeOffset]:
-    """Return the offsets with the times of the messages consumed last; may wait for the device."""
+    """Return the offsets with the times of the last consumed messages; may read the disk."""
     return {
         queue: replace(offset, last_timestamp=_last_time(store, queue, offset.consumer_offset))
         for queue, offset in offsets.items()
@@ -297,12 +298,12 @@ def _with_times(
 
 
 def _last_time(store: QueueTimes, queue: MessageQueue, consumed: int) -> int:
-    """Return when the last message before an offset was stored; 0 if there is none."""
+    """Return the store time of the last message before an offset; 0 if there is none."""
     return max(0, store.store_time(queue.topic, queue.queue_id, consumed - 1)) if consumed else 0
 
 
 def _time_spans(store: QueueTimes, places: Sequence[_Place], now_ms: int) -> list[QueueTimeSpan]:
-    """Return the ages of queues; may wait for the device."""
+    """Return the time spans of queues; may read the disk."""
     return [_time_span(store, place, now_ms) for place in places]
 
 
@@ -320,5 +321,5 @@ def _time_span(store: QueueTimes, place: _Place, now_ms: int) -> QueueTimeSpan:
 
 
 def _local_zone(at_ms: int) -> tzinfo:
-    """Return the time zone of this machine, as it is at that time."""
+    """Return the time zone of this machine at that time."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().tzinfo or UTC

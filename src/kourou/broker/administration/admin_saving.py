@@ -1,4 +1,4 @@
-"""Changes by tools are answered when they are on the disk."""
+"""Saves changed tables before an administrator's request is answered."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kourou.protocol.command import RemotingCommand
 
 
 class SavedTable(Protocol):
-    """A table that has a file."""
+    """A table with a file of its own."""
 
     async def persist(self) -> object: ...
 
 
 async def when_saved(answer: RemotingCommand, *tables: SavedTable) -> RemotingCommand:
-    """Return the answer once the tables are on the disk.
+    """Save the tables, and return the answer.
 
     Raises:
-        RemoteSystemError: they cannot be written.
+        RemoteSystemError: a table cannot be written. The change is in effect, but not durable.
     """
     try:
         for table in tables:
@@ -27,6 +27,6 @@ async def when_saved(answer: RemotingCommand, *tables: SavedTable) -> RemotingCo
     except OSError as error:
         raise RemoteSystemError(
             ResponseCode.SYSTEM_ERROR,
-            f"the change holds until the broker stops, but could not be saved: {error}",
+            f"the change is in effect, but could not be saved and is lost on a restart: {error}",
         ) from error
     return answer

@@ -1,4 +1,4 @@
-"""Looking into consume queues and cleaning up the store: requests 321, 306, 316 and 329.
+"""Inspection of consume queues, and removal of unused files: requests 321, 306, 316 and 329.
 
 Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -41,10 +41,10 @@ from kourou.store.queues.queue_extension import ExtensionUnit, encode_unit, is_a
 log = logging.getLogger(__name__)
 
 MayMatch = Callable[[ExtensionUnit], bool]
-"""Tells from an entry's extension unit whether a group may want the message."""
+"""Returns, from an entry's extension unit, whether the message may match a group's filter."""
 
 ENTRIES_MAX: Final = 10_000
-"""Entries in one answer to 321, whatever it asks for."""
+"""Most entries in one answer to 321, whatever the request asks for."""
 
 
 class StoreAdminHandlers:
@@ -62,17 +62,17 @@ class StoreAdminHandlers:
         offload: Offload,
         later: LaterReplies,
     ) -> None:
-        """Look into `store`.
+        """Create the handlers.
 
         Args:
-            topics: which there are; queues of others are not used.
-            clients: what a group wants of a topic.
-            filters: what it wants by properties.
-            store: read only.
-            queues: removes those of a topic, durably.
-            retention: removes what expired.
-            offload: takes reads off the loop.
-            later: answers when they are done.
+            topics: the existing topics; queues of others are unused.
+            clients: source of the subscriptions of groups.
+            filters: source of the property filters of groups.
+            store: is only read here.
+            queues: deletes the queues of a topic, durably.
+            retention: removes expired files.
+            offload: runs reads off the event loop.
+            later: answers when the work is done.
         """
         self._topics = topics
         self._clients = clients
@@ -84,13 +84,12 @@ class StoreAdminHandlers:
         self._later = later
 
     def on_query_consume_queue(self, request: Request) -> None:
-        """Serve 321: entries of a queue from an offset on, and what a group wants of the topic.
+        """Serve 321: return entries of a queue from an offset on, and a group's subscription.
 
-        As in Java an offset that the queue does not have is answered with success, a remark, and
-        no body.
+        As in Java, an offset outside the queue is answered with success, a remark, and no body.
 
         Raises:
-            RemoteSystemError: there is no such queue.
+            RemoteSystemError: the topic has no such queue.
         """
         command = request.command
         header = command.header(QueryConsumeQueueRequestHeader)
@@ -127,7 +126,7 @@ class StoreAdminHandlers:
     def _wanted(
         self, header: QueryConsumeQueueRequestHeader
     ) -> tuple[SubscriptionData | None, str | None, MayMatch | None]:
-        """Return what the group of the request wants, its filter as text, and what that decides."""
+        """Return the subscription of the request's group, its filter as text, and its matcher."""
         group, topic = header.consumer_group, header.topic
         if group is None:
             return None, None, None
@@ -144,7 +143,8 @@ class StoreAdminHandlers:
     def on_clean_unused_topic(self, request: Request) -> None:
         """Serve 316: remove the queues of topics that do not exist any more.
 
-        If the queues of one cannot be removed, it is answered 1, and those before it are gone.
+        If the queues of one topic cannot be removed, the answer has code 1, and the queues of the
+        topics before it have been removed.
         """
 
         async def serve() -> RemotingCommand:
@@ -164,10 +164,11 @@ class StoreAdminHandlers:
         self._later.answer(request, serve)
 
     def on_clean_expired_consume_queue(self, request: Request) -> None:
-        """Serve 306: remove the files of queues that name only messages that are gone.
+        """Serve 306: remove queue files whose entries all refer to expired messages.
 
-        Each queue keeps its last file, and with it its numbers. Java removes the whole queue, which
-        begins anew at 0: its groups, whose offsets are beyond, would then pass over messages.
+        Each queue keeps its last file, so that its offsets continue. Java removes the whole queue,
+        which then starts at offset 0 again: groups with larger committed offsets would miss
+        messages.
         """
 
         async def serve() -> RemotingCommand:
@@ -180,7 +181,7 @@ class StoreAdminHandlers:
         self._later.answer(request, serve)
 
     def on_delete_expired_commitlog(self, request: Request) -> RemotingCommand:
-        """Serve 329: remove expired messages at any hour, in the next 20 runs of the cleaner."""
+        """Serve 329: let the next 20 runs of retention remove expired messages at any hour."""
         self._retention.request()
         return response(request.command)
 
@@ -188,7 +189,7 @@ class StoreAdminHandlers:
 def _entries(
     store: MessageStore, topic: str, queue_id: int, offsets: Sequence[int]
 ) -> list[tuple[QueueEntry, ExtensionUnit | None]]:
-    """Return the queue's entries, up to the first that is gone meanwhile; may read the disk."""
+    """Return the queue's entries, up to the first that has expired; may read the disk."""
     found = []
     for offset in offsets:
         entry = store.entry(topic, queue_id, offset)
@@ -201,7 +202,7 @@ def _entries(
 def _told(
     entry: QueueEntry, unit: ExtensionUnit | None, may_match: MayMatch | None
 ) -> ConsumeQueueData:
-    """Return an entry as administrators are told it, with what its extension unit says."""
+    """Return an entry in the form of the answer to 321, with the data of its extension unit."""
     data = ConsumeQueueData(entry.physical_offset, entry.size, entry.tags_code)
     if unit is None:
         is_missing = is_address(entry.tags_code)
@@ -224,7 +225,7 @@ def _told(
 
 
 def _bits(bit_map: bytes) -> str:
-    """Return the bits, the last first, in lines of eight bytes; as BitsArray.toString."""
+    """Return the bits, the last byte first, in lines of eight bytes, as BitsArray.toString."""
     lines = [
         f"{bit_map[at]:08b}" + ("" if at % _LINE_BYTES else "\n")
         for at in range(len(bit_map) - 1, -1, -1)

@@ -1,14 +1,18 @@
-"""Requests of administrators on topics.
+"""Handlers of administrators' requests on topics.
 
-    17   UPDATE_AND_CREATE_TOPIC   29 bad name, system topic, bad numbers; 1 bad attributes
-    18   UPDATE_AND_CREATE_TOPIC_LIST   several, all or none of them
-    21   GET_ALL_TOPIC_CONFIG      all, or one page
-    202  GET_TOPIC_STATS_INFO      what each queue holds; 17 unknown
-    215  DELETE_TOPIC_IN_BROKER    with its messages' places and its offsets; unknown is no error
-    305  GET_SYSTEM_TOPIC_LIST     those that are the system's own
-    351  GET_TOPIC_CONFIG          17 unknown
+    code  request                       effect; codes of errors
+    17    UPDATE_AND_CREATE_TOPIC       creates or changes one topic; 29 invalid name or numbers, or
+                                        a system topic; 1 invalid attributes
+    18    UPDATE_AND_CREATE_TOPIC_LIST  the same for several topics, all or none of them
+    21    GET_ALL_TOPIC_CONFIG          returns all topics, or one page
+    202   GET_TOPIC_STATS_INFO          returns the offsets of each queue; 17 unknown topic
+    215   DELETE_TOPIC_IN_BROKER        deletes the topic with its queues and offsets; an unknown
+                                        topic is no error
+    305   GET_SYSTEM_TOPIC_LIST         returns the system topics
+    351   GET_TOPIC_CONFIG              returns one topic; 17 unknown topic
 
-A change is answered when it is durable and in the routes, if name servers can be told.
+A change is answered when it is durable and the reachable name servers have it, or after a bounded
+wait for them.
 
 Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -68,7 +72,7 @@ _MIXED: Final = "MIXED"
 
 
 class AdminTopicHandlers:
-    """Serves administrators: topics."""
+    """Serves the requests."""
 
     def __init__(
         self,
@@ -83,18 +87,18 @@ class AdminTopicHandlers:
         stats: BrokerStats,
         on_deleted: Callable[[TopicConfig], None],
     ) -> None:
-        """Serve `topics`.
+        """Create the handlers.
 
         Args:
-            config: the broker's name, in statistics; whether topics may take messages of any type.
-            topics: changed and read.
-            offsets: those of a deleted topic go with it.
-            store: read for statistics.
-            queues: removes those of a deleted topic from the store.
-            offload: takes reads of the store off the loop.
+            config: source of the broker's name and of `enable_mixed_message_type`.
+            topics: the table that is read and changed.
+            offsets: the offsets of a deleted topic are removed here.
+            store: source of queue offsets and times.
+            queues: deletes the queues of a deleted topic.
+            offload: runs reads of the store off the event loop.
             later: answers when a change is durable.
-            stats: tells how many messages come a second.
-            on_deleted: told of each topic that was deleted.
+            stats: source of the rate of a topic.
+            on_deleted: called with each topic that was deleted.
         """
         self._on_deleted = on_deleted
         self._config = config
@@ -108,7 +112,7 @@ class AdminTopicHandlers:
         self._stats = stats
 
     def on_update_and_create_topic(self, request: Request) -> RemotingCommand | None:
-        """Serve 17. Attributes that are not mentioned stay as they are."""
+        """Serve 17. Attributes that the request does not name keep their values."""
         header = request.command.header(CreateTopicRequestHeader)
         topic = TopicConfig(
             header.topic,
@@ -124,9 +128,9 @@ class AdminTopicHandlers:
         return None
 
     def on_update_and_create_topic_list(self, request: Request) -> RemotingCommand | None:
-        """Serve 18: all topics, or none if one of them is refused.
+        """Serve 18: create or change all topics, or none if one of them is refused.
 
-        The attributes of each are a change, as with 17: `{"+message.type": "FIFO"}`.
+        The attributes of each topic are a change, as with 17: `{"+message.type": "FIFO"}`.
         """
         asked = decode_topic_config_list(request.command.body)
         topics = [self._checked(topic, change_text(topic.attributes)) for topic in asked]
@@ -135,10 +139,10 @@ class AdminTopicHandlers:
         return None
 
     def on_delete_topic(self, request: Request) -> None:
-        """Serve 215. The messages stay in the log until it is cut, but no queue leads to them.
+        """Serve 215. The records stay in the log until they expire, but no queue refers to them.
 
-        The queues go first: a crash in between leaves a topic without messages, never messages
-        that a topic of the same name would begin with.
+        The queues are deleted before the topic: a crash in between leaves a topic without messages,
+        and never old messages in a new topic of the same name.
         """
         name = request.command.header(DeleteTopicRequestHeader).topic
         self._check_not_system(name)
@@ -161,18 +165,18 @@ class AdminTopicHandlers:
         self._later.answer(request, serve)
 
     def on_get_topic_config(self, request: Request) -> RemotingCommand:
-        """Serve 351."""
+        """Serve 351: return one topic."""
         topic = self._existing(request.command.header(GetTopicConfigRequestHeader).topic)
         return response(request.command, body=encode_topic_config(topic))
 
     def on_get_system_topic_list(self, request: Request) -> RemotingCommand:
-        """Serve 305: the topics that nobody may make, change or delete by request."""
+        """Serve 305: return the system topics, which no request may create, change or delete."""
         return response(request.command, body=encode_topic_list(sorted(self._system_topics)))
 
     def on_get_all_topic_config(self, request: Request) -> RemotingCommand:
-        """Serve 21: all topics, or the page that begins with number `topic_seq`.
+        """Serve 21: return all topics, or the page that starts at number `topic_seq`.
 
-        A page that belongs to an older version of the table begins again at 0.
+        If the request names an older version of the table, the page starts at 0 again.
         """
         header = request.command.header(GetAllTopicConfigRequestHeader)
         names, total = None, len(self._topics)
@@ -189,7 +193,7 @@ class AdminTopicHandlers:
         )
 
     def on_get_topic_stats_info(self, request: Request) -> None:
-        """Serve 202: the offsets of each queue, when its last message was stored, and the rate."""
+        """Serve 202: return each queue's offsets and last store time, and the topic's rate."""
         topic = self._existing(request.command.header(GetTopicStatsInfoRequestHeader).topic)
         ends = [
             (
@@ -214,10 +218,10 @@ class AdminTopicHandlers:
         self._later.answer(request, serve)
 
     def _checked(self, topic: TopicConfig, change: str | None) -> TopicConfig:
-        """Return the topic as it is to be, with the attributes that it has after the change.
+        """Check the topic, and return it with its attributes after the change.
 
         Raises:
-            InvalidParameterError: it is the system's, or there can be no such topic.
+            InvalidParameterError: it is a system topic, or one of its settings is invalid.
             RemoteSystemError: the change of attributes is refused.
         """
         self._check_not_system(topic.name)
@@ -231,7 +235,7 @@ class AdminTopicHandlers:
         return topic
 
     def _check_not_system(self, name: str) -> None:
-        """Refuse a name that no topic can have, or that is the system's own."""
+        """Check that the name is valid and not that of a system topic."""
         try:
             check_topic(name)
         except InvalidTopicError as error:
@@ -248,13 +252,17 @@ class AdminTopicHandlers:
         return topic
 
     def _is_current(self, data_version: str | None) -> bool:
-        """Return whether a page's version is that of the table as it is now."""
+        """Return whether the version of a page request is that of the current table."""
         if not data_version:
             return False
         return decode_data_version(data_version.encode()) == self._topics.data_version
 
     async def _saved(self, request: Request) -> RemotingCommand:
-        """Return success once all changes are durable, and name servers know those of topics."""
+        """Return success once the changes are durable and the name servers have the topics.
+
+        Raises:
+            ServiceNotAvailableError: a table cannot be written.
+        """
         try:
             await self._topics.settle()
             await self._offsets.persist()
@@ -266,7 +274,7 @@ class AdminTopicHandlers:
 
 
 def _last_times(store: MessageStore, topic: str, ends: Sequence[tuple[int, int]]) -> list[int]:
-    """Return when each queue's last message was stored, 0 if it has none; may read the disk."""
+    """Return the store time of each queue's last message, 0 if it has none; may read the disk."""
     return [
         max(0, store.store_time(topic, queue_id, most - 1)) if most > least else 0
         for queue_id, (least, most) in enumerate(ends)
@@ -274,22 +282,22 @@ def _last_times(store: MessageStore, topic: str, ends: Sequence[tuple[int, int]]
 
 
 def _check_topic_config(topic: TopicConfig, *, may_mix: bool) -> None:
-    """Refuse numbers that no topic can have, and ways of storing that are not built yet.
+    """Check the topic's settings; refuse invalid numbers and unsupported attributes.
 
-    A topic may take messages of all types (MIXED) where `may_mix` says so.
+    The type MIXED, for messages of all types, is allowed if `may_mix` is true.
     """
     for what, count in (("read", topic.read_queue_nums), ("write", topic.write_queue_nums)):
         if not 1 <= count <= QUEUE_NUMS_MAX:
-            raise _invalid(f"{what} queues are {count}; allowed are 1 to {QUEUE_NUMS_MAX}")
+            raise _invalid(f"{what} queues are {count}; the number must be 1 to {QUEUE_NUMS_MAX}")
     if not 0 <= topic.perm <= PERM_MAX:
-        raise _invalid(f"perm is {topic.perm}; allowed are 0 to {PERM_MAX}")
+        raise _invalid(f"perm is {topic.perm}; it must be 0 to {PERM_MAX}")
     if topic.topic_filter_type not in _FILTER_TYPES:
         raise _invalid(f"topicFilterType is {topic.topic_filter_type!r}, not {_FILTER_TYPES}")
     if topic.attributes.get(_MESSAGE_TYPE) == _MIXED and not may_mix:
         raise _invalid("MIXED message type is not supported; enableMixedMessageType allows it")
     for name, served in SERVED_VALUES.items():
         if topic.attributes.get(name, served) != served:
-            raise _invalid(f"{name}={topic.attributes[name]}: only {served} is served yet")
+            raise _invalid(f"{name}={topic.attributes[name]}: only {served} is supported so far")
 
 
 def _invalid(reason: str) -> InvalidParameterError:

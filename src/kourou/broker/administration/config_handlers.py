@@ -1,10 +1,11 @@
-"""Requests on the broker's configuration.
+"""Handlers of requests on the broker's configuration.
 
-    25  UPDATE_BROKER_CONFIG   body: key=value lines; 16 may not change, 1 unknown or out of range
-    26  GET_BROKER_CONFIG      body: key=value lines; header: the version
+    25  UPDATE_BROKER_CONFIG   body: key=value lines; answers 16 for a key that may not be changed,
+                               1 for an unknown key or a value out of range
+    26  GET_BROKER_CONFIG      body of the answer: key=value lines; header: the version
 
-Java ignores an unknown key and a value that it cannot read, and answers success. Here they are
-refused, and nothing is changed: an operator who mistypes a key must not believe that it holds.
+Java ignores an unknown key and a value that it cannot parse, and answers success. Here both are
+refused and nothing is changed, so that an operator notices a mistyped key.
 
 Source: AdminBrokerProcessor.updateBrokerConfig, getBrokerConfig, apache/rocketmq 5.5.0.
 """
@@ -35,18 +36,18 @@ _FIXED: Final = {
     "storeType": "default",
     "transientStorePoolEnable": "false",
 }
-"""RocketMQ's settings that are no options here, with the value that describes this broker."""
+"""RocketMQ's keys that are no options here, with the value that describes this broker."""
 
 
 class ConfigHandlers:
     """Serves the requests."""
 
     def __init__(self, live: LiveConfig, store_path: str, clock: Clock) -> None:
-        """Serve the options of `live`.
+        """Create the handlers.
 
         Args:
-            live: read and changed.
-            store_path: told as storePathRootDir.
+            live: the options, which are read and changed.
+            store_path: reported as storePathRootDir.
             clock: for the version of a change.
         """
         self._live = live
@@ -54,13 +55,13 @@ class ConfigHandlers:
         self._clock = clock
 
     def on_update_broker_config(self, request: Request) -> RemotingCommand:
-        """Serve 25; without a body nothing changes."""
+        """Serve 25: change options; an empty body changes nothing."""
         asked = decode_properties_text(request.command.body)
         self._live.update(asked, self._clock.now_ms())
         return response(request.command)
 
     def on_get_broker_config(self, request: Request) -> RemotingCommand:
-        """Serve 26: what is set, and what of RocketMQ's settings describes this broker."""
+        """Serve 26: return the current options, and RocketMQ's keys that describe this broker."""
         host, port = request.connection.local_address
         values = {
             **_FIXED,
@@ -68,7 +69,7 @@ class ConfigHandlers:
             "storePathCommitLog": f"{self._store_path}/commitlog",
             **self._live.values(),
         }
-        # What was left to the system is told as the one who asks sees it.
+        # An address or port chosen by the system is reported as seen by this connection.
         values["brokerIP1"] = values["brokerIP1"] or host
         if not self._live.now.port:
             values["listenPort"] = str(port)

@@ -1,12 +1,12 @@
-"""A broker's numbers as metric families, under the names that Java's Prometheus exporter prints.
+"""Metrics of a broker, under the names of Java's Prometheus exporter.
 
-Read on the event loop, now and then, a part in each turn: 5,000 topics of 8 queues take half a
-second in all. What is read is frozen and may cross threads. Which series there are is bounded by
-what `BrokerStats` keeps: topics, groups and their queues.
+They are read on the event loop, in parts between which other tasks run: 5,000 topics of 8 queues
+take half a second in all. The results are frozen and may be passed to other threads. The number of
+series is bounded by what `BrokerStats` holds: topics, groups and their queues.
 
-Left out because what they measure is not built: pop; and
-rocketmq_rpc_latency, which would cost each request more than it tells. Java lacks
-rocketmq_storage_index_behind_bytes: there the index is part of the dispatch.
+Java's metrics of pop are missing, because pop is not built yet, and so is rocketmq_rpc_latency,
+which would cost each request more than it is worth. rocketmq_storage_index_behind_bytes does not
+exist in Java, where indexing is part of the dispatch.
 
 Source: BrokerMetricsManager.java, DefaultStoreMetricsManager.java, ConsumerLagCalculator.java,
 apache/rocketmq 5.5.0.
@@ -33,13 +33,13 @@ from kourou.protocol.codes import LanguageCode
 from kourou.store.message_store import MessageStore
 
 SIZE_BOUNDS: Final = (1 << 10, 1 << 12, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
-"""Message sizes, in bytes: 1 and 4 KiB, 512 KiB, 1, 2 and 4 MiB."""
+"""Upper bounds of the message size histogram: 1 and 4 KiB, 512 KiB, 1, 2 and 4 MiB."""
 
 _ROWS_PER_TURN: Final = 200
-"""Topics, or groups in topics, that are read before others run: some ms of work."""
+"""Topics, or pairs of group and topic, that are read before other tasks run: some ms of work."""
 
 _TIMED_QUEUES_MAX: Final = 20_000
-"""Messages that one reading looks up to tell how long they have waited: a second and more."""
+"""Most messages whose store time one reading looks up, which takes a second and more."""
 
 _Labels = dict[str, str]
 _Place = tuple[str, int, int]
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 async def read_metrics(parts: Parts) -> list[Family]:
-    """Return all that is measured of a broker, as it is now."""
+    """Return all metrics of a broker as they are now."""
     config = parts.live.now
     base = {
         "cluster": config.cluster_name,
@@ -57,12 +57,12 @@ async def read_metrics(parts: Parts) -> list[Family]:
     }
     tables = parts.tables
     return [
-        _gauge("broker_permission", "What clients may do: 2 write, 4 read.", base,
+        _gauge("broker_permission", "Permission of the broker: 2 write, 4 read, 6 both.", base,
                [({}, config.broker_permission)]),
-        _gauge("topic_number", "Topics, the system's own included.", base,
+        _gauge("topic_number", "Topics, including system topics.", base,
                [({}, len(tables.topics))]),
-        _gauge("consumer_group_number", "Known consumer groups.", base, [({}, len(tables.groups))]),
-        _gauge("processor_watermark", "Requests that wait, by what they wait for.", base,
+        _gauge("consumer_group_number", "Consumer groups.", base, [({}, len(tables.groups))]),
+        _gauge("processor_watermark", "Requests that wait, by kind of request.", base,
                [({"processor": "send"}, parts.commit.pending_puts[0]),
                 ({"processor": "pull"}, len(parts.held_pulls))]),
         *await _messages_in(parts.stats, base),
@@ -76,7 +76,7 @@ async def read_metrics(parts: Parts) -> list[Family]:
 
 
 async def _in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
-    """Yield what the rows are now, and let others run after each few of them."""
+    """Yield the current rows; other tasks run after each `_ROWS_PER_TURN` of them."""
     for number, row in enumerate(list(rows), 1):
         yield row
         if number % _ROWS_PER_TURN == 0:
@@ -84,7 +84,7 @@ async def _in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
-    """Return what producers sent; retries and dead letters are left out, as in Java."""
+    """Return the metrics of sent messages, without retries and dead letters, as in Java."""
     counts: list[Sample] = []
     sizes: list[Sample] = []
     async for topic, items in _in_turns(stats.puts()):
@@ -115,7 +115,7 @@ async def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
         Family(
             "rocketmq_message_size",
             Kind.HISTOGRAM,
-            "Bytes of a message as it is stored.",
+            "Bytes of a stored message.",
             [
                 _by_size({**base, "message_type": kind}, sizes_of_kind)
                 for kind, sizes_of_kind in stats.sizes.items()
@@ -134,7 +134,7 @@ def _by_size(labels: _Labels, sizes: list[int]) -> Distribution:
 
 
 async def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
-    """Return what consumers got; retries are left out, as in Java."""
+    """Return the metrics of delivered messages, without retries, as in Java."""
     counts: list[Sample] = []
     sizes: list[Sample] = []
     async for topic, group, items in _in_turns(stats.gets()):
@@ -155,16 +155,19 @@ async def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
         for topic, _, group in [key.partition("@")]
     ]
     return [
-        _family("messages_out_total", Kind.COUNTER, "Messages handed out.", counts),
-        _family("throughput_out_total", Kind.COUNTER, "Bytes of the messages handed out.", sizes),
+        _family("messages_out_total", Kind.COUNTER, "Messages delivered.", counts),
+        _family("throughput_out_total", Kind.COUNTER, "Bytes of the messages delivered.", sizes),
         _family(
-            "send_to_dlq_messages_total", Kind.COUNTER, "Messages given up after all tries.", dead
+            "send_to_dlq_messages_total",
+            Kind.COUNTER,
+            "Messages sent to a dead-letter topic.",
+            dead,
         ),
     ]
 
 
 def _connections(clients: Clients, base: _Labels) -> list[Family]:
-    """Return who is connected, by what they are written in."""
+    """Return the numbers of connected producers and consumers, by language and version."""
     producers = Counter(_of_member(member) for member in clients.all_producers())
     consumers: list[tuple[_Labels, float]] = []
     for live in clients.consumer_groups():
@@ -192,11 +195,13 @@ def _of_member(member: Member) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Lag:
-    """How far a group is behind in a topic.
+    """The lag of a group in a topic.
 
     Attributes:
-        unconsumed: of each queue that has one, the first message that is not consumed.
-        unread: of each queue that has one, the first that was not read either.
+        messages: stored and not consumed.
+        inflight: read and not consumed.
+        unconsumed: the first unconsumed message of each queue that has one.
+        unread: the first unread message of each queue that has one.
     """
 
     labels: _Labels
@@ -207,7 +212,7 @@ class _Lag:
 
 
 async def _lags(parts: Parts, base: _Labels) -> list[Family]:
-    """Return how far groups are behind, for those that committed an offset."""
+    """Return the metrics of consumer lag, for the groups that committed an offset."""
     rows = []
     committed = parts.tables.offsets.topics_by_group().items()
     async for group, topic in _in_turns((group, topic) for group, of in committed for topic in of):
@@ -244,7 +249,7 @@ def _lag(parts: Parts, group: str, topic: str, labels: _Labels) -> _Lag:
         read = max(consumed, offsets.pulled(group, topic, queue_id) or 0)
         behind += max(0, end - consumed)
         held += read - consumed
-        begin = store.min_offset(topic, queue_id)  # what has expired is not waited for
+        begin = store.min_offset(topic, queue_id)  # expired messages do not count as waiting
         for offset, places in ((consumed, unconsumed), (read, unread)):
             if offset < end:
                 places.append((topic, queue_id, max(begin, offset)))
@@ -252,9 +257,10 @@ def _lag(parts: Parts, group: str, topic: str, labels: _Labels) -> _Lag:
 
 
 async def _latencies(parts: Parts, rows: Sequence[_Lag]) -> tuple[list[Sample], list[Sample]]:
-    """Return how long messages wait to be consumed, and to be read; in ms, 0 where none waits.
+    """Return the age of each row's oldest unconsumed and oldest unread message, in ms; 0 if none.
 
-    The messages are read off the loop. Groups beyond `_TIMED_QUEUES_MAX` queues are left out.
+    The messages are read off the event loop. Rows beyond `_TIMED_QUEUES_MAX` messages in total are
+    left out.
     """
     now_ms = parts.runtime.clock.now_ms()
     latencies: list[Sample] = []
@@ -273,7 +279,7 @@ async def _latencies(parts: Parts, rows: Sequence[_Lag]) -> tuple[list[Sample], 
 
 
 def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
-    """Return the age in ms of the oldest message not consumed, and of the oldest not read."""
+    """Return the age in ms of the oldest unconsumed message and of the oldest unread one."""
     known = {place: store.store_time(*place) for place in {*row.unconsumed, *row.unread}}
     oldest_ms = [
         min((known[place] for place in places if known[place] >= 0), default=now_ms)
@@ -283,13 +289,13 @@ def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
 
 
 def _storage(parts: Parts, base: _Labels) -> list[Family]:
-    """Return where the log stands."""
+    """Return the metrics of the log and of damaged records."""
     store = parts.store
     labels = {**base, "storage_type": "local", "storage_medium": "disk"}
     written = store.written_position
     numbers = (
         ("storage_size_bytes", "Bytes of the log.", written - store.min_position),
-        ("storage_flush_behind_bytes", "Bytes written and not durable yet.",
+        ("storage_flush_behind_bytes", "Bytes written and not synced yet.",
          written - store.synced_position),
         ("storage_dispatch_behind_bytes", "Bytes written and not in the queues yet.",
          written - store.visible_position),
@@ -300,7 +306,7 @@ def _storage(parts: Parts, base: _Labels) -> list[Family]:
     counts = (
         ("storage_damaged_messages_total", "Messages that reads found damaged, each once.",
          reads.damaged_count),
-        ("storage_skipped_messages_total", "Damaged messages that readers were let pass over.",
+        ("storage_skipped_messages_total", "Damaged messages that were skipped.",
          reads.skipped_count),
     )  # fmt: skip
     return [

@@ -1,8 +1,8 @@
-"""Requests on what a broker counts.
+"""Handlers of requests on the broker's statistics.
 
     28   GET_BROKER_RUNTIME_INFO   a table of texts, see `runtime_info.py`
-    315  VIEW_BROKER_STATS_DATA    one key of one set, see `stats.py`; 1 never counted
-    907  GET_BROKER_HA_STATUS      of a master without slaves
+    315  VIEW_BROKER_STATS_DATA    one key of one set, see `stats.py`; 1 if it was never counted
+    907  GET_BROKER_HA_STATUS      the status of a master without slaves
 
 Source: AdminBrokerProcessor.java, DefaultHAService.getRuntimeInfo, apache/rocketmq 5.5.0.
 """
@@ -53,18 +53,18 @@ class StatsHandlers:
         offload: Offload,
         clock: Clock,
     ) -> None:
-        """Tell of one broker, which started just now.
+        """Create the handlers; the time of this call is reported as the broker's start.
 
         Args:
-            stats: what it counts.
-            store: where its log stands.
-            disk: the store's, for the space on it.
-            commit: how many puts wait.
-            delay: how far the delay levels are.
-            timers: what waits for a time.
-            later: answers what has to look at the disk.
-            offload: takes that off the loop.
-            clock: tells since when the broker runs.
+            stats: the broker's counters.
+            store: source of the positions of the log.
+            disk: source of the space on the store's file system.
+            commit: source of the number of pending puts.
+            delay: source of the progress of delay levels.
+            timers: source of the state of scheduled messages.
+            later: answers requests that read the disk.
+            offload: runs these reads off the event loop.
+            clock: the current time.
         """
         self._stats = stats
         self._store = store
@@ -78,7 +78,7 @@ class StatsHandlers:
         self._boot_at_ms = clock.now_ms()
 
     def on_view_broker_stats_data(self, request: Request) -> RemotingCommand:
-        """Serve 315."""
+        """Serve 315: return the growth of one key in the last minute, hour and day."""
         header = request.command.header(ViewBrokerStatsDataRequestHeader)
         name, key = header.stats_name, header.stats_key
         minute, hour, day = (self._stats.values(name, key, window) for window in Window)
@@ -91,11 +91,11 @@ class StatsHandlers:
         )
 
     def on_get_broker_runtime_info(self, request: Request) -> None:
-        """Serve 28."""
+        """Serve 28: return the runtime information."""
         self._later.answer(request, partial(self._runtime_info, request))
 
     def on_get_broker_ha_status(self, request: Request) -> RemotingCommand:
-        """Serve 907: every broker is a master, and none has slaves, until replication is built."""
+        """Serve 907: return the status of a master without slaves; replication is not built yet."""
         info = HARuntimeInfo(True, self._store.written_position)
         return response(request.command, body=encode_record(info))
 
@@ -106,7 +106,7 @@ class StatsHandlers:
         return response(request.command, body=encode_kv_table(info))
 
     def _facts(self, space: tuple[int, int, int], earliest_at_ms: int) -> BrokerFacts:
-        """Return how the broker is now."""
+        """Return the current state of the broker."""
         store = self._store
         return BrokerFacts(
             boot_at_ms=self._boot_at_ms,
@@ -137,6 +137,6 @@ def _is_writable(store: MessageStore) -> bool:
 
 
 def _earliest_at_ms(store: MessageStore) -> int:
-    """Return when the oldest message of the log was stored; `NO_TIME` where there is none."""
+    """Return the store time of the oldest message of the log; `NO_TIME` if there is none."""
     record = store.read_record(store.min_position)
     return NO_TIME if record is None else decode_message(record, decompress=False).store_at_ms

@@ -1,13 +1,14 @@
-"""Forgets what clients made by naming it, and nobody has used since.
+"""Removes groups and offsets that clients created by use and that have been unused for a long time.
 
-    a group         without settings of its own, members, offsets in any topic, and messages in its
-                    retry topic, where groups are made on their first use: its next use makes it
-                    again, and it begins as it would have begun. Its empty retry topic goes with it.
-    offsets         of groups in topics that do not exist
+    groups    without settings of their own, members, offsets in any topic, and messages in their
+              retry topic; only while the first use of a group creates it. The next use creates the
+              group again, with the same result as if it had been kept. Its empty retry topic is
+              removed with it.
+    offsets   of groups in topics that do not exist
 
-Offsets in a topic that exists are kept for ever, as by RocketMQ, also those of a group that was
-deleted without them: the group may come back, and has to go on where it was. What is unused is
-forgotten after `unused_group_ms`, counted anew from each start.
+Offsets in an existing topic are kept for ever, as in RocketMQ, even those of a group that was
+deleted without its offsets: the group may return, and must continue at its offsets. Removal follows
+`unused_group_ms` after an entry became unused; each start of the broker begins the time again.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from kourou.store.message_store import MessageStore
 
 UNUSED_CHECK_INTERVAL_MS: Final = 10 * 60_000
 GROUPS_AT_ONCE: Final = 500
-"""Groups that one check forgets: each is a change of the tables, and a log entry."""
+"""Most groups that one check removes. Each is a change of the tables and a log entry."""
 TOPICS_AT_ONCE: Final = 20
-"""Topics whose offsets one check forgets: each is a search through all offsets."""
+"""Most topics whose offsets one check removes. Each is a search through all offsets."""
 
 _PART: Final = 1_000
-"""Groups that are looked at in one turn of the loop."""
+"""Groups that are checked before other tasks run."""
 
 
 class UnusedGroups:
-    """Looks for groups and offsets that nobody uses."""
+    """Finds and removes unused groups and offsets."""
 
     def __init__(
         self,
@@ -51,16 +52,16 @@ class UnusedGroups:
         store: MessageStore,
         on_topic_deleted: Callable[[TopicConfig], None],
     ) -> None:
-        """Forget groups and offsets of these tables.
+        """Create the check.
 
         Args:
-            config: says after how long.
-            groups: of all groups.
-            topics: those that exist, retry topics among them.
-            offsets: of all groups.
-            clients: tell which groups have members.
-            store: tells which retry topics have messages.
-            on_topic_deleted: told of each retry topic that goes.
+            config: source of `unused_group_ms`.
+            groups: the table from which groups are removed.
+            topics: the existing topics; retry topics are removed here.
+            offsets: the table from which offsets are removed.
+            clients: source of the groups with members.
+            store: source of the retry topics with messages.
+            on_topic_deleted: called with each retry topic that was removed.
         """
         self._config = config
         self._groups = groups
@@ -73,7 +74,7 @@ class UnusedGroups:
         self._missing_since_ms: dict[str, int] = {}  # topic
 
     async def check(self) -> None:
-        """Note what is unused now, and forget what was so for long enough."""
+        """Record what is unused now, and remove what has been unused for `unused_group_ms`."""
         before_ms = steady_ms() - self._config.now.unused_group_ms
         names, with_offsets = iter(self._groups.names()), self._offsets.groups()
         idle: dict[str, int] = {}
@@ -105,7 +106,7 @@ class UnusedGroups:
         )
 
     def _forget_groups(self, names: Collection[str]) -> None:
-        """Forget the first of these that are unused still."""
+        """Remove those of the first `GROUPS_AT_ONCE` groups that are still unused."""
         with_offsets = self._offsets.groups() if names else ()
         gone = set()
         for name in islice(names, GROUPS_AT_ONCE):
@@ -119,7 +120,7 @@ class UnusedGroups:
                 self._topics.delete(topic.name)
                 self._on_topic_deleted(topic)
         if gone:
-            self._offsets.remove_groups(gone)  # where they pulled
+            self._offsets.remove_groups(gone)  # they committed none, but may have pulled offsets
 
     def _forget_offsets(self, before_ms: int) -> None:
         missing = self._offsets.topics() - self._topics.by_name.keys()
