@@ -1,1 +1,1 @@
-"""Statistics: what the broker counts, and how it tells."""
+"""Statistics: the broker's counters, their samples, and the formats in which they are reported."""

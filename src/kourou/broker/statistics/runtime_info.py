@@ -1,9 +1,9 @@
-"""What a broker tells of itself with request 28: Java's keys, each value a text as Java writes it.
+"""Runtime information of a broker, the answer to request 28: Java's keys and formats of values.
 
-Keys of what Kourou has not, such as thread pools of their own, have Java's value for
-"off" or "idle", because tools read them without asking whether they are there.
+Keys of features that Kourou does not have, such as thread pools, have Java's value for "off" or
+"idle", because tools expect every key to be present.
 
-Pure: `BrokerFacts` is what the caller found out.
+The module does no I/O: the caller collects the input in `BrokerFacts`.
 
 Source: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.getRuntimeInfo,
 DefaultMessageStore.getRuntimeInfo, apache/rocketmq 5.5.0.
@@ -19,10 +19,10 @@ from kourou.broker.java_text import bool_text, bytes_text, double_text
 from kourou.broker.statistics.store_stats import StoreStats
 
 NO_TIME: Final = -1
-"""The store time of the oldest message where there is none."""
+"""The store time of the oldest message if the log is empty."""
 
 _VERSION_TEXT: Final = "V5_5_0"
-"""The release whose protocol we speak; see `VERSION` in `kourou.protocol.codes`."""
+"""The RocketMQ release whose protocol is implemented; see `kourou.protocol.codes.VERSION`."""
 
 _CONSTANT: Final = {
     "EndTransactionQueueSize": "0",
@@ -49,19 +49,19 @@ _CONSTANT: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerFacts:
-    """How a broker is at one moment.
+    """State of a broker at one moment.
 
     Attributes:
-        boot_at_ms, now_ms: epoch ms.
-        is_active: it takes messages.
+        boot_at_ms, now_ms: the broker's start and the current time, epoch ms.
+        is_active: whether the broker accepts messages.
         log_path: the directory of the commit log.
-        space: bytes of its file system: in all, free, free for everybody.
-        log_begin, log_end: bytes of the log that are there.
-        unsynced_bytes: at its end, not durable yet.
-        undispatched_bytes: at its end, not in the queues yet.
-        earliest_at_ms: when its oldest message was stored; `NO_TIME` where there is none.
-        delay_offsets: level -> (messages delivered, messages that came), in queue offsets.
-        pending_puts: puts that wait for the disk, and how many may.
+        space: bytes of its file system: in total, free, available to unprivileged users.
+        log_begin, log_end: physical offsets of the begin and end of the log.
+        unsynced_bytes: at the log's end, not synced yet.
+        undispatched_bytes: at the log's end, not in the consume queues yet.
+        earliest_at_ms: store time of the oldest message; `NO_TIME` if there is none.
+        delay_offsets: level -> (delivered, stored), both as queue offsets.
+        pending_puts: puts that wait for the disk, and their limit.
         timer: the timer's part of the table.
     """
 
@@ -113,9 +113,11 @@ def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
 
 
 def disk_ratio(space: tuple[int, int, int]) -> float:
-    """Return how full a file system is for its users, in hundredths, rounded up.
+    """Return the used part of a file system, 0 to 1, rounded up to hundredths.
 
-    Source: UtilAll.getDiskPartitionSpaceUsedPercent; -1.0 for one without a size.
+    Space reserved for the superuser does not count. Returns -1.0 if the size is 0.
+
+    Source: UtilAll.getDiskPartitionSpaceUsedPercent.
     """
     total_bytes, free_bytes, available_bytes = space
     used = total_bytes - free_bytes
@@ -124,8 +126,8 @@ def disk_ratio(space: tuple[int, int, int]) -> float:
 
 
 def _store_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
-    """Return what Java's store counts."""
-    puts = stats.put_messages or 1  # so does Java, to divide by it
+    """Return the keys of Java's StoreStatsService."""
+    puts = stats.put_messages or 1  # Java reports 1 as well, since it divides by this
     found, missed = stats.rates("found"), stats.rates("missed")
     totals = [(hit or 0.0) + (miss or 0.0) for hit, miss in zip(found, missed, strict=True)]
     return {
@@ -149,7 +151,7 @@ def _store_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
 
 
 def _day_info(stats: StoreStats) -> dict[str, str]:
-    """Return puts and gets by the day."""
+    """Return the keys of puts and gets per day."""
     told = (
         ("YesterdayMorning", stats.morning_before),
         ("TodayMorning", stats.morning),
@@ -163,12 +165,12 @@ def _day_info(stats: StoreStats) -> dict[str, str]:
 
 
 def _rates_text(rates: Sequence[float | None]) -> str:
-    """Return the rates with blanks between; one that is not known yet is empty."""
+    """Return the rates separated by blanks; a rate that is not known yet is empty."""
     return " ".join("" if rate is None else double_text(rate) for rate in rates)
 
 
 def _span_text(span_ms: int) -> str:
     seconds = max(0, span_ms) // 1000
     minutes, hours, days = seconds // 60 % 60, seconds // 3600 % 24, seconds // 86400
-    # MessageFormat puts commas between thousands.
+    # Java's MessageFormat separates thousands by commas.
     return f"[ {days:,} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"

@@ -1,8 +1,8 @@
-"""What a broker counts: messages put and got by topic, queue and group, under RocketMQ's names.
+"""Statistics of a broker: messages put and got by topic, queue and group, under RocketMQ's names.
 
-The hot path adds to one item a put or get, that of its queue; sums over queues are made when
-somebody asks. Measured with CPython 3.11: 0.3 us a put, 0.8 us with the message's type and the
-clock, of the 67 us of CPU that a send of 1 KB takes in all (docs/performance.md); 0.35 us a pull.
+The hot path updates one item per put or get, the item of the queue. Sums over queues are computed
+on request. Measured with CPython 3.11: 0.3 us a put, 0.8 us with the message's type and the clock,
+of the 67 us of CPU that a send of 1 KB takes in all (docs/performance.md); 0.35 us a pull.
 
     set (request 315)                       key                    of
     TOPIC_PUT_NUMS, TOPIC_PUT_SIZE          topic                  puts
@@ -13,15 +13,15 @@ clock, of the 67 us of CPU that a send of 1 KB takes in all (docs/performance.md
     QUEUE_GET_NUMS, QUEUE_GET_SIZE          topic@queueId@group    gets
     GROUP_GET_LATENCY                       queueId@topic@group    gets, ms
     BROKER_PUT_NUMS, BROKER_GET_NUMS, ..    cluster                all of them
-    SNDBCK_PUT_NUMS, SNDBCK2DLQ_TIMES       topic@group            messages given back
+    SNDBCK_PUT_NUMS, SNDBCK2DLQ_TIMES       topic@group            messages sent back
     CHANNEL_ACTIVITY                        CLOSE                  connections
 
-Messages are counted under the topic that they are stored in, as in Java: one that waits at a delay
-level under SCHEDULE_TOPIC_XXXX, and again under its own when it is delivered.
+Messages are counted under the topic in which they are stored, as in Java: a message with a delay
+level under SCHEDULE_TOPIC_XXXX, and under its own topic when it is delivered.
 
-Pure: no I/O, no time; instants are arguments.
+The module does no I/O and has no clock: times are arguments.
 
-Source: BrokerStatsManager.java, apache/rocketmq 5.5.0. Unlike there, QUEUE_PUT_NUMS counts all
+Source: BrokerStatsManager.java, apache/rocketmq 5.5.0. Unlike in Java, QUEUE_PUT_NUMS counts all
 topics, and dead letters count as puts.
 """
 
@@ -42,30 +42,30 @@ from kourou.store.message_store import Appended
 log = logging.getLogger(__name__)
 
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
-"""The group under which delivery at delay levels is counted."""
+"""The group under which deliveries of delay levels are counted."""
 _SIZES: Final = 34
-"""Messages are counted by the bits of their size, 32 at most; the last place is for the bytes."""
+"""Length of a list of sizes: messages by the number of bits of their size, 0 to 32, then bytes."""
 
 _ITEMS_MAX: Final = 200_000
-"""An item takes about 0.6 KB when it is new, and 2.5 KB once it was counted all day long."""
+"""A new item takes about 0.6 KB, and one that is counted all day 2.5 KB."""
 
 
 class BrokerStats:
     """All statistics of one broker.
 
     Attributes:
-        store: what all puts and gets together make; runtime information reads it.
-        sizes: message type -> messages by the bits of (their size - 1), and at the end the bytes
-            of all; retries and dead letters are left out, as in Java.
+        store: totals of all puts and gets, for the runtime information.
+        sizes: message type -> numbers of messages by the bit length of (size - 1), followed by
+            the sum of their bytes. Retries and dead letters are left out, as in Java.
     """
 
     def __init__(self, cluster_name: str, now_ms: int, *, items_max: int = _ITEMS_MAX) -> None:
-        """Start at 0.
+        """Create statistics that are all 0.
 
         Args:
-            cluster_name: the key of what the whole broker counts.
-            now_ms: on the clock that `sample` is told; it only grows.
-            items_max: queues and keys counted one by one; of more only the sums are known.
+            cluster_name: the key of the sets that cover the whole broker.
+            now_ms: time on the monotonic clock that is passed to `sample`.
+            items_max: most items, of queues and keys; those beyond it count only in the totals.
         """
         self.store = StoreStats(now_ms)
         self.sizes: dict[str, list[int]] = {NORMAL: [0] * _SIZES}
@@ -73,7 +73,7 @@ class BrokerStats:
         self._cluster_name = cluster_name
         self._items_max = items_max
         self._count = 0
-        self._is_filled = False  # said once
+        self._is_filled = False  # so that the limit is logged once
         self._puts: dict[str, dict[int, StatsItem]] = {}
         self._gets: dict[str, dict[str, dict[int, StatsItem]]] = {}
         self._cold_gets: dict[str, dict[str, dict[int, StatsItem]]] = {}
@@ -84,10 +84,9 @@ class BrokerStats:
             "COLD": self._cold_gets,
         }
         self._uncounted_sizes = [0] * _SIZES
-        self._told: dict[str, int] = {}  # totals of `store` that `_named` has
-        self._beyond = StatsItem(
-            (), sizes=self.sizes[NORMAL]
-        )  # counts for all that `items_max` leaves no place for
+        self._told: dict[str, int] = {}  # totals of `store` that are counted in `_named` already
+        # Shared by all queues and keys beyond `items_max`.
+        self._beyond = StatsItem((), sizes=self.sizes[NORMAL])
 
     # Counting ------------------------------------------------------------------------------------
 
@@ -100,7 +99,7 @@ class BrokerStats:
         size_bytes: int,
         took_ms: int,
     ) -> None:
-        """Count a send that was stored: `count` records, which have `size_bytes` together.
+        """Count a send that was stored as `count` records with `size_bytes` in total.
 
         `kind` is one of the constants of `message_type.py`.
         """
@@ -128,7 +127,7 @@ class BrokerStats:
         store.on_took(took_ms)
 
     def on_plain_puts(self, records: Sequence[Appended], took_ms: int) -> None:
-        """Count sends of one normal message each: as `on_put`, for half of its price."""
+        """Count sends of one normal message each: like `on_put`, at half of its cost."""
         tables, sampler = self._puts, self._sampler
         total_bytes = 0
         for record in records:
@@ -155,20 +154,20 @@ class BrokerStats:
         store.on_took(took_ms, len(records))
 
     def on_put_failed(self) -> None:
-        """Count a put of which nothing was stored."""
+        """Count a put that stored nothing."""
         self.store.put_failures += 1
 
     def on_sent_back(
         self, group: str, topic: str, stored: Appended, *, is_dead: bool, took_ms: int
     ) -> None:
-        """Count a message that a consumer gave back.
+        """Count a message that a consumer sent back.
 
         Args:
             group: of the consumer.
-            topic: where the message was sent to at first.
+            topic: the topic to which the message was sent originally.
             stored: the record that was stored for it.
-            is_dead: it went to the dead letters.
-            took_ms: until it was stored.
+            is_dead: whether it was stored in the dead-letter topic.
+            took_ms: time until it was stored.
         """
         self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)
         self.count("SNDBCK_PUT_NUMS", f"{topic}@{group}")
@@ -176,7 +175,7 @@ class BrokerStats:
             self.count("SNDBCK2DLQ_TIMES", f"{topic}@{group}")
 
     def on_delivered(self, level: int, stored: Appended, took_ms: int) -> None:
-        """Count a message that a delay level has put into its own topic."""
+        """Count a message that was delivered from a delay level to its own topic."""
         self._add_get(self._gets, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, (1, stored.size, 0))
         self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)
 
@@ -195,7 +194,7 @@ class BrokerStats:
     def on_cold_get(
         self, group: str, topic: str, queue_id: int, count: int, size_bytes: int
     ) -> None:
-        """Count a read, beside `on_get`, of messages that had to come from the device."""
+        """Count a read that waited for the device; called in addition to `on_get`."""
         self._add_get(self._cold_gets, group, topic, queue_id, (count, size_bytes, 0))
         for name, value in (("NUMS", count), ("SIZE", size_bytes)):
             self.count(f"BROKER_GET_FROM_DISK_{name}", self._cluster_name, value, calls=0)
@@ -205,11 +204,11 @@ class BrokerStats:
         self.store.missed += 1
 
     def on_closed(self) -> None:
-        """Count a connection that ended."""
+        """Count a connection that was closed."""
         self.count("CHANNEL_ACTIVITY", "CLOSE")
 
     def count(self, stats_name: str, key: str, value: int = 1, *, calls: int = 1) -> None:
-        """Count under a key of a set that no put or get goes into."""
+        """Count `value` under a key of a set other than those of puts and gets."""
         items = self._named.setdefault(stats_name, {})
         item = items.get(key)
         if item is None:
@@ -224,7 +223,7 @@ class BrokerStats:
     # Sampling ------------------------------------------------------------------------------------
 
     def sample(self, now_ms: int) -> None:
-        """Take the samples that are due; to be called each second."""
+        """Take the samples that are due, and remove idle items; to be called each second."""
         self.store.sample(now_ms)
         for stats_name, total in self.store.totals().items():
             self.count(
@@ -235,7 +234,7 @@ class BrokerStats:
             self._forget(item)
 
     def values(self, stats_name: str, key: str, window: Window) -> BrokerStatsItem | None:
-        """Return how a key of a set grew within the window; None if it was never counted."""
+        """Return the growth of a key of a set within the window; None if it was never counted."""
         items, unit = self._items(stats_name, key)
         if not items:
             return None
@@ -248,34 +247,34 @@ class BrokerStats:
         )
 
     def put_tps(self, topic: str) -> float:
-        """Return messages a second that were put into the topic in the last minute."""
+        """Return the messages per second that were stored in the topic in the last minute."""
         values = self.values("TOPIC_PUT_NUMS", topic, Window.MINUTE)
         return values.tps if values is not None else 0.0
 
     def get_tps(self, group: str, topic: str) -> float:
-        """Return messages a second that the group got from the topic in the last minute."""
+        """Return the messages per second that the group got from the topic in the last minute."""
         values = self.values("GROUP_GET_NUMS", f"{topic}@{group}", Window.MINUTE)
         return values.tps if values is not None else 0.0
 
     def puts(self) -> Iterator[tuple[str, list[StatsItem]]]:
-        """Yield each topic that was put into, and its items by queue."""
+        """Yield each topic with counted puts, and its items, one per queue."""
         for topic, queues in self._puts.items():
             yield topic, list(queues.values())
 
     def gets(self) -> Iterator[tuple[str, str, list[StatsItem]]]:
-        """Yield each topic that was read, the group that read it, and its items by queue."""
+        """Yield each topic and group with counted gets, and their items, one per queue."""
         for topic, groups in self._gets.items():
             for group, queues in groups.items():
                 yield topic, group, list(queues.values())
 
     def named(self, stats_name: str) -> dict[str, int]:
-        """Return key -> total of a set that no put or get goes into."""
+        """Return key -> total of a set other than those of puts and gets."""
         return {key: item.messages for key, item in self._named.get(stats_name, {}).items()}
 
-    # Keeping -------------------------------------------------------------------------------------
+    # Items ---------------------------------------------------------------------------------------
 
     def on_topic_deleted(self, topic: str) -> None:
-        """Forget what was counted of a topic."""
+        """Remove the items of a topic."""
         gone = [*self._puts.pop(topic, {}).values()]
         for table in (self._gets, self._cold_gets):
             for queues in table.pop(topic, {}).values():
@@ -286,7 +285,7 @@ class BrokerStats:
         self._count -= len(gone)
 
     def on_group_deleted(self, group: str) -> None:
-        """Forget what was counted of a consumer group."""
+        """Remove the items of a consumer group."""
         gone: list[StatsItem] = []
         for table in (self._gets, self._cold_gets):
             for groups in table.values():
@@ -297,7 +296,7 @@ class BrokerStats:
         self._count -= len(gone)
 
     def _items(self, stats_name: str, key: str) -> tuple[list[StatsItem], Unit]:
-        """Return the items that make up a key of a set, and what of them the set counts."""
+        """Return the items of a key of a set, and the quantity that the set counts."""
         known = SETS.get(stats_name)
         if known is None:
             named = self._named.get(stats_name, {}).get(key)
@@ -331,7 +330,7 @@ class BrokerStats:
         queue_id: int,
         what: tuple[int, int, int],
     ) -> StatsItem:
-        """Add messages, bytes and ms to the item of a queue as a group reads it."""
+        """Add (messages, bytes, ms) to the item of a group and queue, and return the item."""
         try:
             item = table[topic][group][queue_id]
         except KeyError:
@@ -354,7 +353,7 @@ class BrokerStats:
         is_system: bool = False,
         sizes: list[int] | None = None,
     ) -> StatsItem:
-        """Return a new item, or the one for all that there is no place for."""
+        """Return a new item, or the shared one if `items_max` is reached."""
         if self._count >= self._items_max:
             if not self._is_filled:
                 log.warning("stats.filled items=%d", self._items_max)
@@ -375,7 +374,7 @@ class BrokerStats:
             sizes[-1] += size_bytes
 
     def _forget(self, item: StatsItem) -> None:
-        """Give up an item that was idle for a day; it is made anew when it is counted again."""
+        """Remove an item that was idle for a day; a later count creates a new one."""
         kind, *key = item.path
         if kind in self._tables:
             is_gone = _remove(self._tables[kind], key, item)
@@ -385,10 +384,11 @@ class BrokerStats:
 
 
 def _remove(table: dict[Any, Any], path: Sequence[str | int], item: StatsItem) -> bool:
-    """Take the item out of nested dictionaries, and those that are empty then.
+    """Remove the item from nested dictionaries, and the dictionaries that become empty.
 
     Returns:
-        Whether it was there; another one may have its place, after its topic was deleted.
+        Whether it was there. If its topic was deleted and created again, another item may be
+        stored under `path`.
     """
     first, *rest = path
     inner = table.get(first)

@@ -1,18 +1,19 @@
-"""How fast counters grow: samples of them over the last minute, hour and day.
+"""Growth rates of counters: samples over the last minute, hour and day.
 
-    window  a sample every  points kept
-    minute  10 s            7
-    hour    10 min          7
-    day     1 h             25
+    window  sample interval  points held
+    minute  10 s             7
+    hour    10 min           7
+    day     1 h              25
 
-A rate is the difference of the newest and the oldest point of a window over the time between. Only
-items that were counted since the last sample are looked at, so that a sample costs what happened,
-not what exists; an item that nobody counted for a whole day is given up.
+A rate is the difference between the newest and the oldest point of a window, divided by the time
+between them. A sample processes only the items that were counted since the last one, so that its
+cost depends on the traffic and not on the number of items. An item that is not counted for a whole
+day is removed.
 
-Pure: instants are arguments, in ms of a clock that only grows.
+The module does no I/O and has no clock: times are arguments, in ms of a monotonic clock.
 
-Source: StatsItem.java, StatsItemSet.java, apache/rocketmq 5.5.0. Unlike there, idle items go, and
-sums of the hour and the day have what came before their first sample.
+Source: StatsItem.java, StatsItemSet.java, apache/rocketmq 5.5.0. Unlike in Java, idle items are
+removed, and the sums of hour and day include counts from before their first sample.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final, NamedTuple
 
 
 class Window(IntEnum):
-    """How far back one looks."""
+    """The time that a rate covers."""
 
     MINUTE = 0
     HOUR = 1
@@ -33,18 +34,19 @@ class Window(IntEnum):
 
 
 INTERVALS_MS: Final = (10_000, 600_000, 3_600_000)
-"""Between two samples, by window."""
+"""Time between two samples, by window."""
 POINTS: Final = (7, 7, 25)
-"""Samples that a window keeps; the span of a full one is one interval less."""
+"""Points that are held, by window; they span one interval less than their number."""
 
 
 _WIDTH: Final = 5
-"""Numbers of a point, an item's totals at one sample: tick, calls, messages, bytes, ms. They lie
-one behind the other in one array a window: as objects, those of an item would take 9 KB."""
+"""Numbers per point. A point holds an item's totals at one sample: tick, calls, messages, bytes,
+ms. The points of a window are consecutive in one array, because as objects the points of an item
+would take 9 KB."""
 
 
 class Growth(NamedTuple):
-    """By how much items grew within a window, and in what time."""
+    """Growth of items within a window, and the time that it took."""
 
     calls: int = 0
     messages: int = 0
@@ -54,17 +56,18 @@ class Growth(NamedTuple):
 
 
 class StatsItem:
-    """Totals of one thing since it was first counted, and their samples.
+    """Totals of one counted subject since its first count, and their samples.
 
-    The totals are plain attributes that the hot path adds to; whoever adds also `touch`es.
+    The totals are plain attributes, which the hot path updates. The caller that updates an item
+    that is not touched also calls `Sampler.touch`.
 
     Attributes:
-        path: where its owner keeps it: a set's name and the parts of the key.
-        is_system: it belongs to a topic of the system's own.
-        is_touched: it was counted since the last sample.
-        sizes: where messages are counted by the number of bits of their size.
-        by_type: message type -> [messages, bytes], of types other than normal.
-        points: by window, see `_WIDTH`.
+        path: key in the owner's nested tables: the name of a set and the parts of the key.
+        is_system: whether it belongs to a system topic.
+        is_touched: whether it was counted since the last sample.
+        sizes: list that counts messages by the bit length of their size, see `BrokerStats.sizes`.
+        by_type: message type -> [messages, bytes], for types other than normal.
+        points: one array per window, see `_WIDTH`.
     """
 
     __slots__ = (
@@ -99,10 +102,10 @@ class StatsItem:
         self.points: tuple[array[int], ...] = (array("q"), array("q"), array("q"))
 
     def record(self, window: Window, tick: int) -> None:
-        """Note the totals as those of the sample `tick`."""
+        """Record the totals as those of the sample `tick`."""
         points = self.points[window]
         if not points:
-            points.extend((tick - 1, 0, 0, 0, 0))  # it began within this interval
+            points.extend((tick - 1, 0, 0, 0, 0))  # it was first counted within this interval
         if (points[-4], points[-3]) == (self.calls, self.messages):
             return
         points.extend((tick, self.calls, self.messages, self.size_bytes, self.took_ms))
@@ -111,33 +114,33 @@ class StatsItem:
             del points[:_WIDTH]
 
     def was_idle_since(self, tick: int) -> bool:
-        """Return whether it was not counted after the day's sample `tick`."""
+        """Return whether the item was not counted after the day's sample `tick`."""
         points = self.points[Window.DAY]
         return not self.is_touched and bool(points) and points[-_WIDTH] <= tick
 
 
 class Sampler:
-    """Takes the samples of all items that it is told of."""
+    """Takes the samples of all items that are passed to `touch`."""
 
     def __init__(self, now_ms: int) -> None:
-        """Begin: `now_ms` is the first point in time of all windows."""
+        """Start all windows at `now_ms`."""
         self._ticks = [0, 0, 0]
         self._instants = tuple(deque([now_ms], maxlen=points) for points in POINTS)
         self._due_ms = [now_ms + interval for interval in INTERVALS_MS]
         self._touched: list[StatsItem] = []
-        # Touched since the last sample of the hour, and of the day; dictionaries as ordered sets.
+        # By window, items to sample; filled by the samples of shorter windows. Ordered sets.
         self._of_window: tuple[dict[StatsItem, None], ...] = ({}, {}, {})
         self._by_day_tick: deque[tuple[int, list[StatsItem]]] = deque()
 
     def touch(self, item: StatsItem) -> None:
-        """Note that an item which is not touched is being counted."""
+        """Mark an item that is not touched as counted."""
         item.is_touched = True
         self._touched.append(item)
 
     def sample(self, now_ms: int) -> list[StatsItem]:
         """Take the samples that are due, and return the items that were idle for a day.
 
-        To be called about every second; a call after a longer pause takes one sample, not many.
+        To be called about every second. A call after a longer pause takes one sample per window.
         """
         given_up: list[StatsItem] = []
         for window in Window:
@@ -149,10 +152,10 @@ class Sampler:
         return given_up
 
     def growth(self, window: Window, items: Iterable[StatsItem]) -> Growth:
-        """Return by how much the items grew together, in the time since the oldest point.
+        """Return the summed growth of the items, and the time since the oldest point.
 
-        Nothing, in no time, before their first sample; of an item that is newer than the window's
-        last sample, what it was counted in all.
+        Before the first sample of the items both are 0. An item that is newer than the window's
+        last sample contributes all its counts.
         """
         newest = self._ticks[window]
         oldest = first = newest - POINTS[window] + 1
@@ -161,8 +164,7 @@ class Sampler:
         for item in items:
             points = item.points[window]
             if not points:
-                # Newer than the first sample of the hour or day: all that it was counted, as of
-                # its last sample of the minute.
+                # Not sampled yet for the hour or day: use its totals at its last minute sample.
                 told = item.points[Window.MINUTE]
                 if told:
                     calls, messages = calls + told[-4], messages + told[-3]
@@ -206,7 +208,7 @@ class Sampler:
         return self._idle(tick) if window is Window.DAY else []
 
     def _idle(self, tick: int) -> list[StatsItem]:
-        """Return the items that were last counted a day before the day's sample `tick`."""
+        """Return the items that were not counted in the day before the day's sample `tick`."""
         idle = []
         while self._by_day_tick and self._by_day_tick[0][0] <= tick - POINTS[Window.DAY]:
             at, items = self._by_day_tick.popleft()

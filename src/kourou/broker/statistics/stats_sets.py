@@ -1,4 +1,4 @@
-"""The statistics sets that puts and gets go into: how their keys read, and what they count."""
+"""Statistics sets of puts and gets: the form of their keys, and the quantity that they count."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TOOK: Final[Unit] = attrgetter("took_ms")
 
 
 class StatsSet(NamedTuple):
-    """One set.
+    """One statistics set.
 
     Attributes:
-        form: what the parts of a key are, which `@` parts.
-        unit: what of an item's growth is told.
-        is_cold: it counts only reads that waited for the device.
+        form: the names of a key's parts, which are separated by `@`.
+        unit: returns the counted quantity from an item's growth.
+        is_cold: whether only reads that waited for the device count.
     """
 
     form: tuple[str, ...]
@@ -29,7 +29,7 @@ class StatsSet(NamedTuple):
     is_cold: bool = False
 
     def parse(self, key: str) -> dict[str, str] | None:
-        """Return `topic`, and `group` and `queue` if the key has them; None if it is no key."""
+        """Return the parts of a key by name; None if the number of parts is wrong."""
         words = key.split("@")
         return dict(zip(self.form, words, strict=True)) if len(words) == len(self.form) else None
 
@@ -48,4 +48,4 @@ SETS: Final = {
     "QUEUE_GET_NUMS": StatsSet(("topic", "queue", "group"), MESSAGES),
     "QUEUE_GET_SIZE": StatsSet(("topic", "queue", "group"), _BYTES),
 }
-"""By the name that request 315 gives."""
+"""The sets by the name that request 315 uses."""

@@ -1,7 +1,7 @@
-"""What a broker's store did in all: rates by the second, how long puts took, totals by the day.
+"""Totals of a broker's store: rates per second, durations of puts, totals per day.
 
-What request 28 tells of it. Pure: instants are arguments; `StoreStats` is written to by
-`stats.py`, on the hot path.
+Request 28 reports them. The module does no I/O and has no clock: times are arguments. `stats.py`
+updates `StoreStats` on the hot path.
 
 Source: StoreStatsService.java, BrokerStats.java, apache/rocketmq 5.5.0.
 """
@@ -14,22 +14,22 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 RATE_SPANS_S: Final = (10, 60, 600)
-"""The rates that are told are those of the last so many seconds."""
+"""Rates are reported over the last 10, 60 and 600 seconds."""
 ROUND_MS: Final = 60_000
-"""How long puts are counted before their distribution is told."""
+"""Length of a round: the reported distribution of put durations is that of the last round."""
 
 _SECOND_MS: Final = 1000
 _TOOK_MAX_MS: Final = 10_001
-"""Puts that took longer count as if they took this."""
+"""A put that took longer is counted with this duration."""
 _STEPS: Final = ((1, 20), (2, 15), (5, 10), (10, 10), (50, 6), (100, 5), (1000, 9))
-"""(width in ms, how many) of the ranges between which percentiles are interpolated."""
+"""(width in ms, number) of the ranges in which percentiles are interpolated."""
 _RANGES: Final = (
     ("[<=0ms]", 1), ("[0~10ms]", 10), ("[10~50ms]", 50), ("[50~100ms]", 100),
     ("[100~200ms]", 200), ("[200~500ms]", 500), ("[500ms~1s]", 1000), ("[1~2s]", 2000),
     ("[2~3s]", 3000), ("[3~4s]", 4000), ("[4~5s]", 5000), ("[5~10s]", 10_000),
     ("[10s~]", _TOOK_MAX_MS + 1),
 )  # fmt: skip
-"""A range's name, and the ms below which it ends."""
+"""(name, end in ms, exclusive) of each range of the distribution."""
 
 
 class _Second(NamedTuple):
@@ -43,20 +43,20 @@ class _Second(NamedTuple):
 
 
 class StoreStats:
-    """The totals of one broker.
+    """Totals of one broker since its start.
 
     Attributes:
-        put_messages: stored, by whatever way.
-        put_bytes: of their records.
-        put_failures: puts of which nothing was stored.
-        system_puts: messages stored in topics of the system's own.
-        found: reads that found something.
-        missed: reads that found nothing.
-        get_messages: handed out.
-        system_gets: those of them that are from topics of the system's own.
-        put_took_max_ms, get_took_max_ms: the longest.
-        morning: puts and gets, without system topics, until the begin of this day.
-        morning_before: the same of the day before.
+        put_messages: messages stored, by clients and by the broker itself.
+        put_bytes: size of their records.
+        put_failures: puts that stored nothing.
+        system_puts: messages stored in system topics.
+        found: reads that found messages.
+        missed: reads that found none.
+        get_messages: messages delivered.
+        system_gets: messages delivered from system topics.
+        put_took_max_ms, get_took_max_ms: the longest durations; of puts, without this round.
+        morning: puts and gets, without system topics, up to the begin of this day.
+        morning_before: the same for the day before.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -74,7 +74,7 @@ class StoreStats:
         self.morning_before = (0, 0)
         self._day: object = None
         self._seconds: deque[_Second] = deque(maxlen=RATE_SPANS_S[-1] + 1)
-        self._took: dict[int, int] = {}  # ms -> puts, of this round
+        self._took: dict[int, int] = {}  # ms -> puts, in this round
         self._last_took: Mapping[int, int] = {}
         self._round_ends_ms = now_ms + ROUND_MS
 
@@ -84,14 +84,14 @@ class StoreStats:
         return self.put_messages - self.system_puts, self.get_messages - self.system_gets
 
     def on_took(self, took_ms: int, puts: int = 1) -> None:
-        """Count a put by the time it took, or several that took the same."""
+        """Count a put by its duration, or several puts of the same duration."""
         if not 0 <= took_ms <= _TOOK_MAX_MS:  # a wall clock may step
             took_ms = 0 if took_ms < 0 else _TOOK_MAX_MS
         took = self._took
         took[took_ms] = took.get(took_ms, 0) + puts
 
     def sample(self, now_ms: int) -> None:
-        """Note this second's totals, on a clock that only grows."""
+        """Record the totals of this second; `now_ms` is on a monotonic clock."""
         self._seconds.append(
             _Second(now_ms, self.put_messages, self.found, self.missed, self.get_messages)
         )
@@ -102,13 +102,13 @@ class StoreStats:
         self._last_took, self._took = self._took, {}
 
     def note_day(self, day: object) -> None:
-        """Tell which day it is; with a new one the totals of its morning are noted."""
+        """Set the current day; when it changes, record the totals as those of its begin."""
         if self._day is not None and day != self._day:
             self.morning_before, self.morning = self.morning, self.today
         self._day = day
 
     def totals(self) -> dict[str, int]:
-        """Return what request 315 tells of the whole broker: set -> messages."""
+        """Return the totals of the broker that request 315 reports: name of the set -> messages."""
         puts, gets = self.today
         return {
             "BROKER_PUT_NUMS": self.put_messages,
@@ -118,13 +118,14 @@ class StoreStats:
         }
 
     def took_max_ms(self) -> int:
-        """Return how long the slowest put took."""
+        """Return the duration of the slowest put since the start."""
         return max(self.put_took_max_ms, max(self._took, default=0))
 
     def rates(self, field: str) -> list[float | None]:
-        """Return `puts`, `found`, `missed` or `transferred` a second over each of `RATE_SPANS_S`.
+        """Return the rates per second of `field` over each of `RATE_SPANS_S`.
 
-        None where the broker does not run as long.
+        `field` is `puts`, `found`, `missed` or `transferred`. A rate is None while the broker has
+        not run that long.
         """
         return [self._rate(field, span_s) for span_s in RATE_SPANS_S]
 
@@ -137,7 +138,7 @@ class StoreStats:
         return grown / span_ms * _SECOND_MS if span_ms > 0 else 0.0
 
     def distribution(self) -> str:
-        """Return how long the puts of the round before took, as Java writes it."""
+        """Return the distribution of put durations in the last round, in Java's format."""
         counts = [0] * len(_RANGES)
         for took_ms, count in self._last_took.items():
             at = next(at for at, (_, end) in enumerate(_RANGES) if took_ms < end)
@@ -146,7 +147,7 @@ class StoreStats:
         return "".join(f"{name}:{count} " for (name, _), count in named)
 
     def percentile_ms(self, part: float) -> float:
-        """Return the time within which this part of the puts of the round before were stored."""
+        """Return the time within which this part (0 to 1) of the last round's puts was stored."""
         wanted = int(sum(self._last_took.values()) * part)
         passed = 0
         for low, high in pairwise(_BOUNDS):
@@ -160,7 +161,7 @@ class StoreStats:
 
 
 def _bounds() -> tuple[int, ...]:
-    """Return where the ranges of `_STEPS` end, 0 first."""
+    """Return the ends of the ranges of `_STEPS` in ms, with 0 before them."""
     bounds = [0]
     for width, times in _STEPS:
         bounds += [bounds[-1] + width * (n + 1) for n in range(times)]
