@@ -92,7 +92,7 @@ def test_topics_are_deleted_one_after_the_other() -> None:
 def test_a_failed_removal_is_told_and_a_second_one_ends_it() -> None:
     async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
         parts.disk.fail_after(0, BROKEN, ["unlink"])
-        with pytest.raises(StoreError, match="no messages are taken for Gone until it is deleted"):
+        with pytest.raises(StoreError, match="messages to topic Gone are refused until it is deleted"):
             await queues.delete("Gone")
         assert parts.store.queues() == {"Kept": [0]}
         assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED

@@ -1,1 +1,1 @@
-"""From a record to the disk: what is put where, written, synced, indexed, and expired."""
+"""The write path: placement, group commit, syncs, key index, and expiry of messages."""

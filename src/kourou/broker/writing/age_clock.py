@@ -1,9 +1,10 @@
-"""The clock by which messages are old, which remembers over restarts that the wall clock jumped.
+"""Clock for the ages of messages, which remembers jumps of the wall clock across restarts.
 
-A broker that starts knows the time of the last message only. If the wall clock had jumped before
-that, both are wrong. So while a jump is not followed (`kourou.clock.SettledClock`), the time
-without it is saved to `config/kourou-clock.json` every minute: `{"ageClockMs": ...}`, 0 where there
-is none. The next start begins there.
+A starting broker has only the store time of the last message to compare the wall clock with. If the
+wall clock jumped before that message was stored, both are wrong. Therefore, while a jump is not
+followed (`kourou.clock.SettledClock`), the time without the jump is saved every minute to
+`config/kourou-clock.json` as `{"ageClockMs": ...}`; 0 means that there is no such jump. The next
+start continues from the saved time.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ _MINUTE_MS: Final = 60_000
 
 
 class _Text(msgspec.Struct):
-    ageClockMs: int  # noqa: N815 - as keys are in the other files
+    ageClockMs: int  # noqa: N815 - the naming style of the other files' keys
 
 
 def parse_age_clock(text: bytes) -> int:
-    """Return the time that was saved.
+    """Return the saved time in epoch milliseconds, 0 for none.
 
     Raises:
-        ValueError: the text is not of this form.
+        ValueError: the text has another form.
     """
     return msgspec.json.decode(text, type=_Text).ageClockMs
 
 
 class AgeClock:
-    """The clock of one broker; see above."""
+    """The age clock of one broker."""
 
     def __init__(
         self,
@@ -52,14 +53,17 @@ class AgeClock:
         file: SavedFile,
         offload: Offload,
     ) -> None:
-        """Begin where the file says, else with the last message, if the wall clock is ahead.
+        """Start from the saved time, or else from the store time of the last message.
+
+        If the wall clock is behind that time, start from the wall clock. A corrupt file counts as
+        missing.
 
         Args:
-            live: how long a jump must last.
-            store: holds the messages.
+            live: source of the time after which a jump is followed.
+            store: source of the store time of the last message.
             clock: the wall clock.
             file: read now; written by `watch`.
-            offload: takes the writes off the loop.
+            offload: runs the writes off the event loop.
         """
         self._saved_ms = self._saved_at_ms = 0
         try:
@@ -76,11 +80,11 @@ class AgeClock:
         )
 
     def now_ms(self) -> int:
-        """Return epoch milliseconds."""
+        """Return the time for ages of messages, in epoch milliseconds."""
         return self._settled.now_ms()
 
     async def watch(self) -> None:
-        """Look whether the wall clock has jumped, and save what is to be saved.
+        """Check the wall clock for a jump, and save the time if necessary.
 
         Raises:
             OSError: the file could not be written.

@@ -1,15 +1,17 @@
-"""Syncing files without blocking the event loop: one thread for the log, one for queue files.
+"""Syncs files without blocking the event loop: one thread for the log, one for queue files.
 
-What to sync, and in which order, is the store's `run_sync`; when, and what follows, is
-`group_commit.py` and `queue_syncs.py`. Where the kernel can sync the log by itself, the thread for
-the log does what is left (`kernel_flusher.py`). The simulated counterpart is
-`kourou.testing.flusher.SimFlusher`.
+The store's `run_sync` defines which files are synced and in which order. `group_commit.py` and
+`queue_syncs.py` decide when, and what follows. If the kernel can sync the log asynchronously, the
+log's thread runs only the syncs that the kernel cannot (`kernel_flusher.py`). The simulated
+counterpart is `kourou.testing.flusher.SimFlusher`.
 
-The log's sync is what sends wait for; behind eight queue files on one thread it took up to 50 ms.
+Sends wait for the sync of the log. When the log shared a thread with the queue files, its sync
+waited up to 50 ms for eight of them.
 
-Two pipes join a thread and the loop, a byte each way a sync. A `queue.SimpleQueue` there and
-`call_soon_threadsafe` back do the same, but take 53 us where the pipes take 40 (uvloop; without it
-82 and 54), beside the 0.2 ms of the sync itself. An end that is closed tells the other one.
+A thread and the loop communicate by two pipes, with one byte in each direction per sync. A
+`queue.SimpleQueue` to the thread and `call_soon_threadsafe` back take 53 us where the pipes take 40
+(with uvloop; without it 82 and 54), in addition to the 0.2 ms of the sync itself. Closing one end
+ends the other side.
 """
 
 from __future__ import annotations
@@ -23,25 +25,28 @@ from typing import NamedTuple, Protocol
 from kourou.store.message_store import MessageStore, SyncPlan
 
 SyncEnded = Callable[[Exception | None], None]
-"""Called on the loop when a sync ended: None, or why it failed."""
+"""Called on the event loop when a sync ended, with its error or None."""
 
 
 class Flusher(Protocol):
-    """Runs one sync of the log and one of queue files at a time, while the event loop goes on."""
+    """Runs at most one sync of the log and one of queue files at a time, off the event loop."""
 
     def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        """Start `store.run_sync(plan)` and return at once; `done` is called on the loop, later.
+        """Start `store.run_sync(plan)` and return at once; `done` is called later, on the loop.
 
-        The sync before it must have ended.
+        The previous sync must have ended.
         """
 
     def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        """Do the same beside `sync`; only the one before it of this kind must have ended."""
+        """Start a sync of queue files, independent of `sync`.
+
+        The previous sync of queue files must have ended.
+        """
 
     def close(self) -> None:
-        """End the threads, once the syncs that run have ended; their `done` may be left out.
+        """End the threads after their running syncs, whose `done` may not be called.
 
-        A sync that is asked for after that is not run. Closing twice is harmless.
+        Later calls of `sync` do nothing. Closing twice is harmless.
         """
 
 
@@ -52,7 +57,7 @@ class _Work(NamedTuple):
 
 
 class ThreadFlusher:
-    """The real flusher. The second thread begins with the first queue files."""
+    """Flusher on threads. The second thread starts with the first sync of queue files."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -78,23 +83,23 @@ class ThreadFlusher:
 
 
 class _SyncThread:
-    """A thread that waits in `fdatasync` so that the loop does not.
+    """A thread that runs syncs, which block in `fdatasync`.
 
-    `_work` is the thread's between the byte that starts a sync and the byte that ends it, and
-    `_error` is its answer; at all other times both are the loop's. So neither needs a lock.
+    Between the byte that starts a sync and the byte that ends it, only the thread accesses `_work`
+    and `_error`; at all other times only the loop does. So neither needs a lock.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._work: _Work | None = None
         self._error: Exception | None = None
-        # Each end is closed by the side that uses it: a number that was closed by the other one
-        # could be some new file's by then.
+        # Each side closes the descriptors that it uses: one closed by the other side could already
+        # belong to a new file.
         started, self._start = os.pipe()
         self._ended, end = os.pipe()
         self._is_closed = False
         loop.add_reader(self._ended, self._on_end)
-        # A daemon: a disk that never answers must not keep a stopped process alive.
+        # A daemon thread, so that a disk that never responds does not keep the process alive.
         self._thread = threading.Thread(
             target=self._run, args=(started, end), name=name, daemon=True
         )
@@ -115,7 +120,7 @@ class _SyncThread:
         os.close(self._start)
 
     def _on_end(self) -> None:
-        """Tell whoever waits, on the loop."""
+        """Call `done` of the sync that ended, on the loop."""
         os.read(self._ended, 1)
         work, self._work = self._work, None
         error, self._error = self._error, None
@@ -136,9 +141,9 @@ class _SyncThread:
 
 
 def _sync(store: MessageStore, plan: SyncPlan) -> Exception | None:
-    """Run the sync and return why it failed, None if it did not."""
+    """Run the sync, and return its error or None."""
     try:
         store.run_sync(plan)
-    except Exception as error:  # noqa: BLE001  # a thread that died would look like a slow disk
+    except Exception as error:  # noqa: BLE001  # a dead thread would look like a slow disk
         return error
     return None

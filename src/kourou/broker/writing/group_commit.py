@@ -1,23 +1,24 @@
-"""Group commit: the order in which a message is written, synced, shown and acknowledged.
+"""Group commit: the order in which a message is written, synced, made visible and acknowledged.
 
-`put` appends to the commit log in memory and returns. What follows happens in `_advance`, once a
-turn of the event loop and again when a sync ends, for all messages that are ready for it:
+`put` appends to the commit log in memory and returns. `_advance` runs the further steps for all
+messages that are ready for them, once a turn of the event loop and again when a sync ends:
 
-    step      what happens                                a crash after it
-    append    a place in the log and in the queue         nothing remains of the message
-    write     one pwritev for all appends of the turn     kill -9: stays; power cut: may go
-    sync      one fdatasync for all written meanwhile     stays
-    dispatch  the consume queue entry: consumers see it   stays, recovery makes the entry again
-    wake      pulls held for the queue are answered       stays
-    reply     the producer learns SEND_OK                 stays
+    step      effect                                      after a crash, the message
+    append    assigns log position and queue offset       is lost
+    write     one pwritev for all appends of the turn     survives kill -9; a power cut may lose it
+    sync      one fdatasync for all written meanwhile     survives
+    dispatch  adds the queue entry: visible to consumers  survives; recovery rebuilds the entry
+    wake      answers the pulls held for the queue        survives
+    reply     answers the producer with SEND_OK           survives
 
-With ASYNC_FLUSH the sync is left out of the chain and follows within `flush_interval_ms`.
+With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`.
 
-A sync that fails is never tried again into success, because the kernel may have dropped the pages
-that it could not write: the store goes read-only, and everybody who waits is refused.
+After a failed sync no later sync counts as success, because the kernel may have dropped the pages
+that it could not write: the store becomes read-only, and all pending puts are refused.
 
-Source: CommitLog.handleDiskFlush and its GroupCommitService, apache/rocketmq 5.5.0, for what
-producers observe; unlike there, in sync mode no consumer sees what a power cut could still take.
+Source: CommitLog.handleDiskFlush and its GroupCommitService, apache/rocketmq 5.5.0, for the
+behaviour that producers observe. Unlike in Java, in sync mode consumers see no message that a power
+cut could still lose.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class GroupCommit:
-    """Takes messages into the store and says when they are safe.
+    """Stores messages, and reports when they are as durable as the flush mode promises.
+
+    Everything runs on the event loop, except the syncs, which the flusher runs.
 
     Attributes:
         on_write: called after each write to the log.
-        is_sync_mode: what waits for a sync is stored only when it is synced.
-
-    Everything runs on the event loop, but for the syncs, which are the flusher's.
+        is_sync_mode: whether the flush mode is SYNC_FLUSH: a put that waits for its sync is stored
+            only when it is synced.
     """
 
     def __init__(
@@ -58,14 +60,14 @@ class GroupCommit:
         config: BrokerConfig,
         on_arrivals: Callable[[list[Arrival]], None],
     ) -> None:
-        """Serve `store`.
+        """Create the group commit of `store`.
 
         Args:
-            store: nobody else may append to it, write, sync or dispatch.
+            store: no other component may append to it, write, sync or dispatch.
             flusher: runs the syncs, one at a time.
-            loop: the loop that everything runs on.
+            loop: the event loop.
             config: the flush mode, its times, and the limits.
-            on_arrivals: told of the messages that consumers can see from now on, oldest first.
+            on_arrivals: called with the messages that became visible to consumers, oldest first.
         """
         self._store = store
         self._flusher = flusher
@@ -74,15 +76,15 @@ class GroupCommit:
         self._on_arrivals = on_arrivals
         self.is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._pending = PendingPuts(config)
-        # A put moves from the first of these to the second, and through the third if it is late.
+        # A put moves from the first of these to the second, and to the third if it is late.
         self._unwritten: list[Waiting] = []
         self._unsynced: deque[Waiting] = deque()
         self._late: deque[Waiting] = deque()
-        self._plan: SyncPlan | None = None  # of the sync that runs
-        self._idle = asyncio.Event()  # set when no sync runs
+        self._plan: SyncPlan | None = None  # of the running sync
+        self._idle = asyncio.Event()  # set while no sync runs
         self._idle.set()
         self._queue_syncs = QueueSyncs(store, flusher, loop, self._fail)
-        self._timer: asyncio.TimerHandle | None = None  # next time-out, or next sync if async
+        self._timer: asyncio.TimerHandle | None = None  # next time-out; next sync in async mode
         self._is_scheduled = False
         self._appending: list[Callable[[], None]] = []
         self._closed_because = ""
@@ -96,7 +98,7 @@ class GroupCommit:
 
     @property
     def pending_puts(self) -> tuple[int, int]:
-        """How many puts are not answered yet, and how many may be."""
+        """Number of puts that are not answered yet, and its limit."""
         return len(self._pending), self._config.pending_requests_max
 
     def put(
@@ -110,15 +112,16 @@ class GroupCommit:
     ) -> None:
         """Append `drafts`, all or none of them, and call `done` exactly once.
 
-        A refusal calls it before `put` returns; else it is called in a later turn of the loop, in
-        the order of the log. With ASYNC_FLUSH it is called once the records are written.
+        If the put is refused, `done` is called before `put` returns. Otherwise it is called in a
+        later turn of the loop, in the order of the log. With ASYNC_FLUSH it is called once the
+        records are written.
 
         Args:
-            drafts: one message, or the messages of a batch: they get neighbouring places.
+            drafts: one message, or the messages of a batch, which get consecutive positions.
             now_ms: the store time of all of them.
-            done: told what became of them.
-            owner: whose limit counts, beside the common one: the producer's connection. None for
-                what the broker itself stores.
+            done: called with the result.
+            owner: the producer's connection, which has a limit of its own besides the common one;
+                None for records that the broker itself stores.
             wait_for_sync: False calls `done` once the records are written, even in sync mode;
                 consumers still see them only when they are synced.
         """
@@ -135,36 +138,43 @@ class GroupCommit:
         self.follow(waiter)
 
     def follow(self, waiting: Waiting) -> None:
-        """Write what was appended just now, and tell `waiting` what becomes of it.
+        """Write the records that were just appended, and report their result to `waiting`.
 
-        In the order of the log, and in a later turn of the loop.
+        The result is reported in a later turn of the loop, in the order of the log.
         """
         self._pending.add(waiting)
         self._unwritten.append(waiting)
         self._schedule()
 
     def before_write(self, append: Callable[[], None]) -> None:
-        """Call `append` at the end of this turn of the loop; what it appends is written then.
+        """Call `append` once, at the end of this turn of the loop, just before the write.
 
-        Once; never, if the broker is killed before.
+        It is not called if the broker is killed before that.
         """
         self._appending.append(append)
         self._schedule()
 
     def has_room(self, owner: Hashable, size: int, puts: int) -> bool:
-        """Tell whether so many more puts of the owner are taken now, of `size` bytes together."""
+        """Return whether `puts` more puts of the owner, of `size` bytes in total, are accepted."""
         return not self._closed_because and self._pending.has_room(owner, size, puts)
 
     def has_room_for_any(self, size: int, puts: int) -> bool:
-        """As `has_room`, whoever owns them; False near a limit, where that has to be known."""
+        """Return whether these puts are accepted whatever their owners.
+
+        False near a limit, where the result depends on the owners: then use `has_room`.
+        """
         return not self._closed_because and self._pending.has_room_for_any(size, puts)
 
     def deadline_s(self) -> float:
-        """Return when who begins to wait now has waited long enough, on the loop's clock."""
+        """Return the time, on the loop's clock, at which a put that starts now times out."""
         return self._loop.time() + self._config.sync_flush_timeout_ms / 1000
 
     def doubt(self) -> PutResult | None:
-        """Return what a put that was answered late would be answered now; None if it is synced."""
+        """Return the current result of a put that was answered late; None if it is stored by now.
+
+        FLUSH_DISK_TIMEOUT while the sync of any late put has not ended, SERVICE_NOT_AVAILABLE in
+        sync mode if the store is read-only.
+        """
         if self._late:
             return PutResult(PutStatus.FLUSH_DISK_TIMEOUT, reason=self._late_reason)
         if self.is_sync_mode and self._store.read_only_reason is not None:
@@ -173,9 +183,9 @@ class GroupCommit:
         return None
 
     async def put_and_wait(self, drafts: Sequence[RecordDraft], now_ms: int) -> PutResult:
-        """Append `drafts` and return what became of them.
+        """Append `drafts`, and return the result once they are stored or refused.
 
-        Cancelling takes nothing back: the records are on their way.
+        Cancelling has no effect on the records, which are stored nevertheless.
         """
         future: asyncio.Future[PutResult] = self._loop.create_future()
 
@@ -187,10 +197,10 @@ class GroupCommit:
         return await future
 
     def flush(self, now_ms: int) -> bool:
-        """Write consume queues and the checkpoint, and sync what is due; about every second.
+        """Write consume queues and the checkpoint, and start due syncs; called every second.
 
         Returns:
-            False if there were many new queues, and the rest should follow in some milliseconds.
+            False if many queues were new, and another call should follow in some milliseconds.
         """
         is_all = self._store.flush(now_ms)
         self._start_sync()
@@ -198,13 +208,13 @@ class GroupCommit:
         return is_all
 
     def begin_deletion(self, topic: str) -> TopicDeletion | None:
-        """Refuse messages of the topic from now on; return what deletes it, None if it has none.
+        """Refuse messages of the topic from now on, and return the steps of its deletion.
 
-        What was appended before is written first, so that a disk that refuses it is noticed by
-        those who wait.
+        None if the topic has no queues. Pending appends are written first, so that their puts learn
+        of a failed write.
 
         Raises:
-            StoreError: the store takes no writes; nothing was changed.
+            StoreError: the store is read-only or refuses writes; nothing was changed.
         """
         self._write()
         if self._store.read_only_reason is not None:
@@ -212,9 +222,9 @@ class GroupCommit:
         return self._store.begin_deletion(topic)
 
     async def close(self) -> None:
-        """Refuse further messages, and return when all accepted are synced and answered.
+        """Refuse further messages, and return when all accepted ones are synced and answered.
 
-        The store can be closed then. As long as a disk does not answer, this does not return.
+        The store can be closed then. While the disk does not respond, this does not return.
         """
         self._append_kept()
         self._closed_because = "the broker is stopping"
@@ -228,7 +238,7 @@ class GroupCommit:
         await self._queue_syncs.close()
 
     def abandon(self) -> None:
-        """Stop as a killed process stops: nothing more is written, and nobody is answered."""
+        """Stop like a killed process: write nothing more, and answer no put."""
         self._closed_because = "the broker was killed"
         self._appending.clear()
         self._unwritten.clear()
@@ -245,14 +255,14 @@ class GroupCommit:
                 self._append_kept()
             self._is_scheduled = False
             self._advance()
-        except Exception as error:  # whoever waits must learn of it, whatever it was
+        except Exception as error:  # of any kind: all pending puts must be refused
             log.exception("group_commit.failed")
             self._is_scheduled = False
             self._fail(f"the group commit failed: {error}")
 
     def _append_kept(self) -> None:
-        """Let those append who waited for the end of the turn."""
-        self._is_scheduled = True  # who calls this goes on to write
+        """Call the functions that were passed to `before_write`."""
+        self._is_scheduled = True  # the caller writes after this
         appending, self._appending = self._appending, []
         for append in appending:
             append()
@@ -263,9 +273,9 @@ class GroupCommit:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
 
-    # The order of this function is the promise: no step may move before the one above it.
+    # The guarantees depend on the order in this function: no step may move before the one above it.
     def _advance(self) -> None:
-        """Take every accepted message as far as the disk allows."""
+        """Take every accepted message through the steps that the disk allows."""
         self._write()
         if self.is_sync_mode:
             self._start_sync()
@@ -283,7 +293,7 @@ class GroupCommit:
     def _append(
         self, waiter: WaitingPut, drafts: Sequence[RecordDraft], now_ms: int
     ) -> PutResult | None:
-        """Give the records their places in the log and in their queue; return why not, if not."""
+        """Append the records, and return None, or the result if they are refused."""
         if self._closed_because:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_because)
         try:
@@ -304,18 +314,18 @@ class GroupCommit:
         return None
 
     def _write(self) -> None:
-        """Write all that was appended since the last write, in one call."""
+        """Write all records appended since the last write, in one call."""
         waiters = self._unwritten
         if not waiters:
             return
         try:
             self._store.write()
-        except StoreError as error:  # the store has taken these appends back
+        except StoreError as error:  # the store has undone these appends
             self._unwritten = []
             for waiter in waiters:
                 self._refuse(waiter, str(error))
             return
-        self._unwritten = []  # not before: whatever else is raised, `_turn` must find them here
+        self._unwritten = []  # not earlier: after any other error `_turn` must find the puts here
         self._unsynced.extend(waiters)
         self._schedule_expiry()
         if self.on_write is not None:
@@ -325,7 +335,7 @@ class GroupCommit:
                 waiter.stored()
 
     def _start_sync(self) -> None:
-        """Sync all that is written, unless a sync runs: its end starts the next one."""
+        """Sync all written records, unless a sync runs: its end starts the next one."""
         if self._plan is not None or self._store.read_only_reason is not None:
             return
         self._plan = self._store.sync_plan()
@@ -335,11 +345,11 @@ class GroupCommit:
         self._flusher.sync(self._store, self._plan, self._sync_ended)
 
     def _sync_ended(self, error: Exception | None) -> None:
-        """Go on with what the sync has made safe, or give up for good."""
+        """Advance the synced records, or make the store read-only if the sync failed."""
         plan, self._plan = self._plan, None
         self._idle.set()
         if plan is None:
-            return  # abandoned meanwhile
+            return  # abandoned in the meantime
         if error is not None:
             self._fail(f"a sync failed: {error}")
             return
@@ -347,14 +357,14 @@ class GroupCommit:
         self._turn()
 
     def _wake(self, arrivals: list[Arrival]) -> None:
-        """Tell of new messages, oldest first."""
+        """Report new messages to `on_arrivals`, oldest first."""
         try:
             self._on_arrivals(arrivals)
-        except Exception:  # a consumer's trouble is not the producers'
+        except Exception:  # a failure on the consumers' side must not affect producers
             log.exception("arrivals.wake_failed count=%d", len(arrivals))
 
     def _acknowledge(self, visible: int) -> None:
-        """Answer what lies below `visible`, in the order of the log."""
+        """Answer the puts whose records lie below `visible`, in the order of the log."""
         for waiters in (self._late, self._unsynced):
             while waiters and waiters[0].end <= visible:
                 waiter = waiters.popleft()
@@ -362,7 +372,7 @@ class GroupCommit:
                 waiter.stored()
 
     def _fail(self, reason: str) -> None:
-        """Make the store read-only, which cannot be undone, and refuse everybody who waits."""
+        """Make the store read-only until it is reopened, and refuse all pending puts."""
         self._store.set_read_only(reason)
         self._refuse_all(reason)
 
@@ -380,7 +390,7 @@ class GroupCommit:
         waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason))
 
     def _schedule_sync(self) -> None:
-        """With ASYNC_FLUSH, sync what is written within `flush_interval_ms`."""
+        """With ASYNC_FLUSH, schedule the sync of written records within `flush_interval_ms`."""
         if self._timer is None and self._store.synced_position < self._store.written_position:
             pause_s = self._config.flush_interval_ms / 1000
             self._timer = self._loop.call_later(pause_s, self._background_sync)
@@ -390,12 +400,12 @@ class GroupCommit:
         self._start_sync()
 
     def _schedule_expiry(self) -> None:
-        """In sync mode, look again when the oldest waiter has waited long enough."""
+        """In sync mode, schedule `_expire` for the deadline of the oldest waiting put."""
         if self._timer is None and self.is_sync_mode and self._unsynced:
             self._timer = self._loop.call_at(self._unsynced[0].deadline_s, self._expire)
 
     def _expire(self) -> None:
-        """Tell those who waited too long that the sync is late; their bytes still count."""
+        """Call `late` of the puts that are past their deadline; they still count as pending."""
         self._timer = None
         now_s = self._loop.time()
         while self._unsynced and self._unsynced[0].deadline_s <= now_s:

@@ -1,7 +1,7 @@
-"""Keeps the key index close behind the log: in slices of about a millisecond, between requests.
+"""Keeps the key index up to date with the log, in slices of about 1 ms on the event loop.
 
-What may wait for the device leaves the loop. A full disk makes the index wait for room; any other
-failure to write it makes the store read-only, as Java's broker is then.
+Calls that may wait for the device run off the loop. While the disk is full, indexing is retried;
+any other failure to write the index makes the store read-only, as in Java's broker.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ from kourou.store.message_store import IndexStep, MessageStore
 log = logging.getLogger(__name__)
 
 GATHER_MS: Final = 100
-"""How long messages are gathered before they are indexed together. Queries look behind the index
-too, so that nobody sees this."""
+"""How long messages are gathered before they are indexed together. Queries also search the part of
+the log that is not indexed yet, so that the delay has no effect on them."""
 PAUSE_MS: Final = 1
-"""Between two slices, so that a long way to follow takes half of the loop's time at most."""
+"""Pause between two slices, so that catching up takes at most half of the loop's time."""
 SLICE_MS: Final = 1
-"""When a slice ends, give or take a step; by the time, since a message that costs 2 us on a quiet
-machine costs ten times that on a busy one, or where messages are all of different forms."""
+"""Length of a slice, give or take a step. It is limited by time and not by messages, because a
+message that costs 2 us on a quiet machine costs ten times that on a busy one, or where all messages
+have different forms."""
 BEHIND_BYTES: Final = 32 * 1024 * 1024
-"""Queries look through so much of the log behind the index and no more. The nearer the index comes
-to it, the more a slice gets besides of the time since the one before, up to as much as that was: a
-loop with much to do comes to each slice late, and the index would fall behind for good. The same
-for the nearer its feed is to being full: what does not fit there has to be read from the log."""
+"""Queries search at most this much of the log beyond the index. The nearer the lag of the index
+comes to it, the longer a slice may be: by a growing part of the time since the previous slice, up
+to all of it. Otherwise the index would fall behind for good on a busy loop, which starts each slice
+late. The same applies the nearer the feed of the index is to being full, since records that do not
+fit into the feed must be read from the log."""
 SLICE_MAX_MS: Final = 8
-"""And no more than this, which only turns of the loop leave that take as long themselves."""
+"""Longest slice. It is reached only if turns of the loop take as long themselves."""
 STEP_MS: Final = 0.8
-"""What a step should take at most: the next one is of half as many records otherwise. Half as many
-cost a fifth more each. No step is begun most of which would be behind the end of the slice."""
+"""Longest desired step. After a longer one the number of records is halved, which makes each record
+a fifth more expensive. A step is not started if most of it would lie after the end of the slice."""
 STEP_RECORDS_MIN: Final = 16
 STEP_RECORDS_MAX: Final = 512
 UNSYNCED_PAUSE_MS: Final = 250
-"""How often to look whether more of the log is synced, where nobody waits for that."""
+"""How often the log is checked for newly synced records while the index lags, without `notify`."""
 RETRY_MS: Final = 5_000
 SAVE_INTERVAL_MS: Final = 60_000
-"""How often the index is made durable: a crash costs following the log from there again."""
+"""How often the index is made durable. After a crash the log is indexed again from there."""
 
 _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IndexFollowing:
-    """The task that lets a store's index follow its log.
+    """The task that indexes a store's log.
 
     Args:
-        store: whose index it is.
-        offload: runs what may wait for the device.
-        clock: says when to save.
-        time_s: a steady clock that says how long a slice has taken.
+        store: holds the index and the log.
+        offload: runs calls that may wait for the device off the loop.
+        clock: the current time, for `MessageStore.index_upkeep`.
+        time_s: a steady clock, which measures slices and steps.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class IndexFollowing:
         self._store = store
         self._time_s = time_s
         self._step_records = STEP_RECORDS_MAX // 4
-        self._ended_s = 0.0  # the slice before, or the wait for something to do
+        self._ended_s = 0.0  # end of the previous slice, or of the wait for work
         self._offload = offload
         self._clock = clock
         self._saved_at_ms = steady_ms()
@@ -81,24 +83,24 @@ class IndexFollowing:
         self._is_failing = False
 
     def start(self) -> None:
-        """Begin, where an index is kept."""
+        """Start the task, if the store has an index."""
         if self._store.index is not None:
             self._wake.set()
             self._task = asyncio.create_task(self._run(), name="follow the log with the index")
 
     def notify(self) -> None:
-        """There are new messages."""
+        """Announce new messages."""
         self._wake.set()
 
     async def stop(self) -> None:
-        """End, and return when nothing works on the index any more."""
+        """End the task, and return when it no longer uses the index."""
         self._stopping.set()
         self._wake.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop like a killed process."""
         if self._task is not None:
             self._task.cancel()
 
@@ -109,7 +111,7 @@ class IndexFollowing:
                 await self._follow()
             except OSError as error:
                 self._failed(error)
-            except Exception:  # it is tried again: what is missing would be missing for good
+            except Exception:  # retry: if the task ended, later messages would never be indexed
                 if not self._is_failing:
                     log.exception("index.following_failed")
                 self._is_failing = True
@@ -117,7 +119,7 @@ class IndexFollowing:
                 self._is_failing = False
 
     async def _wait(self) -> None:
-        """Return when there is, or may be, something to do."""
+        """Return when there is, or may be, work."""
         if self._is_failing:
             await _event_or_time(self._stopping, RETRY_MS)
             return
@@ -126,7 +128,7 @@ class IndexFollowing:
         await _event_or_time(self._stopping, GATHER_MS)
 
     def _limit_ms(self) -> int | None:
-        """Return when to look even if nobody says that there are new messages; None for never."""
+        """Return after how long to check for work without `notify`; None for never."""
         index = self._store.index
         if index is None or self._store.read_only_reason is not None:
             return None
@@ -138,7 +140,7 @@ class IndexFollowing:
         return self._saved_at_ms + SAVE_INTERVAL_MS - steady_ms()
 
     async def _follow(self) -> None:
-        """Index what is synced, and save the index when it is time."""
+        """Index the synced part of the log, and save the index when that is due."""
         store = self._store
         self._ended_s = self._time_s()
         while not self._stopping.is_set() and (left := self._slice()) is not IndexStep.IDLE:
@@ -150,7 +152,7 @@ class IndexFollowing:
         await self._save_if_due()
 
     def _slice(self) -> IndexStep:
-        """Take steps until the time is over, of as many records as keep each short."""
+        """Run steps until the slice's time is over, and adapt their number of records."""
         time_s = self._time_s
         now_s = time_s()
         behind = max(self._store.index_lag_bytes / BEHIND_BYTES, self._store.index_feed_fullness)
@@ -180,8 +182,8 @@ class IndexFollowing:
     def _failed(self, error: OSError) -> None:
         if error.errno not in _OUT_OF_SPACE:
             self._store.set_read_only(
-                f"the key index could not be kept: {error}; where the disk is well, remove the "
-                "directory `index`: it is made again"
+                f"the key index could not be written: {error}; if the disk is in order, remove the "
+                "directory `index`: it is built again"
             )
         elif not self._is_failing:
             log.error("index.write_failed error=%s", error)
@@ -189,7 +191,7 @@ class IndexFollowing:
 
 
 async def _event_or_time(event: asyncio.Event, limit_ms: int | None) -> None:
-    """Return when the event is set, or after the time."""
+    """Return when the event is set or the time has passed; None waits without limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(None if limit_ms is None else limit_ms / 1000):
             await event.wait()

@@ -1,7 +1,7 @@
-"""Syncing the log by the kernel itself, where it can; by a thread where it cannot.
+"""Flusher that has the kernel sync the log asynchronously, and a thread where the kernel cannot.
 
-Nearly each sync is of one file: that is what the kernel is asked for. A plan with more to it, which
-is one in a segment of the log, and the queue files' go to `ThreadFlusher`.
+Nearly every sync of the log is of one file; these go to the kernel. A plan with more steps, about
+one per segment of the log, and the syncs of queue files go to `ThreadFlusher`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class _Work(NamedTuple):
 
 
 class KernelFlusher:
-    """The flusher of a real disk."""
+    """The flusher of the broker process."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         open_kernel: Callable[[], KernelSyncs | None] = KernelSyncs.open,
     ) -> None:
-        """Serve the broker on `loop`; `open_kernel` returns None where threads do all syncs."""
+        """Create a flusher on `loop`; if `open_kernel` returns None, threads run all syncs."""
         self._loop = loop
         self._threads = ThreadFlusher(loop)
-        self._work: _Work | None = None  # while the kernel syncs
+        self._work: _Work | None = None  # set while the kernel syncs
         self._kernel = open_kernel()
         if self._kernel is not None:
             loop.add_reader(self._kernel.ended_fd, self._on_end)
@@ -57,7 +57,10 @@ class KernelFlusher:
     def _start(
         self, kernel: KernelSyncs, store: MessageStore, plan: SyncPlan, done: SyncEnded
     ) -> bool:
-        """Let the kernel begin; False if that is not for it, or fails: a thread says why."""
+        """Start the sync in the kernel; return False if it must run on a thread.
+
+        If the file cannot be opened, the sync on the thread reports the error.
+        """
         try:
             file = store.pinned_to_sync(plan)
         except OSError:
@@ -71,8 +74,8 @@ class KernelFlusher:
         return True
 
     def _on_end(self) -> None:
-        """Tell whoever waits."""
-        assert self._kernel is not None, "nobody watches a closed one"
+        """Call `done` of the sync that ended, or run it on a thread if the kernel did not."""
+        assert self._kernel is not None, "a closed flusher has no reader"
         result = self._kernel.result()
         work = self._work
         if result is None or work is None:
@@ -85,5 +88,5 @@ class KernelFlusher:
         if result in NOT_BEGUN:
             self._threads.sync(work.store, work.plan, work.done)
             return
-        work.store.note_failed_sync()  # first: a kill may come before anybody is told
+        work.store.note_failed_sync()  # before `done`: a kill may come in between
         work.done(OSError(result, os.strerror(result)))

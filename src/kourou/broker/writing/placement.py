@@ -1,7 +1,7 @@
-"""Where a message is stored: its own queue, or first that of its delay level.
+"""Choice of the queue in which a message is stored: its own queue, or the queue of its delay level.
 
-A message with a delay level waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX. Its properties say
-where it goes when it is due; the store notes in its consume queue entry when that is.
+A message with a delay level waits in queue `level - 1` of SCHEDULE_TOPIC_XXXX. Its properties hold
+its destination; its consume queue entry holds the time at which it is due.
 
 Source: HookUtils.handleScheduleMessage, transformDelayLevelMessage, apache/rocketmq 5.5.0.
 """
@@ -23,7 +23,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import RecordDraft, RecordHeader
 
 SET_ASIDE_MS: Final = 60_000
-"""How long a message waits at least whose topic took none when it was due."""
+"""Shortest delay of a message whose topic refused it when it was due."""
 
 _PRIORITY_DIGITS_MAX: Final = 10
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
@@ -31,14 +31,14 @@ _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The queue that a message is stored in."""
+    """The queue in which a message is stored."""
 
     topic: str
     queue_id: int
 
 
 def delay_level_of(properties: dict[str, str]) -> int:
-    """Return the message's delay level; 0 or less when it has none.
+    """Return the message's delay level; 0 or less if it has none.
 
     Raises:
         MessageIllegalError: the property is no number.
@@ -59,16 +59,16 @@ def place(
     properties: dict[str, str],
     delay_level_max: int,
 ) -> Placement:
-    """Return where a message for `topic` and `queue_id` is stored now.
+    """Return the queue in which a message for `topic` and `queue_id` is stored now.
 
-    One with a delay level above the highest gets the highest. `properties` is changed: a delayed
-    message gets its destination, and loses timers, which the level overrides.
+    A delay level above the highest counts as the highest. `properties` of a delayed message is
+    changed: its destination is added, and timers are removed, because the level overrides them.
 
     Args:
-        topic: where consumers are to find it.
-        queue_id: the queue there.
-        properties: the message's own, changed in place.
-        delay_level_max: the highest level there is.
+        topic: the topic in which consumers are to find the message.
+        queue_id: the queue of that topic.
+        properties: of the message; changed in place.
+        delay_level_max: the highest configured level.
 
     Raises:
         MessageIllegalError: the property DELAY is no number.
@@ -87,17 +87,17 @@ def place(
 def set_aside(
     due: RecordDraft, waited: RecordHeader, delay_levels_ms: Sequence[int]
 ) -> RecordDraft:
-    """Return a due message as it waits in a delay level until its topic takes messages again.
+    """Return the record of a due message whose topic refuses messages, for another delay level.
 
-    The first level of a minute or more, and the next longer one each further time. So a topic that
-    is deleted, which takes none meanwhile, holds up no message of other topics. Such a record says
-    what it is (`is_set_aside`) where a committed message names its half message: it has the place
-    of the record that waited first, plus one.
+    It waits in the first level of a minute or more, and in the next longer one each further time.
+    So a topic that refuses messages while it is deleted does not delay messages of other topics.
+    The record is marked (`is_set_aside`) in the field in which a committed message names its half
+    message: the field holds the physical offset of the first record of the message, plus one.
 
     Args:
-        due: the message as it was to be stored for its consumers.
-        waited: of the record that waited until now.
-        delay_levels_ms: how long each level waits, level 1 first.
+        due: the record that was to be stored for consumers.
+        waited: the header of the record that waited until now.
+        delay_levels_ms: the delay of each level, level 1 first.
     """
     properties = decode_properties(due.properties)
     last = len(delay_levels_ms)
@@ -123,16 +123,16 @@ def set_aside(
 
 
 def drop_timers(properties: dict[str, str]) -> None:
-    """Remove what says at which time the message is to be delivered."""
+    """Remove the properties that set a delivery time."""
     for name in names.TIMERS:
         properties.pop(name, None)
 
 
 def has_timer(properties: dict[str, str]) -> bool:
-    """Return whether the message asks to be delivered at a time, and not by a delay level.
+    """Return whether the message has a delivery time and no delay level.
 
-    TIMER_OUT_MS, which says that it has waited already, is not believed: a copy of a scheduled
-    message has it too, beside a timer of its own.
+    TIMER_OUT_MS, which marks a message that has waited already, is ignored: a copy of a scheduled
+    message has it too, besides a timer of its own.
 
     Raises:
         MessageIllegalError: the property DELAY is no number.
@@ -143,12 +143,12 @@ def has_timer(properties: dict[str, str]) -> bool:
 
 
 def queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: int) -> int:
-    """Return the queue of a message's priority where it has one that counts, else `queue_id`.
+    """Return the queue of the message's priority, or `queue_id` if it has no effective priority.
 
-    A priority beside a delay, an ordering key or a transaction has no effect, and is removed.
+    A priority together with a delay, an ordering key or a transaction has no effect and is removed.
 
     Raises:
-        MessageIllegalError: it is no number.
+        MessageIllegalError: the priority is no number.
     """
     text = properties.get(names.PRIORITY)
     if text is None:

@@ -1,4 +1,4 @@
-"""One put on its way through the group commit: its result, who waits for it, what bounds them."""
+"""Puts in the group commit: results, pending puts, and their limits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ log = logging.getLogger(__name__)
 
 
 class PutStatus(Enum):
-    """What became of the messages of one put."""
+    """Result of a put for its messages."""
 
     OK = auto()
-    """Stored, as durably as the flush mode says."""
+    """Stored, as durably as the flush mode promises."""
     FLUSH_DISK_TIMEOUT = auto()
-    """Stored in the log, but the sync did not end in time; it may still succeed."""
+    """Written to the log, but the sync did not end in time; it may still succeed."""
     BUSY = auto()
-    """Nothing stored: as many bytes or messages as allowed are waiting already."""
+    """Nothing stored: a limit of pending bytes or puts is reached."""
     MESSAGE_ILLEGAL = auto()
-    """Nothing stored: the record would break a limit of the layout."""
+    """Nothing stored: the record would exceed a limit of the layout."""
     TOPIC_REFUSED = auto()
-    """Nothing stored: the topic is being deleted, or its deletion failed. Others are taken."""
+    """Nothing stored: the topic is being deleted, or its deletion failed. Other topics are not
+    affected."""
     SERVICE_NOT_AVAILABLE = auto()
-    """Not acknowledged, and never will be: the store takes no writes, or a write or sync failed.
-    After a failed sync, a restart may find the message or not."""
+    """Not acknowledged: the store refuses writes, or a write or sync failed. After a failed sync, a
+    restart may or may not recover the message."""
 
 
 _SETTLED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.MESSAGE_ILLEGAL})
@@ -43,17 +44,18 @@ CODES: Final = {
     PutStatus.TOPIC_REFUSED: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-"""What clients are answered."""
+"""Response code for each status."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What a put reports.
+    """Result of a put.
 
     Attributes:
-        appended: a place for each message, in order; empty unless the status is OK or
-            FLUSH_DISK_TIMEOUT.
-        reason: why it was refused; empty when it was not.
+        status: whether the messages are stored.
+        appended: position and queue offset of each message, in order; empty unless the status is
+            OK or FLUSH_DISK_TIMEOUT.
+        reason: the reason of any status other than OK; empty for OK.
     """
 
     status: PutStatus
@@ -62,7 +64,7 @@ class PutResult:
 
     @property
     def is_settled(self) -> bool:
-        """Whether trying again would change nothing: it is stored, or never can be."""
+        """Whether a retry would be useless: the messages are stored, or can never be."""
         return self.status in _SETTLED
 
 
@@ -70,16 +72,17 @@ Done = Callable[[PutResult], None]
 
 
 class Waiting(Protocol):
-    """Records that were taken and are not safe yet, and who is told what becomes of them.
+    """One or more puts whose records are appended and not stored yet, and their callbacks.
 
     Attributes:
-        shares: how many bytes count against the limit of which owner: a producer's connection.
-            What the broker itself stores has none.
-        waits_for_sync: `stored` only when they are synced, else when they are written.
-        deadline_s: loop time at which FLUSH_DISK_TIMEOUT is told.
-        puts: how many puts they are.
+        shares: pairs of owner and bytes that count against the owner's limit. An owner is a
+            producer's connection; records that the broker itself stores have none.
+        waits_for_sync: whether `stored` is called when the records are synced, else when they are
+            written.
+        deadline_s: loop time at which `late` is called.
+        puts: number of puts.
         size: bytes of all records.
-        end: the log position just behind the last one.
+        end: the log position just after the last record.
     """
 
     @property
@@ -101,13 +104,13 @@ class Waiting(Protocol):
     def end(self) -> int: ...
 
     def stored(self) -> None:
-        """They are as durable as promised. Of these three, only the first call counts."""
+        """Report that the records are stored. Of these three calls only the first has an effect."""
 
     def late(self, reason: str) -> None:
-        """They are in the log, but the sync did not end in time."""
+        """Report that the records are written, but not synced in time."""
 
     def answer(self, result: PutResult) -> None:
-        """They are not acknowledged."""
+        """Report that the records are refused, with `result`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +118,7 @@ class WaitingPut:
     """One put; see `Waiting`."""
 
     done: Done | None
-    """None once it was called."""
+    """None after it was called."""
     owner: Hashable | None
     waits_for_sync: bool
     deadline_s: float
@@ -125,12 +128,12 @@ class WaitingPut:
 
     @property
     def shares(self) -> Sequence[tuple[Hashable, int]]:
-        """All of it is its owner's."""
+        """All bytes count against its owner."""
         return () if self.owner is None else ((self.owner, self.size),)
 
     @property
     def end(self) -> int:
-        """The log position just behind its last record."""
+        """The log position just after its last record."""
         return self.appended[-1].end
 
     def stored(self) -> None:
@@ -149,19 +152,19 @@ class WaitingPut:
             return
         try:
             done(result)
-        except Exception:  # one producer's reply must not keep the others from theirs
+        except Exception:  # must not prevent the replies to other producers
             log.exception("put.reply_failed")
 
 
 class PendingPuts:
-    """Counts what was appended and is not safe yet, in all and by owner."""
+    """Counts pending puts and their bytes, in total and by owner."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._count = 0
         self._by_owner: dict[Hashable, int] = {}
         self.size = 0
-        """Bytes of all of them."""
+        """Bytes of all pending puts."""
 
     def __len__(self) -> int:
         return self._count
@@ -185,7 +188,7 @@ class PendingPuts:
                 del by_owner[owner]
 
     def has_room(self, owner: Hashable, size: int, puts: int) -> bool:
-        """Tell whether so many more puts of the owner are allowed, of `size` bytes together."""
+        """Return whether `puts` more puts of the owner, of `size` bytes in total, are allowed."""
         config = self._config
         return (
             self._count + puts <= config.pending_requests_max
@@ -194,9 +197,10 @@ class PendingPuts:
         )
 
     def has_room_for_any(self, size: int, puts: int) -> bool:
-        """Tell whether so many more puts are allowed, whoever owns which of them.
+        """Return whether these puts are allowed whatever their owners.
 
-        False near a limit also for some that are: nobody is taken to own more than there is.
+        The limit per owner is compared with the bytes of all owners. So the result may be False
+        although `has_room` would be True.
         """
         config, total = self._config, self.size + size
         return (
@@ -206,7 +210,7 @@ class PendingPuts:
         )
 
     def limit_reached(self, size: int, owner: Hashable | None) -> str:
-        """Return which limit `size` more bytes of `owner` would break; empty if none."""
+        """Return the reason if `size` more bytes of `owner` exceed a limit; empty if not."""
         config = self._config
         owned = self._by_owner.get(owner, 0)
         if self._count >= config.pending_requests_max:

@@ -1,8 +1,8 @@
-"""Removing the queues of a topic while the broker goes on serving the others.
+"""Deletes the queues of a topic while the broker serves other topics.
 
-A topic may have a thousand queues, and each is a file and a directory: their removal happens off
-the event loop. Meanwhile messages of the topic are refused with SERVICE_NOT_AVAILABLE. The steps,
-and what a crash after each leaves, are in `kourou.store.deletion`.
+A topic may have a thousand queues, each with files and a directory. They are removed off the event
+loop. Meanwhile messages to the topic are refused with SERVICE_NOT_AVAILABLE. The steps, and the
+state after a crash in each, are in `kourou.store.deletion`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ log = logging.getLogger(__name__)
 
 
 class QueueDeletion:
-    """Deletes one topic's queues after the other, in the order that they were asked for.
+    """Deletes the queues of topics, one topic at a time, in the order of the calls.
 
     Attributes:
-        turn: held while a topic's files are removed. Who else removes files of queues takes it, so
-            that none goes that was made anew under the same name.
+        turn: held while a topic's files are removed. Any other code that removes queue files must
+            hold it too, so that it does not remove a new file of the same name.
     """
 
     def __init__(self, commit: GroupCommit, offload: Offload) -> None:
-        """Delete from the store of `commit`; `offload` takes the file calls off the loop."""
+        """Delete from the store of `commit`; `offload` runs the file calls off the loop."""
         self._commit = commit
         self._offload = offload
         self.turn = asyncio.Lock()
 
     async def delete(self, topic: str) -> None:
-        """Remove the topic's queues, durably; one that has none is no error.
+        """Delete the topic's queues durably; a topic without queues is no error.
 
-        The name may be used again when this returns, and begins at offset 0. Not to be cancelled,
-        but as a kill of the broker: a file call may go on beside what comes next.
+        When this returns, the name may be used again, and its queues start at offset 0. Cancel this
+        only to simulate a kill of the broker: a file call may still run afterwards.
 
         Raises:
-            StoreError: the store takes no writes; nothing was changed.
-            StoreError: a file call failed. The text says that the name stays refused.
+            StoreError: the store refuses writes, and nothing was changed; or a file call failed,
+                and messages to the topic stay refused, as the text says.
         """
         async with self.turn:
             deletion = self._commit.begin_deletion(topic)
@@ -52,7 +52,7 @@ class QueueDeletion:
             except OSError as error:
                 log.error("topic.deletion_failed name=%s error=%s", topic, error)  # noqa: TRY400
                 raise StoreError(
-                    f"{error}; no messages are taken for {topic} until it is deleted again or the "
-                    "broker restarts"
+                    f"{error}; messages to topic {topic} are refused until it is deleted again or "
+                    "the broker restarts"
                 ) from error
             deletion.allow()

@@ -1,7 +1,7 @@
-"""Syncing a round's consume queue files, a few at a time, beside the syncs of the log.
+"""Syncs of consume queue files, a few at a time, independent of the syncs of the log.
 
-What a round is tells `kourou.store.state.checkpoint`. Nothing but the checkpoint waits for these
-syncs, and the log's never wait for them: they have a thread of their own.
+`kourou.store.state.checkpoint` describes the rounds of these syncs. Only the checkpoint waits for
+them. They run on a thread of their own, so that syncs of the log do not wait for them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kourou.broker.writing.flusher import Flusher
 from kourou.store.message_store import MessageStore, SyncPlan
 
 _PAUSE_MS: Final = 10
-"""The least time between two syncs of a round: one of 40,000 files takes a minute and a half."""
+"""Shortest pause between two syncs of a round. A round of 40,000 files takes 90 s."""
 
 
 class QueueSyncs:
-    """Lets a round go on, one sync after the other; on the event loop."""
+    """Runs the syncs of a round one after the other; used on the event loop."""
 
     def __init__(
         self,
@@ -27,20 +27,20 @@ class QueueSyncs:
         loop: asyncio.AbstractEventLoop,
         on_failure: Callable[[str], None],
     ) -> None:
-        """Serve `store`; `on_failure` is told why no sync can be trusted any more."""
+        """Sync the queue files of `store`; `on_failure` is called with the reason of a failure."""
         self._store = store
         self._flusher = flusher
         self._loop = loop
         self._on_failure = on_failure
-        self._plan: SyncPlan | None = None  # of the sync that runs
+        self._plan: SyncPlan | None = None  # of the running sync
         self._began_s = 0.0
-        self._idle = asyncio.Event()  # set when no sync runs
+        self._idle = asyncio.Event()  # set while no sync runs
         self._idle.set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def start(self) -> None:
-        """Sync the next files, if some wait and no sync runs or is about to."""
+        """Sync the next files, if there are any and no sync runs or is scheduled."""
         if self._plan is not None or self._timer is not None or self._is_closed:
             return
         if self._store.read_only_reason is not None:
@@ -53,12 +53,12 @@ class QueueSyncs:
         self._flusher.sync_queues(self._store, self._plan, self._ended)
 
     async def close(self) -> None:
-        """Begin no more syncs, and return when none runs."""
+        """Start no more syncs, and return when none runs."""
         self._stop()
         await self._idle.wait()
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop like a killed process."""
         self._stop()
         self._plan = None
         self._idle.set()
@@ -70,11 +70,14 @@ class QueueSyncs:
             self._timer = None
 
     def _ended(self, error: Exception | None) -> None:
-        """Note what is durable, and go on after a pause: half of the device is for others."""
+        """Report the synced files to the store, and schedule the next sync after a pause.
+
+        The pause is as long as the sync, so that half of the device's time is left for others.
+        """
         plan, self._plan = self._plan, None
         self._idle.set()
         if plan is None:
-            return  # abandoned meanwhile
+            return  # abandoned in the meantime
         if error is not None:
             self._on_failure(f"a sync failed: {error}")
             return

@@ -1,9 +1,10 @@
-"""Removing expired messages while the broker goes on serving the others.
+"""Removes expired messages while the broker serves.
 
-`kourou.store.retention` says what is expired, `kourou.store.expiry` in which steps files go and
-what a crash after each leaves. Here is when: each `clean_interval_ms`, and for the first time a
-minute after the start, so that who began with a wrong setting can still stop. File calls leave the
-event loop, and 40,000 queues are looked at a few at a time.
+`kourou.store.retention` defines which messages are expired. `kourou.store.expiry` defines the steps
+in which files are removed, and the state after a crash in each. This module decides when: each
+`clean_interval_ms`, for the first time a minute after the start, so that an operator who started
+the broker with a wrong setting can still stop it. File calls run off the event loop, and queues,
+of which there may be 40,000, are processed in small parts.
 
 Source: DefaultMessageStore.CleanCommitLogService and addScheduleTask, ConsumeQueueStore.
 CleanConsumeQueueService, apache/rocketmq 5.5.0.
@@ -34,16 +35,16 @@ log = logging.getLogger(__name__)
 
 FIRST_RUN_MS: Final = 60_000
 QUEUES_PER_PART: Final = 50
-"""Queues that are looked at in one call off the loop: about 3 ms of a thread that shares the
-interpreter with the loop."""
+"""Queues that are processed in one call off the loop: about 3 ms on a thread that shares the
+interpreter lock with the loop."""
 PART_PAUSE_MS: Final = 5
-"""Between two such calls."""
+"""Pause between two such calls."""
 
 T = TypeVar("T")
 
 
 class Retention:
-    """Removes what expired from one store."""
+    """Removes expired messages from one store."""
 
     def __init__(
         self,
@@ -56,16 +57,16 @@ class Retention:
         clock: Clock,
         age_clock: AgeClock,
     ) -> None:
-        """Look after `store`.
+        """Create the retention of `store`.
 
         Args:
-            live: how long messages are kept, as it is now.
-            store: whose files go.
-            disk: the store's, to ask how full it is.
-            deletions: held while a topic is deleted, whose files may come anew.
-            offload: takes file calls off the loop.
-            clock: tells the hour, in local time.
-            age_clock: tells how old messages are.
+            live: the current retention options.
+            store: the store whose files are removed.
+            disk: the store's disk, whose used space is checked.
+            deletions: lock of `QueueDeletion`, held while queue files are removed.
+            offload: runs file calls off the event loop.
+            clock: the current time, for the hour in local time.
+            age_clock: the clock for the ages of messages.
         """
         self._live = live
         self._store = store
@@ -76,23 +77,26 @@ class Retention:
         self._age_clock = age_clock
         self._first_at_ms = steady_ms() + FIRST_RUN_MS
         self._requested_runs = 0
-        self._queues_begin = 0  # the queues were looked at when the log began there
+        self._queues_begin = 0  # begin of the log when the queues were last cleaned
         self._is_warned = False
         self._turn = asyncio.Lock()
 
     def request(self) -> None:
-        """Let the next 20 runs remove expired messages at any hour, the first of them soon."""
+        """Let the next 20 runs remove expired messages at any hour of the day.
+
+        They do so even in the first minute after the start.
+        """
         log.info("retention.requested runs=%d", REQUESTED_RUNS)
         self._requested_runs = REQUESTED_RUNS
 
     async def run(self) -> None:
-        """Remove what expired, if it is time for that.
+        """Remove expired messages, if it is time for that.
 
         Raises:
             OSError: a file could not be removed; the next run tries again.
         """
         now_ms = self._clock.now_ms()
-        await self._age_clock.watch()  # a jump lasts from the first reading that sees it
+        await self._age_clock.watch()  # in every run: a jump's duration counts from its detection
         is_requested = self._requested_runs > 0
         if steady_ms() < self._first_at_ms and not is_requested:
             return
@@ -111,12 +115,12 @@ class Retention:
                 await self._clean_queues()
 
     async def clean_queues(self) -> None:
-        """Remove the files of queues and index that name nothing but messages that are gone.
+        """Remove the files of queues and index whose entries all refer to expired messages.
 
-        A queue's file that cannot be removed is left, and said so in the log.
+        A queue file that cannot be removed is kept, and the failure is logged.
 
         Raises:
-            StoreReadOnlyError: nothing may be removed, since the disk is not to be trusted.
+            StoreReadOnlyError: the store is read-only; nothing is removed from a disk that failed.
             OSError: a file of the index cannot be removed; the next start finds it.
         """
         reason = self._store.read_only_reason
@@ -146,7 +150,7 @@ class Retention:
         self._warn(config, is_full=why is Trigger.DISK and not removed)
 
     def _warn(self, config: RetentionConfig, *, is_full: bool) -> None:
-        """Say once that the disk is too full and nothing on it may go."""
+        """Log once that the disk is too full although no segment is expired."""
         if is_full and not self._is_warned:
             log.warning(
                 "retention.found_nothing path=%s used_percent_max=%d reserved_hours=%d",
@@ -176,7 +180,7 @@ class Retention:
             log.info("consumequeue.expired files=%d queues=%d", removed, len(queues))
 
     async def _clean_some(self, queues: list[ConsumeQueue]) -> int:
-        """Remove files of these queues, and return how many."""
+        """Remove files of these queues, and return their number."""
         expiry = self._store.expiry
         async with self._deletions:
             found = await self._offload(expiry.look_at, queues)
@@ -201,9 +205,9 @@ def _hour(now_ms: int) -> int:
 
 
 async def _to_its_end(call: Awaitable[T]) -> T:
-    """Await the call even when cancelled: what a thread does to files is known when this returns.
+    """Await the call to its end, even when cancelled.
 
-    Otherwise a store that is opened next could meet files that are still being removed.
+    Otherwise a store that is opened next could find files that a thread is still removing.
     """
     future = asyncio.ensure_future(call)
     try:
