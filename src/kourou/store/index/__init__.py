@@ -1,1 +1,1 @@
-"""The key index: messages by key, unique id and tag."""
+"""Key index: finds messages by key, unique id or tag."""

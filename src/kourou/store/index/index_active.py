@@ -1,19 +1,21 @@
-"""The index file that is being filled: its slots in memory, its newest entries too.
+"""The newest index file, to which entries are added; its slots and newest entries are in memory.
 
-What reaches the disk, in this order, and what a crash in between leaves:
+Writes are ordered as follows, so that a crash after any step leaves a usable file:
 
-    step                                 a crash after it leaves
-    new file of full size, header,       a file without entries, which is removed
-        synced; its directory synced
-    entries, as they come                entries that the header does not count: written again,
-                                         the same, since the log is followed from the header on
-    entries synced; slots                slots of entries that the header does not count: such an
-                                         entry is durable, and leads on to one that is counted
-    slots synced; header, synced         all as it was
-    checkpoint (not this module's)       -
+    step                                 state after a crash behind this step
+    create the file at full size,        a file without entries; it is removed at the next start
+        write and sync its header,
+        sync its directory
+    write entries                        entries that the header does not count; the same entries
+                                         are written again, because the index continues from the
+                                         log position in the header
+    sync entries; write slots            slots that name uncounted entries; those entries are
+                                         durable, and their chains lead to counted ones
+    sync slots; write and sync header    the complete file
+    checkpoint (another module)          -
 
-Nothing is taken back when a write fails: the next save writes it again. A sync that failed is
-never tried again: the store is read-only then.
+A failed write is not rolled back: the next save writes the data again. A failed sync is never
+retried: the store becomes read-only.
 """
 
 from __future__ import annotations
@@ -43,26 +45,25 @@ from kourou.store.index.index_rows import KeyRows, packed_rows
 from kourou.store.paths import INDEX
 
 TAIL_BYTES_MAX: Final = 512 * 1024
-"""Entries that wait in memory, before some must be written, which a thread is asked to do."""
+"""Unwritten entries in memory, in bytes; at this size `KeyIndex.upkeep` must write them."""
 
 _INT: Final = "i"
 _PAGE_BITS: Final = 10
 _PAGE_SLOTS: Final = 1 << _PAGE_BITS
 _HEADER_SLOTS: Final = HEADER_BYTES // SLOT_BYTES
-"""So many slots of the file's first page are taken by the header."""
+"""The header's size in slots: pages are counted from the start of the file."""
 _PIECE_PAGES: Final = 64
-"""Pages of slots that are read, or written, at once: what that takes of the interpreter's time
-holds up nobody."""
+"""Pages of slots read or written in one call, so that the interpreter lock is held only briefly."""
 _SYNC_PAGES: Final = 256
-"""Pages of slots that are synced together, so that a sync of the log waits for no more."""
+"""Pages of slots per sync, so that a concurrent sync of the log waits for no more than these."""
 _PAGES_NOTED: Final = 0.9
-"""Of all pages; when more have changed, the last ones are not waited for: all count as changed."""
+"""Fraction of the pages; once more have changed, all count as changed and tracking stops."""
 _NEVER: Final = 1 << 31
 _NONE_PLACED: Final[tuple[int, list[int], int]] = (_NEVER, [], _NEVER)
 
 
 class ActiveIndexFile(IndexFile):
-    """The newest file. One thread fills or saves it, others may read meanwhile."""
+    """The newest file. One thread adds entries or saves; other threads may read meanwhile."""
 
     def __init__(
         self,
@@ -82,13 +83,15 @@ class ActiveIndexFile(IndexFile):
             self._count,
         ) = header
         self._slots = slots
-        # The number of the first entry that slots name but are not there yet; for each of them the
-        # entry before it; and which of so many, the last one, slots do not name.
+        # While entries are added, slots already name entries that are not in the tail yet. For
+        # readers: the number of the first such entry; the previous entry of each; and n, where
+        # every n-th entry is named by no slot yet and is therefore missing from that list.
         self._placed = _NONE_PLACED
         self._remainders = Remainders(layout.slots)
         self._changed_pages: set[int] = set()
         self._pages = (layout.slots + _HEADER_SLOTS - 1 >> _PAGE_BITS) + 1
-        # The number of the first entry in memory, and those. Replaced as a whole, for readers.
+        # The number of the first unwritten entry, and the bytes of the unwritten entries. Replaced
+        # as a whole, so that readers see both or neither.
         self._tail = (header.count, bytearray())
         self._saved = header
 
@@ -96,10 +99,10 @@ class ActiveIndexFile(IndexFile):
     def create(
         cls, disk: Disk, name: str, layout: IndexLayout, before: IndexHeader | None
     ) -> ActiveIndexFile:
-        """Make the next file, durably; it begins with the end of the one before, as Java's does.
+        """Create the next file, durably; its header starts at the previous file's end, as in Java.
 
         Raises:
-            OSError: a file may be left, which counts for nothing.
+            OSError: an empty file may be left; the next start removes it.
         """
         path = f"{INDEX}/{name}"
         header = IndexHeader(0, 0, 0, 0, 0, 1)
@@ -113,7 +116,7 @@ class ActiveIndexFile(IndexFile):
             _sync(disk, path)
             disk.sync_directory(INDEX)
         except OSError:
-            with suppress(OSError):  # each try has another name, and would leave another file
+            with suppress(OSError):  # each attempt has a new name and would leave another file
                 disk.unlink(path)
             raise
         return cls(disk, name, layout, header, _empty_slots(layout.slots))
@@ -122,10 +125,10 @@ class ActiveIndexFile(IndexFile):
     def load(
         cls, disk: Disk, name: str, layout: IndexLayout, header: IndexHeader
     ) -> ActiveIndexFile:
-        """Take up a file whose header was found to be whole.
+        """Load a file with a verified header, so that entries can be added.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         file = cls(disk, name, layout, header, _empty_slots(layout.slots))
         file._used_slots = 0
@@ -135,7 +138,7 @@ class ActiveIndexFile(IndexFile):
         return file
 
     def _read_slots(self, first: int, number: int) -> None:
-        """Read so many slots, and let each lead to an entry that the header counts."""
+        """Read `number` slots and point each one at an entry that the header counts."""
         at = HEADER_BYTES + SLOT_BYTES * first
         data = self._disk.read(self.path, at, SLOT_BYTES * number)
         piece = array(_INT, data.ljust(SLOT_BYTES * number, b"\0"))
@@ -149,7 +152,7 @@ class ActiveIndexFile(IndexFile):
         self._used_slots += number - piece.count(0)
 
     def _counted(self, number: int, slot: int) -> int:
-        """Return the newest entry of the slot that the header counts, from an uncounted one on."""
+        """Follow the slot's chain from an uncounted entry to the newest counted one; 0 for none."""
         before = self.layout.entries
         while self._count <= number < before:
             entry = IndexFile.entry(self, number)
@@ -171,22 +174,23 @@ class ActiveIndexFile(IndexFile):
 
     @property
     def saved(self) -> IndexHeader:
-        """The header that the file holds, durably."""
+        """The header as it is durable on disk."""
         return self._saved
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Whether the file has no room for another entry."""
         return self._count >= self.layout.entries
 
     @property
     def _entries_end(self) -> int:
-        # Slots are in memory, true, and may get newer entries while somebody follows them.
+        # Slots in memory need no check against the header's count, and may name newer entries
+        # while a reader follows a chain.
         return self.layout.entries
 
     @property
     def tail_bytes(self) -> int:
-        """Bytes of entries that are not written yet."""
+        """Size of the entries not yet written, in bytes."""
         return len(self._tail[1])
 
     def slot(self, number: int) -> int:
@@ -203,7 +207,7 @@ class ActiveIndexFile(IndexFile):
         return IndexEntry._make(INDEX_ENTRY.unpack_from(tail, (number - first) * INDEX_ENTRY_BYTES))
 
     def put_all(self, columns: KeyColumns) -> int:
-        """Add entries; return how many fitted."""
+        """Add entries; return how many of them fit into the file."""
         number = min(len(columns.hashes), self.layout.entries - self._count)
         if number < len(columns.hashes):
             columns = columns.part(0, number)
@@ -225,7 +229,7 @@ class ActiveIndexFile(IndexFile):
         return number
 
     def put_rows(self, rows: KeyRows) -> bool:
-        """Add the entries of all these records; False if they do not all fit, and none was put."""
+        """Add the entries of all these records; if they do not all fit, add none, return False."""
         hashes, last, offsets, times = rows
         width, number = len(hashes) + 1, len(offsets)
         first, end = self._count, self._count + width * number
@@ -258,7 +262,7 @@ class ActiveIndexFile(IndexFile):
             self._tail[1].extend(memoryview(entries).cast("B"))
         self._have_put(width * number, begin_at_ms, offsets, times)
         self._used_slots += previous.count(0)
-        if same >= 0:  # not before: those entries are there now
+        if same >= 0:  # only now, because the entries that this slot names are in the tail
             self._used_slots += not self._slots[same]
             self._slots[same] = end - 1
             places.append(same)
@@ -268,7 +272,7 @@ class ActiveIndexFile(IndexFile):
     def _have_put(
         self, number: int, begin_at_ms: int, offsets: Sequence[int], times: Sequence[int]
     ) -> None:
-        """Count so many entries more."""
+        """Update the header's fields for `number` added entries."""
         if self._count == 1:
             self._begin_at_ms, self._begin_offset = begin_at_ms, offsets[0]
         self._end_at_ms, self._end_offset = times[-1], offsets[-1]
@@ -277,7 +281,7 @@ class ActiveIndexFile(IndexFile):
 
     @contextmanager
     def _placing(self, places: Sequence[int], previous: Sequence[int]) -> Iterator[None]:
-        """Let slots be as they were if what is done meanwhile fails: then nothing was put."""
+        """Restore the slots if the body raises, so that no entry was added."""
         try:
             yield
         except BaseException:
@@ -289,17 +293,17 @@ class ActiveIndexFile(IndexFile):
     def _place(
         self, numbers: Sequence[int], places: Sequence[int], previous: list[int], skipped: int
     ) -> None:
-        """Let slots lead to the entries of these numbers, and add the one before to `previous`.
+        """Point slots at the entries with these numbers; collect their old values in `previous`.
 
-        One loop, since it is run for each entry: a slot is looked up once, for a miss of the
-        processor's caches, and most are one, takes longer than all else. Others read meanwhile:
-        `slot` leads them past entries that are not there yet.
+        A single loop, because it runs for each entry: each slot is accessed once, since most
+        accesses miss the processor's caches and a miss takes longer than everything else. Readers
+        run meanwhile: `slot` leads them past entries that are not in the tail yet.
 
         Args:
-            numbers: that follow one another, but for the last of each `skipped`.
-            places: the slot of each.
-            previous: gets the entry before each.
-            skipped: see there.
+            numbers: consecutive, except that the last of each `skipped` is left out.
+            places: the slot of each entry.
+            previous: receives the number of the previous entry in each slot.
+            skipped: every `skipped`-th number is missing in `numbers`.
         """
         slots, add = self._slots, previous.append
         self._placed = (self._count, previous, skipped)
@@ -308,19 +312,18 @@ class ActiveIndexFile(IndexFile):
             slots[place] = number
 
     def _note_changed(self, places: Sequence[int]) -> None:
-        """Remember which pages of slots are to be written; soon all, under load."""
+        """Mark the pages of these slots as changed; under load, soon all pages are."""
         changed, pages = self._changed_pages, self._pages
         if len(changed) < pages:
-            # Those of one key, or of few, are one, or few.
             changed.update([place + _HEADER_SLOTS >> _PAGE_BITS for place in set(places)])
             if len(changed) > pages * _PAGES_NOTED:
                 changed.update(range(pages))
 
     def write_entries(self) -> None:
-        """Write the entries that are in memory only; nobody may `put` meanwhile.
+        """Write the unwritten entries. No entry may be added meanwhile.
 
         Raises:
-            OSError: they stay in memory.
+            OSError: the entries stay in memory.
         """
         first, tail = self._tail
         if tail:
@@ -329,10 +332,10 @@ class ActiveIndexFile(IndexFile):
             self._tail = (self._count, bytearray())
 
     def save(self) -> None:
-        """Make all durable, in the order of the table above; nobody may `put` meanwhile.
+        """Make the file durable, in the module's write order. No entry may be added meanwhile.
 
         Raises:
-            OSError: the file is as the table says.
+            OSError: the file is in one of the states of the module's table.
         """
         header = self.header
         if header == self._saved and not self._changed_pages:
@@ -375,22 +378,22 @@ def _sync(disk: Disk, path: str) -> None:
 
 
 def _empty_slots(number: int) -> memoryview:
-    """Return slots that lead nowhere, in large pages where the system has such.
+    """Return zeroed slots, in huge pages where the system offers them.
 
-    A key's slot may be anywhere in 20 MB: that the processor has to look up where its small page
-    is takes a fifth of the time that putting an entry takes.
+    Keys hit slots all over 20 MB. With small pages, address translation (TLB misses) takes a fifth
+    of the time of adding an entry.
     """
     memory = mmap.mmap(-1, SLOT_BYTES * number, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     slots = memoryview(memory).cast(_INT)
     for first in range(0, number, _PIECE_PAGES * _PAGE_SLOTS):
-        slots[first] = 0  # makes the page now, off the loop
+        slots[first] = 0  # faults the page in now, off the event loop
     return slots
 
 
 def _runs(pages: list[int]) -> list[tuple[int, int]]:
-    """Return (first, end) of pages that follow one another, in pieces."""
+    """Return (first, end) of each run of consecutive pages, at most `_PIECE_PAGES` long."""
     runs: list[tuple[int, int]] = []
     for page in pages:
         if runs and runs[-1][1] == page and page - runs[-1][0] < _PIECE_PAGES:

@@ -1,8 +1,8 @@
-"""Which files of the key index can be taken up: whole ones that agree with the log.
+"""Verifies the files of the key index against the log when a store opens.
 
-An index is derived data: what is the matter with a file costs following the log again from it on.
+The index is derived data: a file that fails is rebuilt from the log, with all later ones.
 
-Source: IndexService.load, apache/rocketmq 5.5.0, which looks at times only.
+Source: IndexService.load, apache/rocketmq 5.5.0, which compares times only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kourou.store.log.commitlog import CommitLog
 log = logging.getLogger(__name__)
 
 _READS_BETWEEN: Final = 4
-"""Chunks of the log that are looked through between two files."""
+"""Chunks of the log searched for records that are missing between two files."""
 _RECORDS_AT_ONCE: Final = 250
 
 
@@ -35,10 +35,10 @@ class IndexCheck:
     """Compares the index's files with the log.
 
     Args:
-        disk: where the files are.
-        log_: as recovery found it.
-        layout: of the files.
-        hashes_of: of the keys of a record.
+        disk: holds the files.
+        log_: the log after its recovery.
+        layout: the layout of every file.
+        hashes_of: returns the hashes of a record's keys.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class IndexCheck:
     def sound_files(
         self, names: list[str], *, durable_to_ms: int | None, complete_to: int | None
     ) -> list[IndexFile]:
-        """Return the first files of the names, as long as all are whole; see `KeyIndex.open`.
+        """Return the files of `names` up to the first one that fails; see `KeyIndex.open`.
 
         Raises:
-            OSError: a file cannot be read, and not since the device fails in that place.
+            OSError: a file cannot be read. EIO is not raised: it counts as damage of that file.
         """
         files: list[IndexFile] = []
         for name in names:
@@ -79,7 +79,7 @@ class IndexCheck:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            raise CorruptRecordError(name, 0, f"it cannot be read: {error}") from error
+            raise CorruptRecordError(name, 0, f"the header cannot be read: {error}") from error
 
     def _is_empty(self, name: str) -> bool:
         try:
@@ -97,26 +97,26 @@ class IndexCheck:
         durable_to_ms: int | None,
         complete_to: int | None,
     ) -> None:
-        """Raise if the file does not go with the log, or with the files before it."""
+        """Raise `CorruptRecordError` if the file contradicts the log or the files before it."""
         if durable_to_ms is not None and header.end_at_ms > durable_to_ms:
-            raise CorruptRecordError(name, 8, "Java was killed before it was durable")
+            raise CorruptRecordError(name, 8, "Java was killed before the file was durable")
         if header.end_offset >= self._log.written_position:
-            raise CorruptRecordError(name, 24, "the log ends before its last record")
+            raise CorruptRecordError(name, 24, "the log ends before the file's last record")
         if complete_to is not None and header.end_offset >= complete_to:
-            raise CorruptRecordError(name, 24, "records before its last may be missing")
+            raise CorruptRecordError(name, 24, "records before the file's last may be missing")
         if files and header.begin_offset < files[-1].header.end_offset:
-            raise CorruptRecordError(name, 16, "it begins before the file before it ends")
+            raise CorruptRecordError(name, 16, "the file begins before the previous file ends")
         if not self._follows(header, files[-1].header if files else None):
-            raise CorruptRecordError(name, 16, "records between it and what is before are missing")
+            raise CorruptRecordError(name, 16, "records before the file's first are in no file")
         is_kept = header.end_offset >= self._log.min_position
         if is_kept and record_time(self._log, header.end_offset) != header.end_at_ms:
-            raise CorruptRecordError(name, 24, "its last record is not in the log")
+            raise CorruptRecordError(name, 24, "the file's last record is not in the log")
 
     def _follows(self, header: IndexHeader, before: IndexHeader | None) -> bool:
-        """Tell whether no record with a key lies between a file's first and the file before it."""
+        """Tell whether no record with a key lies between a file and the previous one."""
         done = -1 if before is None else before.end_offset
         if done < self._log.min_position and before is not None:
-            return True  # those between may have expired
+            return True  # records in between may have expired
         cursor = LogCursor(self._log, max(done, self._log.min_position))
         until = self._log.written_position
         for _ in range(_READS_BETWEEN):
@@ -128,11 +128,11 @@ class IndexCheck:
                     return True
                 if record.start > done and self._hashes_of(record):
                     return False
-        return True  # so much without a key is no file that went missing
+        return True  # a missing file would have shown by now: so long a stretch has no key
 
 
 def count_last(files: list[IndexFile]) -> int:
-    """Return how many entries at the end of the files are of the last record."""
+    """Return how many entries at the end of the files belong to the last record."""
     end_offset = files[-1].header.end_offset
     found = 0
     for file in reversed(files):

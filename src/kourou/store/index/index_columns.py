@@ -1,4 +1,4 @@
-"""What the index gets, column by column: many entries at a third of a call for each."""
+"""Index entries in columns, packed with about a third of a Python call per entry."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _INT: Final = "i"
 
 
 class KeyColumns(NamedTuple):
-    """For each entry the index gets: the key's hash, where its record is, and its store time.
+    """Entries to add: each key's hash, its record's log position, and the record's store time.
 
     Attributes:
-        time_min, time_max: no time is outside of these.
+        time_min, time_max: bounds of `times`, in epoch milliseconds.
     """
 
     hashes: Sequence[int]
@@ -26,7 +26,7 @@ class KeyColumns(NamedTuple):
     time_max: int
 
     def part(self, start: int, end: int) -> KeyColumns:
-        """Return the entries from one to another."""
+        """Return the entries from `start` to below `end`."""
         return self._replace(
             hashes=self.hashes[start:end],
             offsets=self.offsets[start:end],
@@ -38,7 +38,7 @@ NO_COLUMNS: Final = KeyColumns((), (), (), 0, 0)
 
 
 def _seconds(begin_at_ms: int, columns: KeyColumns) -> array[int]:
-    """Return what entries of these times say of them."""
+    """Return the time field of each entry: seconds since the file's begin time."""
     first = seconds_since(begin_at_ms, columns.time_min)
     if first == seconds_since(begin_at_ms, columns.time_max):
         return array(_INT, [first]) * len(columns.times)
@@ -47,7 +47,7 @@ def _seconds(begin_at_ms: int, columns: KeyColumns) -> array[int]:
 
 
 def packed(columns: KeyColumns, begin_at_ms: int, previous: Sequence[int]) -> array[int]:
-    """Return entries as the file holds them: column by column, a third of a call for each."""
+    """Return the entries in the file's layout."""
     entries = array(_INT, bytes(INDEX_ENTRY_BYTES * len(previous)))
     places = array("q", columns.offsets)
     to_or_from_disk(places)
@@ -62,6 +62,6 @@ def packed(columns: KeyColumns, begin_at_ms: int, previous: Sequence[int]) -> ar
 
 
 def to_or_from_disk(numbers: array[int]) -> None:
-    """Turn the bytes of each number, where the machine has the other order than the files."""
+    """Convert numbers in place between machine byte order and the files' big-endian order."""
     if sys.byteorder == "little":
         numbers.byteswap()

@@ -1,6 +1,6 @@
-"""Hashes of the keys of records that were fed: of all of a slice at once, column by column.
+"""Hashes the keys of records from the index feed, one column for a whole slice at a time.
 
-The texts of many records are joined, and hashed in the lanes of long integers.
+The texts of many records are joined and hashed in the lanes of long integers (`index_lanes`).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from kourou.store.index.index_lanes import LANE_BYTES, lane_numbers, text_hashes
 from kourou.store.index.index_rows import KeyRows
 
 _KEY_BYTES_MAX: Final = 64
-"""Each key takes as many lanes as the longest one of its slice."""
+"""Longest key hashed here, because each key takes as many lanes as the slice's longest one."""
 _TOPICS_MAX: Final = 4096
-"""Topics with their tags whose hashes are kept: 1 MB. Then all are forgotten."""
+"""Cached hashes of (topic, tags): 1 MB. The cache is cleared when full."""
 _HEADS_MAX: Final = 4096
-"""Heads of ids whose hashes are kept: 1 MB. Then all are forgotten."""
+"""Cached hashes of the heads of ids: 1 MB. The cache is cleared when full."""
 _MASK: Final = 0xFFFF_FFFF
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_KEY_BYTES_MAX + 1))
 
 
 class FedHashes:
-    """Makes columns of records that were fed; remembers what topics and tags add to them."""
+    """Computes index entries of fed records; caches the hashes of topics, tags and id heads."""
 
     def __init__(self) -> None:
-        # By topic and tags: the hash of `topic#`, and that of `topic#T#tags` or -1.
+        # By topic and tags: the hash of `topic#`, and that of `topic#T#tags`, or -1 without tags.
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
-        # By what comes before it and itself: the hash up to the end of an id's head.
+        # By the hash of `topic#` and an id's head: the hash of both, times 31 ** 8.
         self._heads: dict[tuple[int, bytes], int] = {}
 
     def columns(self, records: FedColumns) -> KeyColumns | KeyRows | None:
-        """Return the entries of the records; None if only the log tells them."""
+        """Return the entries of the records; None if these must be read from the log instead."""
         keys, tags = records.keys, records.tags
         bases, tag_hashes = self._topic_columns(records.topics, tags)
         ids = self._id_column(bases, records)
@@ -68,7 +68,7 @@ class FedHashes:
         )
 
     def _id_column(self, bases: Sequence[int], records: FedColumns) -> array[int] | None:
-        """Return the hash of each id; None if one is no such id as is taken here."""
+        """Return the hash of each id; None if one has another length or is not ASCII."""
         number, parts = len(records), records.ids
         if all(head for _, head, _ in parts):
             texts = b"".join([rests for _, _, rests in parts])
@@ -86,7 +86,12 @@ class FedHashes:
         return text_hashes(all_starts, texts)
 
     def _start(self, base: int, head: bytes) -> bytes:
-        """Return what comes before the rest of an id that begins with `head`."""
+        """Return the start lane (see `text_hashes`) for the rest of an id that begins with `head`.
+
+        Args:
+            base: the hash of `topic#`.
+            head: the first `ID_HEAD_CHARS` of the id.
+        """
         found = self._heads.get((base, head))
         if found is None:
             if len(self._heads) >= _HEADS_MAX:
@@ -100,7 +105,7 @@ class FedHashes:
     def _topic_columns(
         self, topics: Sequence[str], tags: Sequence[str]
     ) -> tuple[Sequence[int], array[int]]:
-        """Return what is known of each record's topic and tags; once if all have the same."""
+        """Return the hashes of each record's `topic#` and tags; a single value if all are alike."""
         number = len(topics)
         if topics.count(topics[0]) == number == tags.count(tags[0]):
             base, tags_hash = self._of(topics[0], tags[0])
@@ -121,14 +126,14 @@ class FedHashes:
 
 
 def _whole_ids(head: bytes, rests: bytes) -> bytes:
-    """Return ids of which all but their rests is the same."""
+    """Return the joined ids that share `head`; `rests` itself if there is no common head."""
     if not head:
         return rests
     return b"".join([head + rests[at : at + LANE_BYTES] for at in range(0, len(rests), LANE_BYTES)])
 
 
 def _starts(bases: Sequence[int], sizes: Sequence[int], number: int) -> bytes:
-    """Return what comes before so many texts of these sizes; a single value is that of all."""
+    """Return the start lanes of `number` texts; a single base or size applies to all of them."""
     if len(bases) == len(sizes) == 1:
         return lane_numbers((bases[0] * _POWERS[sizes[0]] & _MASK,)) * number
     bases, sizes = (some if len(some) > 1 else [*some] * number for some in (bases, sizes))
@@ -136,7 +141,10 @@ def _starts(bases: Sequence[int], sizes: Sequence[int], number: int) -> bytes:
 
 
 def _key_column(bases: Sequence[int], keys: Sequence[str]) -> array[int] | None:
-    """Return the hash of each key, -1 for none; None if some are no such keys as are taken here."""
+    """Return the hash of each key, -1 for none.
+
+    None if a record has several keys, or a key is too long or not ASCII.
+    """
     sizes: Sequence[int] = list(map(len, keys))
     shortest, longest = min(sizes), max(sizes)
     texts = "".join(keys)

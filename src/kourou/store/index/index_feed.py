@@ -1,19 +1,20 @@
-"""What makers of records say of the keys of each, so that the index need not read those again.
+"""Feed of message keys from the append path to the index, which then need not re-read the log.
 
-Whoever makes a record by hand knows its topic, id, key and tags as texts; the index would have to
-find them in its bytes once more. So the maker puts them here beside the record, which costs it one
-append to a list, a record or a batch, and the index takes them where they go on at its position.
+Code that builds a record has topic, id, key and tags as texts, which the index would have to parse
+from the record's bytes again. It adds the texts to this feed, one list append for a record or a
+batch, and the index takes those that start at its position.
 
-This buys speed and nothing else. The index gets the same as from the log, and whatever is not here
-it reads there:
+The feed only saves time. The index gets the same entries as from the log, and reads the log for
+everything that the feed lacks:
 
-    other records, and blanks, between         the log is read up to the next record that is here
-    the list is full                           later ones are not taken until there is room
-    appends that were taken back               `drop_from`
-    several keys, a long one, one not ASCII    the log is read for all records of that slice
+    case                                       behaviour
+    other records or blanks in between         the log is read up to the next fed record
+    the feed is full                           records are not added until there is room
+    appends that are rolled back               `drop_from`
+    several keys, a long key, one not ASCII    the log is read for all records of that slice
     an id that is not ASCII                    the same
 
-Everything runs on the thread that appends.
+All methods run on the thread that appends.
 """
 
 from __future__ import annotations
@@ -28,39 +29,39 @@ from typing import Final, NamedTuple, cast, final
 from kourou.store.index.index_lanes import LANE_BYTES, LANES_MAX
 
 UNIQUE_ID_CHARS: Final = 32
-"""Of each unique id here; blanks are not among them."""
+"""Length of each fed unique id; it contains no blanks."""
 ID_HEAD_CHARS: Final = UNIQUE_ID_CHARS - LANE_BYTES
-"""Of those, what the ids of one producer have in common for a minute."""
+"""Length of the id's beginning that one producer's ids share for a minute."""
 SLICE_MAX: Final = LANES_MAX // 2
-"""Records that are taken at once: half a millisecond, with the entries of their keys."""
+"""Records taken at once: half a millisecond, including the entries of their keys."""
 
 _RECORD_BYTES: Final = 320
-"""What a record takes that was put here alone."""
+"""Memory of a record that was added singly."""
 _BATCH_BYTES: Final = 512
 _MESSAGE_BYTES: Final = 48
 _KEY_BYTES: Final = 72
-"""What a batch takes at most: itself, for each message, and for the keys of each if there are."""
+"""Memory of a batch, at most: for itself, for each message, and for each message's keys if any."""
 _BYTES_MAX: Final = 5 * 1024 * 1024
-"""Kept: 16,000 records, or 80,000 that came in batches of 32. One run may go beyond."""
+"""Limit of the feed: 16,000 records, or 80,000 in batches of 32. One run may exceed it."""
 _STRETCH_MIN: Final = 16
-"""Fewer that follow one another are not worth a slice of their own, unless they are the last."""
+"""Fewer consecutive records are not worth a slice of their own, unless they are the last ones."""
 _END: Final = itemgetter(1)
 
 FedRecord = tuple[int, int, int, str, str, str, str]
-"""Where a record begins and ends, its store time, topic, tags, unique id and keys; "" for none."""
+"""A record's start and end in the log, store time, topic, tags, unique id and keys; "" for none."""
 
 
 @final
 class FedBatch(NamedTuple):
-    """The same of records that follow one another, of one topic and one store time.
+    """Consecutive records of one topic and one store time.
 
     Attributes:
-        start, end: where the first one begins, and the last one ends.
-        starts: where each begins.
-        tags: of each, or one for all.
-        id_head: with what all unique ids begin: `ID_HEAD_CHARS`, or nothing.
-        id_rests: their rests, one behind the other. ASCII, without blanks.
-        keys: of each; empty if none has any.
+        start, end: log positions where the first record begins and the last one ends.
+        starts: the log position of each record.
+        tags: of each record, or a single one for all.
+        id_head: the common beginning of all unique ids: `ID_HEAD_CHARS` long, or empty.
+        id_rests: the remaining parts of the ids, joined. ASCII, without blanks.
+        keys: of each record; empty if none has any.
     """
 
     start: int
@@ -75,15 +76,15 @@ class FedBatch(NamedTuple):
 
 
 class FedColumns:
-    """What is known of records that follow one another in the log, column by column.
+    """Fed data of consecutive records, in columns.
 
     Attributes:
-        starts: where each begins.
-        end: where the last one ends.
-        times: their store times; none is before the one before it.
-        ids: of some that follow one another: how many, the head of their ids, which may be empty,
-            and the rests of all.
-        keys: of each, "" for none; may be empty if none has any.
+        starts: the log position of each record.
+        end: the log position where the last record ends.
+        times: store times, never descending.
+        ids: for each group of consecutive records: their number, the common head of their ids
+            (may be empty), and the joined remaining parts.
+        keys: of each record, "" for none; may be empty if none has any.
     """
 
     __slots__ = ("end", "ids", "keys", "starts", "tags", "times", "topics")
@@ -101,7 +102,7 @@ class FedColumns:
         return len(self.starts)
 
     def add_records(self, records: Sequence[FedRecord]) -> int:
-        """Add those records that follow one another; return how many."""
+        """Add the leading records that are consecutive; return their number."""
         starts, ends, times, topics, tags, ids, keys = zip(*records, strict=True)
         if starts[0] != self.end:
             return 0
@@ -119,7 +120,7 @@ class FedColumns:
         return number
 
     def add_batch(self, batch: FedBatch, first: int, last: int) -> None:
-        """Add the records of the batch that follow, from one number to another."""
+        """Add records `first` to below `last` of the batch."""
         _, end, store_at_ms, topic, starts, tags, id_head, id_rests, keys = batch
         number, count = last - first, len(starts)
         if number < count:
@@ -137,7 +138,7 @@ class FedColumns:
         self.ids.append((number, id_head, id_rests))
 
     def _add_keys(self, keys: Sequence[str], number: int) -> None:
-        """Add the keys, or none, of so many records that are added then."""
+        """Add the keys of the next `number` records; call it before their `starts` are added."""
         if keys:
             self.keys += [""] * (len(self.starts) - len(self.keys))
             self.keys += keys
@@ -146,10 +147,10 @@ class FedColumns:
 
 
 class IndexFeed:
-    """Records that were appended and are not indexed yet, or some of them; in the log's order."""
+    """Appended records that are not indexed yet, in log order; some may be missing."""
 
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
-        """Keep about so many bytes; 0 where nobody takes them."""
+        """Limit the feed to about `bytes_max`; 0 where no index reads it."""
         self._bytes_max = bytes_max
         self._parts: list[FedRecord | FedBatch] = []
         self._batches = 0  # among them
@@ -158,7 +159,7 @@ class IndexFeed:
 
     @property
     def fullness(self) -> float:
-        """What it keeps, to what it keeps at most."""
+        """The used fraction of the limit; one run may raise it above 1."""
         return self._bytes_kept / max(self._bytes_max, 1)
 
     @property
@@ -166,31 +167,35 @@ class IndexFeed:
         return _RECORD_BYTES * (len(self._parts) - self._batches) + self._batch_bytes
 
     def begin_run(self) -> list[FedRecord | FedBatch]:
-        """Return what the records of one run of appends are to be added to, and then let go."""
+        """Return the list to which a run of appends adds its records; do not use it after the run.
+
+        A full feed returns a list that is discarded.
+        """
         if self._bytes_kept < self._bytes_max:
             return self._parts
         self._refused.clear()
         return self._refused
 
     def add_batch(self, batch: FedBatch) -> None:
-        """Add records of the run that has begun, if there is room."""
+        """Add a batch of the current run, if there is room."""
         if self._bytes_kept < self._bytes_max:
             self._parts.append(batch)
             self._batches += 1
             self._batch_bytes += _bytes_of(batch)
 
     def drop_from(self, position: int) -> None:
-        """Forget the records at or behind the position, which are no longer in the log."""
+        """Drop the records at or behind the position, which were removed from the log."""
         self._forget(bisect_left(self._parts, (position,)), len(self._parts))
 
     def next_from(self, position: int, until: int) -> int | None:
-        """Return where the next records begin that are worth it: at the position, or behind it.
+        """Return where the next usable fed records begin, at the position or behind it.
 
-        Those before it are forgotten. None if there are none, or too few before others.
+        Records before the position are dropped. Records behind it are usable if at least
+        `_STRETCH_MIN` of them are consecutive below `until`. None if there are none.
         """
         parts = self._parts
         passed = bisect_left(parts, (position,))
-        if passed and parts[passed - 1][1] > position:  # a batch, some of whose records are taken
+        if passed and parts[passed - 1][1] > position:  # a batch that is partly taken
             passed -= 1
         if passed:
             self._forget(0, passed)
@@ -202,7 +207,7 @@ class IndexFeed:
         return start if self._is_stretch(until) else None
 
     def _is_stretch(self, until: int) -> bool:
-        """Tell whether enough records follow one another, below `until`."""
+        """Tell whether enough records below `until` are consecutive."""
         number, end = 0, self._parts[0][0]
         for part in islice(self._parts, _STRETCH_MIN):
             if part[0] != end or part[1] > until:
@@ -212,15 +217,15 @@ class IndexFeed:
         return number >= _STRETCH_MIN
 
     def take(self, position: int, until: int, records_max: int = SLICE_MAX) -> FedColumns | None:
-        """Return the next records that follow one another and end at or below `until`.
+        """Return the next consecutive records that end at or below `until`.
 
-        They are forgotten when `next_from` is asked of a position behind them. None if there are
-        too few to be worth a slice.
+        A later call of `next_from` with a position behind them drops them. None if there are too
+        few for a slice.
 
         Args:
-            position: as `next_from` gave it: the first one is there.
-            until: where a record ends.
-            records_max: so many at most, and no more than `SLICE_MAX`.
+            position: start of the first record, as `next_from` returned it.
+            until: the end of a record.
+            records_max: limit of the records, capped at `SLICE_MAX`.
         """
         parts, at = self._parts, 0
         columns = FedColumns(position)
@@ -248,7 +253,7 @@ class IndexFeed:
         return columns if len(columns) >= _STRETCH_MIN or are_all else None
 
     def _records(self, at: int, until: int, number: int) -> list[FedRecord]:
-        """Return so many records at most that were put here alone, from a part on, to `until`."""
+        """Return at most `number` singly added records from index `at` on, up to `until`."""
         parts = self._parts
         end = bisect_right(parts, until, at, min(at + number, len(parts)), key=_END)
         if self._batches:
@@ -256,7 +261,7 @@ class IndexFeed:
         return cast("list[FedRecord]", parts[at:end])
 
     def _forget(self, start: int, end: int) -> None:
-        """Forget parts."""
+        """Drop the parts from `start` to below `end`."""
         if self._batches:
             gone = [part for part in self._parts[start:end] if type(part) is FedBatch]
             self._batches -= len(gone)
@@ -265,5 +270,5 @@ class IndexFeed:
 
 
 def _bytes_of(batch: FedBatch) -> int:
-    """Return about what the batch takes of memory."""
+    """Return the batch's approximate memory."""
     return _BATCH_BYTES + _MESSAGE_BYTES * len(batch.starts) + _KEY_BYTES * len(batch.keys)

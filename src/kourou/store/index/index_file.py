@@ -5,19 +5,18 @@ Big-endian. A file of `slots` slots and `entries` entries has 40 + 4 * slots + 2
     byte              size   field
     0                 8      begin time     store time of the first record, epoch milliseconds
     8                 8      end time       of the last record
-    16                8      begin offset   where the first record is in the commit log
-    24                8      end offset     where the last record is
+    16                8      begin offset   physical offset of the first record
+    24                8      end offset     of the last record
     32                4      used slots
-    36                4      count          entries and one: entry 0 is never used
+    36                4      count          entries plus one: entry 0 is never used
     40 + 4 * slot     4      number of the slot's newest entry; 0 for none
     entries_at + 20*n 20     key hash 4, physical offset 8, seconds since begin time 4,
-                             number of the slot's entry before 4
+                             number of the slot's previous entry 4
 
-The hash is the absolute value of Java's of `topic#key`; modulo `slots` it is the slot. Entries only
-say where a key may be: who asks compares the record's own keys.
+The hash is the absolute value of Java's hash of `topic#key`; modulo `slots` it is the slot. Hashes
+collide, so the caller must compare the keys of the record that an entry names.
 
-This module reads files that no longer change, and says what a whole one looks like;
-`index_active.py` fills one.
+This module reads files that no longer change and verifies headers; `index_active.py` adds entries.
 
 Source: IndexFile.java, IndexHeader.java, apache/rocketmq 5.5.0.
 """
@@ -43,39 +42,44 @@ _SLOT: Final = struct.Struct(">i")
 _INT_MAX: Final = 0x7FFF_FFFF
 _NAME_DIGITS: Final = 17
 _CHAIN_MAX: Final = 1_000_000
-"""Entries of one slot that a search follows in a file: seconds, when the file is in memory."""
+"""Entries of one slot that a search reads in a file: seconds, if the file is in memory."""
 
 
 class IndexLayout(NamedTuple):
-    """How many slots and entries each file of a store has; both are kept for its life."""
+    """Numbers of slots and entries in each file of a store; they never change."""
 
     slots: int
     entries: int
 
     @property
     def entries_at(self) -> int:
-        """The byte at which entry 0 would be."""
+        """The file offset of entry 0."""
         return HEADER_BYTES + SLOT_BYTES * self.slots
 
     @property
     def file_bytes(self) -> int:
-        """The size of each file."""
+        """The size of each file, in bytes."""
         return self.entries_at + INDEX_ENTRY_BYTES * self.entries
 
 
 class IndexHeader(NamedTuple):
-    """What the first 40 bytes say; `count` is one more than there are entries."""
+    """The first 40 bytes; `count` is the number of entries plus one."""
 
     begin_at_ms: int
     end_at_ms: int
     begin_offset: int
     end_offset: int
     used_slots: int
-    count: int  # type: ignore[assignment]  # a tuple's own `count` is of no use here
+    count: int  # type: ignore[assignment]  # hides the method of tuple
 
 
 class IndexEntry(NamedTuple):
-    """Where a record is that may have a key."""
+    """The position of a record that may have a key.
+
+    Attributes:
+        seconds: the record's store time, since the file's begin time.
+        previous: the number of the slot's previous entry; 0 for none.
+    """
 
     key_hash: int
     physical_offset: int
@@ -84,10 +88,10 @@ class IndexEntry(NamedTuple):
 
 
 def index_file_name(now_ms: int, last_name: str) -> str:
-    """Return the name of a file made now, in local time: yyyyMMddHHmmssSSS.
+    """Return the name of a file created now, in local time: yyyyMMddHHmmssSSS.
 
-    It is behind `last_name` in the order of names even if the clock was set back, since that
-    order is the order of the files.
+    The name sorts behind `last_name` even if the clock was set back, because files are ordered by
+    name.
     """
     local = datetime.fromtimestamp(now_ms // 1000, UTC).astimezone()
     name = f"{local:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
@@ -104,18 +108,23 @@ def index_file_names(disk: Disk) -> list[str]:
 
 
 def seconds_since(begin_at_ms: int, store_at_ms: int) -> int:
-    """Return what an entry says of its record's time."""
+    """Return the time field of an entry: seconds since begin time, clamped to 0 .. 2 ** 31 - 1.
+
+    0 if the begin time is not positive.
+    """
     if begin_at_ms <= 0:
         return 0
     return min(max((store_at_ms - begin_at_ms) // 1000, 0), _INT_MAX)
 
 
 def read_header(disk: Disk, name: str, layout: IndexLayout) -> IndexHeader:
-    """Return the header of a file that has entries and is whole, as far as that shows quickly.
+    """Return the header of a file after a quick verification of the file.
+
+    Compares the size, the counts, and the first and last entries; not the slots or the others.
 
     Raises:
-        CorruptRecordError: it is not, or it is empty.
-        OSError: it cannot be read.
+        CorruptRecordError: the file is damaged, or has no entries.
+        OSError: the file cannot be read.
     """
     path = f"{INDEX}/{name}"
     size = disk.size(path)
@@ -132,30 +141,34 @@ def read_header(disk: Disk, name: str, layout: IndexLayout) -> IndexHeader:
         )
     first, last = (read_entry(disk, name, layout, at) for at in (1, header.count - 1))
     if first.physical_offset != header.begin_offset or last.physical_offset != header.end_offset:
-        raise CorruptRecordError(path, 16, "the first or the last entry is of another record")
+        raise CorruptRecordError(
+            path, 16, "the first or the last entry names another record than the header"
+        )
     seconds = seconds_since(header.begin_at_ms, header.end_at_ms)
     if header.end_at_ms < header.begin_at_ms or (header.count > 2 and last.seconds != seconds):
         raise CorruptRecordError(
-            path, 0, f"times {header.begin_at_ms} to {header.end_at_ms} are not its entries'"
+            path,
+            0,
+            f"times {header.begin_at_ms} to {header.end_at_ms} disagree with the entries",
         )
     return header
 
 
 def is_empty(disk: Disk, name: str) -> bool:
-    """Tell whether a file was made and never filled, as far as a crash left."""
+    """Tell whether the file's header counts no entries."""
     count = disk.read(f"{INDEX}/{name}", HEADER_BYTES - SLOT_BYTES, SLOT_BYTES)
     return int.from_bytes(count, signed=True) in (0, 1)
 
 
 def read_entry(disk: Disk, name: str, layout: IndexLayout, number: int) -> IndexEntry:
-    """Return an entry as the file holds it; zeros where the file is too short."""
+    """Return an entry from the file; zeros where the file is too short."""
     at = layout.entries_at + INDEX_ENTRY_BYTES * number
     data = disk.read(f"{INDEX}/{name}", at, INDEX_ENTRY_BYTES)
     return IndexEntry._make(INDEX_ENTRY.unpack(data.ljust(INDEX_ENTRY_BYTES, b"\0")))
 
 
 class IndexFile:
-    """A file that is read; any thread may."""
+    """An index file opened for reading, on any thread."""
 
     def __init__(self, disk: Disk, name: str, layout: IndexLayout, header: IndexHeader) -> None:
         self.name = name
@@ -165,17 +178,17 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """What the file holds, now."""
+        """The current header."""
         return self._header
 
     @property
     def _entries_end(self) -> int:
-        """Slots name entries of lower numbers only."""
+        """Slots that name this entry number or a higher one are damaged."""
         return self.header.count
 
     @property
     def path(self) -> str:
-        """Its name below the store's root."""
+        """The file's path below the store's root."""
         return f"{INDEX}/{self.name}"
 
     def slot(self, number: int) -> int:
@@ -184,14 +197,15 @@ class IndexFile:
         return int(_SLOT.unpack(data.ljust(SLOT_BYTES, b"\0"))[0])
 
     def entry(self, number: int) -> IndexEntry:
-        """Return an entry."""
+        """Return the entry with this number."""
         return read_entry(self._disk, self.name, self.layout, number)
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield where records are that may have the key and a store time in the span.
+        """Yield positions of records that may have the key and a store time in the span.
 
-        Newest first. Entries know their time to a second only: up to one less is yielded too. No
-        entry leads to a newer one, so that damage makes no circle.
+        Newest first. Entries have their time in whole seconds, so records up to one second before
+        the span are included. The search stops at an entry whose previous one is not older, so
+        that a damaged chain cannot loop.
 
         Raises:
             OSError: the file cannot be read, or was removed meanwhile.

@@ -1,15 +1,15 @@
-r"""Gathers what the index gets of many records, in columns, at little cost a record.
+r"""Gathers index entries of many log records in columns, at a small cost per record.
 
-Most records of a log look like others before them: the same topic, property names and tags in the
-same places. What follows the body of such a record is
+Most records of a log resemble earlier ones: same topic, property names and tags at the same bytes.
+Behind the body such a record consists of
 
     before | id | between | key | after | digits of the seal | \x02
 
-(the id and the key in any order, the key and the seal not always there), where only id, key and
-digits differ from record to record. Of what such a record looks like, its `_Form` is remembered:
-where to cut, and what the rest says. So a record takes two calls that unpack, and some comparisons.
-What looks otherwise is read property by property, as `index_keys.py` does; and nothing is
-taken here that would be read differently there.
+(id and key in either order; key and seal are optional), where only id, key and digits differ
+between records. A `_Form` caches what such records have in common: where to cut, and what the
+constant bytes mean. A record of a known form costs two unpack calls and a few comparisons. Any
+other record is parsed property by property, as in `index_keys.py`. Both ways give the same
+entries.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from kourou.store.index.index_lanes import LANE_BYTES, NO_TAIL, lane_hashes
 from kourou.store.index.index_log import HEAD, HEAD_BYTES, TAIL_BYTES_MIN, V6_FLAGS, LogCursor
 
 ENTRIES_MAX: Final = 2000
-"""Of records that have many keys, no further one is begun behind so many."""
+"""Entries of a slice; behind so many no further record is begun."""
 
 _FORMS_MAX: Final = 1024
 _FORM_BYTES_MAX: Final = 1024
-"""How many forms are remembered, and of how many bytes behind the body: 1 MB, then all of them are
-forgotten."""
+"""Limits of the cached forms and of each one's bytes behind the body: 1 MB. The cache is cleared
+when full."""
 _LEARNT_MAX: Final = 8
-"""Forms that are learnt at once."""
+"""New forms per slice."""
 _PLAIN_MIN: Final = 4
 _PLAIN_MAX: Final = 64
-"""Where records are all different, forms are not looked for so many times; then once more, and
-twice as many times not if that was in vain."""
+"""Slices gathered without forms after a slice of mostly unknown forms: at first the minimum, then
+doubled for each further such slice up to the maximum."""
 _JUDGED_MIN: Final = 64
-"""Fewer records tell nothing of others."""
+"""Records in a slice below which its share of unknown forms is not judged."""
 _TAKEN_MAX: Final = 64
-"""Records that are read property by property in one go."""
+"""Records parsed property by property in one call."""
 _SEAL_DIGITS: Final = 10
 _ODD_FLAGS: Final = V6_FLAGS | TRANSACTION_ROLLBACK
 _NAMES: Final = tuple(name.encode() for name in (UNIQ_KEY, KEYS, TAGS, CRC32))
@@ -52,17 +52,17 @@ _SIZE16: Final = struct.Struct(">h").unpack_from
 
 
 _Entry = tuple[int, bytes, int, int]
-"""Both parts of a key's hash, where its record is, and its store time."""
+"""Start and tail of a key's hash (see `lane_hashes`), its record's position and store time."""
 
 
 class _Form(NamedTuple):
-    """What records of one form have in common, all of one topic.
+    """Common properties of the records of one form, all of one topic.
 
     Attributes:
-        id_starts: the first part of an id's hash, by all of it but its tail.
-        key_starts: the same of a key.
-        tags_hash: of the tags; -1 for none.
-        key_first: whether the key is before the id.
+        id_starts: the start of an id's hash, by the id without its tail.
+        key_starts: the start of a key's hash, by the key without its tail.
+        tags_hash: the hash of the tags; -1 for none.
+        key_first: whether the key precedes the id.
     """
 
     id_starts: dict[bytes, int]
@@ -72,7 +72,13 @@ class _Form(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """Where to cut what follows a body, and the forms by what does not differ then."""
+    """A way to cut the bytes behind a body, and the forms that share it.
+
+    Attributes:
+        places: the format of `unpack`.
+        unpack: cuts the bytes into eight parts.
+        forms: by the three constant parts.
+    """
 
     places: str
     unpack: Callable[[bytes, int], tuple[Any, ...]]
@@ -84,7 +90,7 @@ _NO_CUT: Final = _Cut("", struct.Struct("0s" * 8).unpack_from, {})
 
 
 class KeyGatherer:
-    """Gathers from where a cursor stands; its columns are for one use."""
+    """Gathers the entries of the records behind a cursor."""
 
     def __init__(self) -> None:
         self._hashes = KeyHashes()
@@ -98,7 +104,7 @@ class KeyGatherer:
         self._entries: list[_Entry] = []
         self._seals: list[bytes] = []
         self._left = records_max
-        self._others = 0  # records of forms that were not known
+        self._others = 0  # records of unknown forms
         self._to_learn = _LEARNT_MAX
         if self._forms >= _FORMS_MAX or self._forgotten != self._hashes.forgotten:
             self._cuts.clear()
@@ -107,7 +113,7 @@ class KeyGatherer:
     def gather(self, cursor: LogCursor, until: int, records_max: int = SLICE_MAX) -> KeyColumns:
         """Return the entries of the next records in memory that end at or below `until`.
 
-        The cursor is behind the last record then.
+        Moves the cursor behind the last of these records.
         """
         begin = cursor.position
         self._begin(records_max)
@@ -120,7 +126,7 @@ class KeyGatherer:
                 cursor.walk(until, self._walk)
             self._judge(records_max - self._left)
         if self._is_doubtful():
-            # An id or a key that ends earlier than it seemed, or is several.
+            # By its form, a property may have been cut at the wrong byte, or be several keys.
             cursor.back_to(begin)
             self._begin(records_max)
             self._take_all(cursor, until)
@@ -131,7 +137,7 @@ class KeyGatherer:
         return KeyColumns(hashes, offsets, times, min(times), max(times))
 
     def _is_doubtful(self) -> bool:
-        """Tell whether an id, a key or a seal has in it what it could not have as such."""
+        """Tell whether an id, a key or a seal contains a byte that it cannot contain."""
         tails = b"".join([tail for _, tail, _, _ in self._entries])
         is_odd = b"\x02" in tails or b" " in tails or not tails.isascii()
         return is_odd or b"\x02" in b"".join(self._seals)
@@ -141,7 +147,7 @@ class KeyGatherer:
         return self._left > 0 and len(self._entries) < ENTRIES_MAX
 
     def _judge(self, records: int) -> None:
-        """Go without forms for some time if most records had none that was known."""
+        """Stop using forms for some slices if most records had an unknown one."""
         if 2 * self._others <= records:
             self._plain_last = 0
         elif records >= _JUDGED_MIN:
@@ -149,12 +155,12 @@ class KeyGatherer:
             self._plain_left = self._plain_last
 
     def _take_all(self, cursor: LogCursor, until: int) -> None:
-        """Gather records of any kind, as many as there are and there is room for."""
+        """Parse records of any kind until memory has no more of them or the slice is full."""
         while self._has_room and self._take(cursor, until, min(self._left, _TAKEN_MAX)):
             pass
 
     def _take(self, cursor: LogCursor, until: int, records_max: int) -> bool:
-        """Gather so many records of any kind; False if none is in memory."""
+        """Parse at most `records_max` records of any kind; return False if none is in memory."""
         records = cursor.take(until, records_max)
         for record in records:
             if len(self._entries) >= ENTRIES_MAX:
@@ -173,9 +179,9 @@ class KeyGatherer:
             self._entries.append((start, tail, offset, store_at_ms))
 
     def _walk(self, chunk: bytes, at: int, chunk_start: int, end: int) -> int:
-        """Gather records with IPv4 hosts that lie in the chunk as a whole; return where to go on.
+        """Gather complete records with IPv4 hosts from the chunk; return where the next one begins.
 
-        Called once for many of them: what is done for each message stands here.
+        One loop without calls per record, because it runs for each message.
         """
         cuts, seals, add = self._cuts, self._seals, self._entries.append
         left, last = self._left, end - HEAD_BYTES
@@ -213,7 +219,7 @@ class KeyGatherer:
                     chunk[topic_at:next_at], offset, store_at_ms, is_new=form is _NO_FORM
                 ):
                     break
-                cut_size = -1  # its form may be known now
+                cut_size = -1  # its form may have been added
             else:
                 seals.append(seal)
                 add((id_start, id_tail, offset, store_at_ms))
@@ -228,7 +234,16 @@ class KeyGatherer:
         return at
 
     def _add_other(self, tail: bytes, offset: int, store_at_ms: int, *, is_new: bool) -> bool:
-        """Gather a record by what follows its body, of whatever form; False if that is no such."""
+        """Gather a record of an unknown form; return False if its bytes are inconsistent.
+
+        Also returns False if the slice has no room for more entries.
+
+        Args:
+            tail: the bytes behind the record's body.
+            offset: the record's physical offset.
+            store_at_ms: the record's store time.
+            is_new: whether not even the constant parts match a form.
+        """
         self._others += 1
         topic_end = 1 + tail[0]
         properties_at = topic_end + 2
@@ -247,7 +262,7 @@ class KeyGatherer:
         return True
 
     def _learn(self, tail: bytes, topic: TopicHashes, properties_at: int) -> None:
-        """Remember the form of a record, if it is one where an id and a key alone may differ."""
+        """Add the record's form to the cache, if only an id and a key may differ in it."""
         places = _places(tail, properties_at)
         if places is None:
             return
@@ -283,9 +298,10 @@ def _is_odd(sys_flag: int) -> bool:
 
 
 def _places(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
-    """Return where the values of id, key, tags and seal are, and their sizes.
+    """Return position and size of the values of id, key, tags and seal.
 
-    None if there is no long id, several keys, a property twice, or a seal that is not the last.
+    None if the id is missing or shorter than a lane, there are several keys, a property occurs
+    twice or is empty, or the seal is not the last property.
     """
     places: dict[bytes, tuple[int, int]] = {}
     for text in tail[at:].split(b"\x02"):

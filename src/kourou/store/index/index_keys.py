@@ -1,14 +1,16 @@
-"""Which keys of a record the index holds, and their hashes.
+"""Indexed keys of a record, and their hashes.
+
+A record has an entry for each of these, in this order:
 
     its unique id         `topic#id`       property UNIQ_KEY
-    each of its keys      `topic#key`      property KEYS, parted by blanks
+    each of its keys      `topic#key`      property KEYS, separated by blanks
     its tags as a whole   `topic#T#tags`   property TAGS
 
-in this order; a rolled back transaction's record is not indexed.
+The record of a rolled back transaction has none.
 
-The hash of `a + b` follows from that of `a`. So the hash of a topic, and of all of a key but its
-last 8 bytes, is kept: the ids of one producer share that for a minute. What those 8 add is found
-for many keys at once, by `index_lanes.py`.
+The hash of `a + b` is computed from the hash of `a`. Therefore the hashes of topics, and of keys
+without their last 8 bytes, are cached: the ids of one producer share this part for a minute. The
+last 8 bytes of many keys are hashed at once by `index_lanes.py`.
 
 Source: IndexService.buildIndex, IndexFile.indexKeyHashMethod, apache/rocketmq 5.5.0.
 """
@@ -33,20 +35,20 @@ _TAIL_POWER: Final = _POWERS[LANE_BYTES]
 
 _TOPICS_MAX: Final = 8192
 _REMEMBERED_MAX: Final = 32_768
-"""Topics, and beginnings of keys and tags of all of them, whose hash is kept: 7 MB. Then all are
-forgotten."""
+"""Limits of cached topics, and of cached heads of keys and tags over all topics: 7 MB. The cache is
+cleared when full."""
 
 _UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME = UNIQ_KEY.encode(), KEYS.encode(), TAGS.encode()
 _UNIQ_KEY, _KEYS, _TAGS = (name + b"\x01" for name in (_UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME))
 _FIND_ALL: Final = re.compile(
     rb"\x02(%b|%b|%b)\x01([^\x02]+)" % (_UNIQ_KEY_NAME, _KEYS_NAME, _TAGS_NAME)
 ).findall
-"""Names and values, of properties behind byte 2, which a search jumps to; an empty value is none,
-and of several of a name the last one counts."""
+"""Returns names and values of the three properties. Each must have a byte 2 before it, to which the
+search jumps. Empty values are omitted; of several with one name, the last one counts."""
 
 
 class KeyKind(Enum):
-    """What a key that is asked for is."""
+    """The kind of a key in a query."""
 
     KEY = "K"
     UNIQUE_ID = "U"
@@ -65,7 +67,7 @@ def is_indexed(sys_flag: int) -> bool:
 
 
 def has_key(properties: bytes, key: bytes, kind: KeyKind) -> bool:
-    """Tell whether a record with these properties has the key, character for character."""
+    """Tell whether a record with these properties has exactly this key."""
     if kind is KeyKind.TAG:
         return _value(properties, _TAGS) == key
     if _value(properties, _UNIQ_KEY) == key:
@@ -74,7 +76,7 @@ def has_key(properties: bytes, key: bytes, kind: KeyKind) -> bool:
 
 
 def _positive(value: int) -> int:
-    """Return the absolute value of 32 bits with a sign; 0 for the one that has none."""
+    """Return the absolute value of a signed 32-bit number; 0 for -2 ** 31, which has none."""
     if value < _SIGN:
         return value
     return 0 if value == _SIGN else _MASK + 1 - value
@@ -94,12 +96,14 @@ def _value(properties: bytes, start: bytes) -> bytes:
 
 
 class TopicHashes:
-    """What is known of one topic's keys.
+    """Cached hashes of one topic's keys.
 
     Attributes:
-        heads: of all of a key but its last 8 bytes: the hash of `topic#` and that, times 31 ** 8.
-            ASCII, without blanks: what stands here and is followed by no blank is one key.
-        tags: of tags: the hash of `topic#T#tags`.
+        base: the hash of `topic#`.
+        heads: by a key without its last 8 bytes: the hash of `topic#` and these bytes, times
+            31 ** 8. ASCII without blanks, so that a cached head followed by 8 bytes without a
+            blank is a single key.
+        tags: by tags: the hash of `topic#T#tags`.
     """
 
     __slots__ = ("base", "heads", "name", "tags")
@@ -112,12 +116,12 @@ class TopicHashes:
 
 
 class KeyHashes:
-    """Hashes keys, and remembers what those of one topic or producer share.
+    """Hashes keys, and caches the parts that keys of one topic or producer share.
 
-    A key's hash comes in two parts, which `lane_hashes` adds up: see there.
+    A key's hash is returned as a start and a tail, which `lane_hashes` combines.
 
     Attributes:
-        forgotten: how often all that was remembered was dropped.
+        forgotten: how often the cache was cleared.
     """
 
     def __init__(self) -> None:
@@ -133,7 +137,7 @@ class KeyHashes:
         return list(lane_hashes(starts, b"".join(tails)))
 
     def topic(self, name: bytes) -> TopicHashes:
-        """Return what is known of a topic."""
+        """Return the cached hashes of a topic."""
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= _TOPICS_MAX:
@@ -144,8 +148,8 @@ class KeyHashes:
     def add_record(
         self, topic: TopicHashes, properties: bytes, starts: list[int], tails: list[bytes]
     ) -> None:
-        """Add both parts of the hashes of all keys of a record, in the order of their entries."""
-        # What `_value` does for each of the three, in one call.
+        """Append starts and tails of the hashes of all keys of a record, in the entries' order."""
+        # The same values as `_value` returns for each of the three, in one call.
         values = dict(_FIND_ALL(b"\x02" + properties))
         unique_id = values.get(_UNIQ_KEY_NAME)
         if unique_id is not None:
@@ -170,7 +174,7 @@ class KeyHashes:
         return value
 
     def head_start(self, topic: TopicHashes, head: bytes) -> int:
-        """Return the hash of `topic#` and what a key begins with, ASCII, times 31 ** 8."""
+        """Return the hash of `topic#` and a key's ASCII head, times 31 ** 8."""
         value = topic.heads.get(head)
         if value is None:
             value = topic.base
@@ -209,5 +213,5 @@ class KeyHashes:
 
 
 def short_start(topic: TopicHashes, size: int) -> int:
-    """Return what the topic adds to the hash of a key of so few bytes: less than a tail has."""
+    """Return the start of the hash of a key of `size` bytes, fewer than a lane has."""
     return topic.base * _POWERS[size] & _MASK

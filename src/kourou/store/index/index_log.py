@@ -1,7 +1,7 @@
-"""Following the commit log cheaply: what the key index needs of each record, and no more.
+"""Reads the fields that the key index needs from the commit log, at low cost.
 
-No checksum is looked at: those records were checked by recovery, or written here. Where a record
-is damaged, the next one that says itself where it is goes on.
+Checksums are not verified: recovery did that, or this process wrote the records. Damage is skipped
+up to the next record that contains its own position.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kourou.store.log.commitlog import CommitLog
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Read at once: what is copied out of memory in a tenth of a millisecond."""
+"""Size of one read, which takes a tenth of a millisecond if it is in memory."""
 
 _UNREADABLE_BYTES: Final = 4096
-"""Stepped over at once where the device fails: a page."""
+"""Bytes skipped at once where the device fails to read: a page."""
 _SIZES: Final = struct.Struct(">ii").unpack_from
 _SIZES_BYTES: Final = 8
 HEAD: Final = struct.Struct(">ii20xqi16xq20xi").unpack_from
-"""Size, magic, physical offset, sys flag, store time, body size: where both hosts are IPv4."""
+"""Size, magic, physical offset, sys flag, store time and body size, if both hosts are IPv4."""
 HEAD_BYTES: Final = 88
 _MOVED_TIME: Final = struct.Struct(">q").unpack_from
 _MOVED_SIZE: Final = struct.Struct(">i").unpack_from
@@ -36,13 +36,13 @@ V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _HEAD_BYTES_MAX: Final = HEAD_BYTES + 2 * _V6_BYTES
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 _TAIL_BYTES_MAX: Final = 2 * (2 + 0x7FFF)
-"""The longest topic and properties, with their sizes."""
+"""The longest topic and properties, with their size fields."""
 TAIL_BYTES_MIN: Final = 4
-"""Sizes of topic and properties, and a topic of one byte."""
+"""The size fields of topic and properties, and a topic of one byte."""
 
 
 class LogRecord(NamedTuple):
-    """A record's place, and what it says of its keys."""
+    """A record's position, and the fields from which its keys are read."""
 
     start: int
     size: int
@@ -53,10 +53,10 @@ class LogRecord(NamedTuple):
 
 
 class LogCursor:
-    """Walks from a position on, in bytes that were read before: see `read`.
+    """Iterates over records from a position on, in a chunk of bytes loaded by `read`.
 
     Attributes:
-        position: of the next record; nothing below is looked at again.
+        position: the start of the next record.
     """
 
     def __init__(self, log_: CommitLog, position: int) -> None:
@@ -66,12 +66,13 @@ class LogCursor:
         self._chunk_start = position
 
     def read(self, until: int, *, may_block: bool) -> bool:
-        """Have the next bytes below `until` in memory, where a record ends.
+        """Load the next bytes below `until`, which must be the end of a record.
 
-        False if that might wait for the device. What the device cannot read counts as damage.
+        Returns False if that might block and `may_block` is not set. Bytes that the device fails
+        to read (EIO) count as damage.
 
         Raises:
-            OSError: they cannot be read for another reason.
+            OSError: the log cannot be read for another reason.
         """
         position = self.position = max(self.position, self._log.min_position)
         at = position - self._chunk_start
@@ -85,7 +86,7 @@ class LogCursor:
         except FileNotFoundError:
             if not may_block:
                 return False
-            data = b""  # removed, since all in it has expired
+            data = b""  # the segment has expired and was removed
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -98,9 +99,10 @@ class LogCursor:
         return True
 
     def take(self, until: int, records_max: int) -> list[LogRecord]:
-        """Return the next records that end at or below `until`, of those in memory.
+        """Return the next records in memory that end at or below `until`.
 
-        The position is behind the last one then. None of them: `read` more, or all was walked.
+        Moves the position behind the last one. An empty list means that `read` must load more, or
+        that `until` is reached.
         """
         found: list[LogRecord] = []
         chunk, start = self._chunk, self._chunk_start
@@ -113,7 +115,7 @@ class LogCursor:
         while len(found) < records_max and 0 <= at <= end - _SIZES_BYTES:
             record = _parse(chunk, at, start, limit, segment_end)
             if record is None:
-                break  # it ends in what was not read yet
+                break  # the record ends behind the chunk
             if not record.size:
                 at = self._skip_damage(at, end, limit, segment_end)
                 continue
@@ -126,10 +128,12 @@ class LogCursor:
         return found
 
     def walk(self, until: int, take: Callable[[bytes, int, int, int], int]) -> None:
-        """Let `take` have the bytes in memory, for records that end at or below `until`.
+        """Call `take` with the bytes in memory, up to `until`, and move the position.
 
-        It gets the bytes, where the next record begins in them, where they begin in the log, and
-        where to end; and returns where to go on.
+        Args:
+            until: the end of a record.
+            take: gets the bytes, the start of the next record in them, their log position, and
+                the end of the usable bytes; returns the start of the first record not taken.
         """
         start = self._chunk_start
         end = min(len(self._chunk), until - start, self._log.segment_end(start) - start)
@@ -138,7 +142,7 @@ class LogCursor:
             self.position = start + take(self._chunk, at, start, end)
 
     def back_to(self, position: int) -> None:
-        """Take the record there once more: one that `take` returned last, or the next one."""
+        """Move to the position, which must be the start of a record."""
         self.position = position
 
     def _next_size(self) -> int:
@@ -149,11 +153,11 @@ class LogCursor:
         return int(_MOVED_SIZE(self._chunk, at)[0])
 
     def _is_whole(self, at: int) -> bool:
-        """Tell whether the chunk has the whole record, or ends where the readable log did."""
+        """Tell whether the chunk has the complete record and the largest fixed part of one."""
         return at + max(self._next_size(), _HEAD_BYTES_MAX) <= len(self._chunk)
 
     def _skip_damage(self, at: int, end: int, limit: int, segment_end: int) -> int:
-        """Return where a record or a blank begins behind what is none, or where to read on."""
+        """Return where the next record or blank begins behind damage, or where to read on."""
         next_at, last = at + 1, end - HEAD_BYTES
         while next_at <= last:
             found = [self._chunk.find(magic, next_at + 4, end) for magic in _MAGICS]
@@ -178,9 +182,9 @@ class LogCursor:
 
 
 def record_time(log_: CommitLog, position: int) -> int | None:
-    """Return the store time of the record that begins there; None if none can be read there.
+    """Return the store time of the record at `position`; None if no record can be read there.
 
-    May wait for the device.
+    May block on the device.
     """
     try:
         data = log_.read(position, _HEAD_BYTES_MAX).ljust(_HEAD_BYTES_MAX, b"\0")
@@ -200,11 +204,10 @@ def record_time(log_: CommitLog, position: int) -> int | None:
 def _take_usual(
     chunk: bytes, at: int, chunk_start: int, end: int, records_max: int, found: list[LogRecord]
 ) -> int:
-    """Find records of the usual form, with short topics and IPv4 hosts; return where to go on.
+    """Append complete version 1 records with IPv4 hosts to `found`; return where the next begins.
 
-    All that follow one another and lie in the chunk as a whole. What is no such record is left to
-    `_parse`; nothing is taken here that it would not take. One call for all, for each message
-    passes here.
+    Stops at the first other record, which is left to `_parse`. Accepts no record that `_parse`
+    would refuse. One loop without calls per record, because it runs for each message.
     """
     new = tuple.__new__  # LogRecord's own constructor takes twice as long
     last = end - HEAD_BYTES
@@ -241,9 +244,9 @@ _NOTHING: Final = LogRecord(0, 0, 0, 0, b"", b"")
 def _parse(
     chunk: bytes, at: int, chunk_start: int, limit: int, segment_end: int
 ) -> LogRecord | None:
-    """Return the record at a byte of the chunk; a blank without a topic, damage without a size.
+    """Return the record at a byte of the chunk; None if the chunk ends before the record does.
 
-    None if the chunk ends before the record does.
+    A blank is returned as a record without a topic, damage as one of size 0.
     """
     if at + HEAD_BYTES > len(chunk):
         size, magic = _SIZES(chunk, at)
@@ -256,7 +259,7 @@ def _parse(
         return _NOTHING
     end = at + size
     if end > len(chunk):
-        # Not all that a size that rotted may claim is read to find that out: up to a segment.
+        # A damaged size may claim a whole segment: do not read that much to find out.
         is_likely = sys_flag & V6_FLAGS or 0 < size - HEAD_BYTES - body_size <= _TAIL_BYTES_MAX
         return None if is_likely else _NOTHING
     topic_at = at + HEAD_BYTES + body_size
@@ -276,23 +279,23 @@ def _parse(
     ):
         return _NOTHING
     fields = (offset, size, sys_flag, store_at_ms, chunk[topic_at:topic_end])
-    # Its own constructor takes twice as long, and is called for each message.
+    # LogRecord's own constructor takes twice as long, and runs for each message.
     return tuple.__new__(LogRecord, (*fields, chunk[topic_end + 2 : end]))
 
 
 def _blank(position: int, size: int, magic: int, left: int) -> LogRecord:
-    """Return what ends a segment, if this is it; else damage."""
+    """Return the blank that fills the segment to its end, or damage if it is none."""
     if magic == MAGIC_BLANK and size == left:
         return LogRecord(position, size, 0, 0, b"", b"")
     return _NOTHING
 
 
 def _moved(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
-    """Return the store time, and where the topic begins, of a record with an IPv6 host."""
+    """Return the store time and the start of the topic of a record with an IPv6 host."""
     born = _V6_BYTES if sys_flag & BORN_HOST_V6 else 0
     store = _V6_BYTES if sys_flag & STORE_HOST_V6 else 0
     if at + _HEAD_BYTES_MAX > len(chunk):
-        return 0, 0  # it claims to be smaller than its own head
+        return 0, 0  # its size is smaller than its own head: damage
     body_size = int(_MOVED_SIZE(chunk, at + 84 + born + store)[0])
     store_at_ms = int(_MOVED_TIME(chunk, at + 56 + born)[0])
     return store_at_ms, at + HEAD_BYTES + born + store + body_size

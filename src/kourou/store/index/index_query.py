@@ -1,8 +1,8 @@
-"""Finding messages by key, unique id or tag: places from the index, proven by the records.
+"""Finds messages by key, unique id or tag: positions from the index, verified by the records.
 
-The index knows hashes, and times to a second. Each record that it names is read, checked, and taken
-only if it has that topic, that very key, and a store time in the span. What the log got since the
-index was last brought up is looked through too, so that a message just sent is found.
+The index has only hashes, and times in seconds. Each record that it names is read, verified, and
+accepted only if it has the topic, the exact key, and a store time in the span. The end of the log
+that is not indexed yet is searched too, so that a message just sent is found.
 
 Source: DefaultMessageStore.queryMessage, apache/rocketmq 5.5.0.
 """
@@ -21,22 +21,22 @@ from kourou.store.index.key_index import KeyIndex
 from kourou.store.log.commitlog import CommitLog
 
 TAIL_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of the log behind the index that a query looks through: a tenth of a second."""
+"""Bytes of the log behind the index that a query searches: a tenth of a second."""
 _CANDIDATES_MAX: Final = 4096
-"""Records that are read, so that a hash that many keys share costs some tenths of a second."""
+"""Records read by a query, so that a hash shared by many keys costs some tenths of a second."""
 _RECORDS_AT_ONCE: Final = 256
 _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024 - 64 * 1024
-"""Java's clients close the connection on a frame of more than 16 MiB."""
+"""Limit of an answer's records: Java's clients close the connection on a frame above 16 MiB."""
 
 
 class KeyQuery(NamedTuple):
-    """What is looked for.
+    """A query for messages.
 
     Attributes:
-        messages_max: the newest so many.
-        begin_ms: store time of the oldest, in epoch milliseconds.
-        end_ms: of the newest.
-        gone_below: records of the topic below this position of the log are of one deleted before.
+        messages_max: limit of the returned messages; the newest are returned.
+        begin_ms: lowest store time, in epoch milliseconds.
+        end_ms: highest store time, in epoch milliseconds.
+        gone_below: records below this log position belong to a deleted topic of the same name.
     """
 
     topic: str
@@ -49,12 +49,12 @@ class KeyQuery(NamedTuple):
 
 
 class FoundMessages(NamedTuple):
-    """What was found.
+    """The result of a query.
 
     Attributes:
-        records: as they are stored, in the order of the log.
+        records: the stored bytes, in log order.
         index_at_ms: store time of the index's last record.
-        index_offset: where that is in the log.
+        index_offset: physical offset of that record.
     """
 
     records: list[bytes]
@@ -63,7 +63,7 @@ class FoundMessages(NamedTuple):
 
 
 ReadRecord = Callable[[int], bytes | None]
-"""Returns the checked record at a place of the log; None if none is there."""
+"""Returns the verified record at a log position; None if there is none."""
 
 
 def find_messages(
@@ -71,14 +71,14 @@ def find_messages(
 ) -> FoundMessages:
     """Return the newest messages with the key, as many as fit into an answer.
 
-    Waits for the device, on any thread.
+    Blocks on the device; runs on any thread.
 
     Args:
-        query: what is looked for.
-        index: which may be followed meanwhile.
-        log_: which may grow meanwhile.
-        until: records that end at or below count.
-        read: how a record is read.
+        query: the key, its kind, the span and the limit.
+        index: may get more entries meanwhile.
+        log_: may grow meanwhile.
+        until: only records that end at or below this log position are returned.
+        read: reads and verifies a record.
 
     Raises:
         OSError: a file of the index cannot be read.
@@ -105,15 +105,15 @@ def find_messages(
 
 
 def _places(query: KeyQuery, index: KeyIndex, log_: CommitLog, until: int) -> Iterator[int]:
-    """Yield where the message may be, newest first."""
-    tail_start = index.position  # before the index is asked: it may move on meanwhile
+    """Yield positions of records that may match, newest first."""
+    tail_start = index.position  # read before the search, since the index may advance meanwhile
     yield from reversed(_tail_places(query, log_, tail_start, until))
     hash_ = key_hash(query.topic, query.key, query.kind)
     yield from index.find(hash_, query.begin_ms, query.end_ms)
 
 
 def _tail_places(query: KeyQuery, log_: CommitLog, start: int, until: int) -> list[int]:
-    """Return where records with the key are that the index may not have yet."""
+    """Return positions of matching records in the part of the log that is not indexed yet."""
     topic, key = query.topic.encode(), query.key.encode()
     cursor = LogCursor(log_, start)
     places: list[int] = []
@@ -133,11 +133,11 @@ def _tail_places(query: KeyQuery, log_: CommitLog, start: int, until: int) -> li
 
 
 def _proven(query: KeyQuery, offset: int, read: ReadRecord) -> bytes | None:
-    """Return the record there if it is one that was asked for."""
+    """Return the record at `offset` if it matches the query."""
     if offset < query.gone_below:
         return None
     data = None
-    with suppress(StoreError):  # damaged: it cannot be said to have the key
+    with suppress(StoreError):  # a damaged record cannot be verified to have the key
         data = read(offset)
     if data is None:
         return None

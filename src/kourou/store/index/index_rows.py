@@ -1,10 +1,10 @@
-"""What the index gets of records that all have the same kinds of keys: a row of entries for each.
+"""Index entries of records that all have the same kinds of keys: one row of entries per record.
 
     | id | key | tags |   of the first record, then of the second, and so on
 
-Columns of rows are packed in a third of the time of columns of entries: of a row most is as in the
-one before, its place in the log and its time once for all entries. And where all have the same
-tags, the entries of those lead on to one another, so that nothing is looked up for them.
+Rows are packed in a third of the time of single entries: most fields of a row equal those of the
+row before, and position and time are the same for all entries of a row. If all records have the
+same tags, the entries of these form one chain, which needs no look-up of slots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LOW_FIRST: Final = sys.byteorder == "little"
 
 
 class KeyRows(NamedTuple):
-    """The entries of some records.
+    """Entries of some records.
 
     Attributes:
-        hashes: a column for each of a row's entries but the last: the hash of each record's key.
-        last: the hash of the last entry of each row; a column, or one for all.
-        offsets: where each record is.
-        times: its store time; none is before the one before it.
+        hashes: for each entry of a row but the last: a column of the records' hashes.
+        last: the hash of each row's last entry: a column, or a single one for all rows.
+        offsets: the physical offset of each record.
+        times: the store time of each record, never descending.
     """
 
     hashes: Sequence[array[int]]
@@ -39,7 +39,7 @@ class KeyRows(NamedTuple):
     times: Sequence[int]
 
     def columns(self) -> KeyColumns:
-        """Return the same entry by entry."""
+        """Return the same entries as columns of single entries."""
         number = len(self.offsets)
         last = self.last if len(self.last) == number else self.last * number
         columns = (*self.hashes, last)
@@ -61,12 +61,12 @@ def interleaved(columns: Sequence[array[int]]) -> array[int]:
 
 
 def packed_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int]]) -> array[int]:
-    """Return the entries as the file holds them.
+    """Return the entries in the file's layout.
 
     Args:
         rows: the entries.
         begin_at_ms: store time of the file's first entry.
-        previous: a column for each of a row's entries: the number of the entry before it.
+        previous: for each entry of a row, a column: the number of its slot's previous entry.
     """
     hashes, last, offsets, times = rows
     number = len(offsets)
@@ -97,6 +97,6 @@ def packed_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int
 
 
 def _halves(offsets: array[int]) -> tuple[array[int], array[int]]:
-    """Return the upper and the lower 32 bits of each."""
+    """Return the upper and the lower 32 bits of each offset."""
     halves = array(_INT, offsets.tobytes())
     return (halves[1::2], halves[::2]) if _LOW_FIRST else (halves[::2], halves[1::2])

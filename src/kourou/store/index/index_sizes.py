@@ -1,7 +1,8 @@
-"""How many slots and entries the files of a key index have, where nobody noted it: Java does not.
+"""Detects the numbers of slots and entries in the index files of a store that Java created.
 
-A file's size tells only both together. Java's default, which few change, is four entries to a slot;
-whether that is so here is seen in the newest entries, which their slots must name.
+Java does not record them, and a file's size gives only a combination of both. Java's default, which
+few change, is four entries per slot; the newest entries verify it, because their slots must name
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LOOKED_AT: Final = 16
 
 
 def index_sizes(disk: Disk) -> dict[str, int]:
-    """Return `index_slots` and `index_entries` of the store's index; {} if they are not known.
+    """Return `index_slots` and `index_entries` of the store's index; {} if not detected.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,12 +1,12 @@
-"""The key index: which records have a key, found without reading the log.
+"""Key index: finds the records of a key without reading the log.
 
-It is derived data and follows the log, never beyond what is synced: nothing waits for it, a crash
-costs it nothing but following once more, and a file that is missing or damaged is made again with
-all later ones, while the store serves.
+The index is derived data. It follows the log up to the synced position; no send waits for it. After
+a crash it repeats the lost part. A missing or damaged file is rebuilt with all later ones while the
+store serves.
 
-`step` is cheap and waits for nothing, so that it can run between requests; where it says BLOCKED,
-`upkeep` does what waits for the device. These two, and `save`, are never called at once. Queries
-run on any thread beside them.
+`step` is cheap and never blocks, so that it can run between requests. When it returns BLOCKED,
+`upkeep` does the work that blocks on the device. `step`, `upkeep` and `save` must not run
+concurrently. Queries run on any thread beside them.
 
 Source: IndexService.java, apache/rocketmq 5.5.0.
 """
@@ -41,27 +41,27 @@ from kourou.store.paths import INDEX
 log = logging.getLogger(__name__)
 
 CLOSE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What closing still indexes: less than a second, with messages of 1 KB."""
+"""Bytes of the log that closing still indexes: less than a second, with messages of 1 KB."""
 
 
 class IndexStep(Enum):
-    """What is left after a step."""
+    """The work left after a step."""
 
     IDLE = "idle"
     """Nothing."""
     MORE = "more"
     """Another step."""
     BLOCKED = "blocked"
-    """`upkeep`, which may wait for the device, and then another step."""
+    """`upkeep`, which may block on the device, and then another step."""
 
 
 class KeyIndex:
     """The index of an open store.
 
     Attributes:
-        position: records that begin below are in the index.
-        durable_at_ms: store time of the last record that a crash leaves in it; 0 if none is.
-        feed: takes what is known of records when they are appended, so that they are not read.
+        position: records that begin below this log position are in the index.
+        durable_at_ms: store time of the last record that is durable in the index; 0 for none.
+        feed: receives the keys of appended records, so that these are not read from the log.
     """
 
     def __init__(self, disk: Disk, log_: CommitLog, layout: IndexLayout) -> None:
@@ -73,17 +73,17 @@ class KeyIndex:
         self._hashes = KeyHashes()
         self._gatherer = KeyGatherer()
         self._fed_hashes = FedHashes()
-        # Oldest first. Only whoever follows the log replaces it; whoever expires files, on another
-        # thread, moves the name of the first that counts.
+        # Oldest first. Only the indexing thread replaces the tuple; expiry, on another thread,
+        # advances the name of the first valid file.
         self._files: tuple[IndexFile, ...] = ()
         self._first_name = ""
         self._last_name = ""
         self._active: ActiveIndexFile | None = None
-        self._must_load = False  # the newest file is to be filled on, and not in memory yet
+        self._must_load = False  # the newest file has room, and is not loaded yet
         self._cursor = LogCursor(log_, log_.min_position)
-        self._position = self._cursor.position  # behind the cursor while its records are added
-        self._keys_done = 0  # of the record at the position
-        self._must_wait = False  # before the next step
+        self._position = self._cursor.position  # lags the cursor while its records are added
+        self._keys_done = 0  # keys of the record at the position that are in the index
+        self._must_wait = False  # the next step needs `upkeep` first
 
     @property
     def position(self) -> int:
@@ -91,7 +91,7 @@ class KeyIndex:
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
-        """Its files, oldest first."""
+        """The index's files, oldest first."""
         first_name, files = self._first_name, self._files
         if not files or files[0].name >= first_name:
             return files
@@ -99,30 +99,30 @@ class KeyIndex:
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether a crash would leave the index further behind than it is."""
+        """Whether entries exist that are not durable."""
         return self._active is not None and self._active.header != self._active.saved
 
     @property
     def last_header(self) -> IndexHeader:
-        """Of the newest file: how far the index is; zeros if it is empty."""
+        """The header of the newest file, which shows the index's end; zeros without files."""
         files = self.files
         return files[-1].header if files else IndexHeader(0, 0, 0, 0, 0, 1)
 
     # Opening -----------------------------------------------------------------------------------
 
     def open(self, *, durable_to_ms: int | None, complete_to: int | None) -> None:
-        """Take up the files that are whole and agree with the log, which recovery has found.
+        """Open the files that are complete and agree with the recovered log.
 
-        The first that does not is removed, and all behind it: the log is followed from there.
+        Removes the first file that fails and all behind it; the index continues from there.
 
         Args:
-            durable_to_ms: files with later records are removed too: Java, killed, leaves them in
-                any state; None to keep them.
-            complete_to: nothing from this position of the log on counts, since something before
-                it may be missing; None if that is not so.
+            durable_to_ms: files with later records are removed too, because a killed Java broker
+                leaves them in any state; None to keep them.
+            complete_to: files with records at or behind this log position are removed, because
+                entries before it may be missing; None if no entries are missing.
 
         Raises:
-            OSError: a file cannot be read, or removed.
+            OSError: a file cannot be read or removed.
         """
         names = index_file_names(self._disk)
         check = IndexCheck(self._disk, self._log, self._layout, self._hashes_of)
@@ -133,7 +133,7 @@ class KeyIndex:
         self._start_behind(files)
 
     def _start_behind(self, files: list[IndexFile]) -> None:
-        """Go on behind what the files hold."""
+        """Set the position behind the last record in the files."""
         self._active = None
         self._must_load = False
         self._keys_done = 0
@@ -150,43 +150,43 @@ class KeyIndex:
         self._position = position
 
     def _remove(self, names: list[str]) -> None:
-        """Remove files, last first, so that a crash leaves no gap."""
+        """Remove files in reverse order, so that a crash leaves no gap."""
         for name in reversed(names):
             self._disk.unlink(f"{INDEX}/{name}")
         if names:
             self._disk.sync_directory(INDEX)
 
-    # Following ---------------------------------------------------------------------------------
+    # Indexing ----------------------------------------------------------------------------------
 
     def lag_bytes(self, until: int) -> int:
-        """Return how much of the log below `until` is not in the index yet."""
+        """Return the bytes of the log below `until` that are not in the index yet."""
         return max(0, until - max(self.position, self._log.min_position))
 
     def step(self, until: int, records_max: int = SLICE_MAX) -> IndexStep:
-        """Index so many records at most that end at or below `until`, a record's end.
+        """Index at most `records_max` records up to `until`, which must be a record's end.
 
-        Waits for nothing.
+        Never blocks.
 
         Raises:
             OSError: the log cannot be read.
         """
         if not self._must_wait and not self.lag_bytes(until):
             return IndexStep.IDLE
-        self._cursor.back_to(self._position)  # if the step before was broken off
+        self._cursor.back_to(self._position)  # the previous step may have been interrupted
         columns = None if self._must_wait else self._next_columns(until, records_max)
         if columns is None or not self._put_all(columns):
             self._must_wait = True
             return IndexStep.BLOCKED
-        # Not before: a query looks for itself at what is behind the position.
+        # Only now: queries search the log behind the position themselves.
         self._position = self._cursor.position
         if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
             self._must_wait = True
         return IndexStep.MORE if self._must_wait or self.lag_bytes(until) else IndexStep.IDLE
 
     def _next_columns(self, until: int, records_max: int) -> KeyColumns | KeyRows | None:
-        """Return the entries of the next records, behind which the cursor is then.
+        """Return the entries of the next records, and move the cursor behind these.
 
-        None if the log must be read, and that might wait.
+        None if the log must be read and that might block.
         """
         position = max(self._position, self._log.min_position)
         next_fed = self.feed.next_from(position, until)
@@ -205,7 +205,10 @@ class KeyIndex:
         return self._gatherer.gather(self._cursor, until, records_max)
 
     def _put_all(self, columns: KeyColumns | KeyRows) -> bool:
-        """Add entries; False if some of them need another file, the position being there then."""
+        """Add entries; return False if some need a new file.
+
+        Then the position is the record of the first entry that was not added.
+        """
         if isinstance(columns, KeyRows):
             active = self._active
             if active is not None and not self._keys_done and active.put_rows(columns):
@@ -214,7 +217,7 @@ class KeyIndex:
         offsets = columns.offsets
         first = offsets[0] if offsets else -1
         done, self._keys_done = self._keys_done, 0
-        # What was at the position may have expired since, and this be another record.
+        # The record at the position may have expired, and the first entry be another record's.
         if done and first == self._position:
             done = min(done, offsets.count(offsets[0]))
             columns = columns.part(done, len(offsets))
@@ -236,10 +239,10 @@ class KeyIndex:
         return self._hashes.of_record(record.topic, record.properties)
 
     def upkeep(self, until: int, now_ms: int) -> None:
-        """Do what the next step cannot do without waiting for the device.
+        """Do the blocking work that the next step depends on: load, create or write files; read.
 
         Raises:
-            OSError: call it again when the disk may be well, unless a sync failed.
+            OSError: retry later, unless a sync failed.
         """
         if self._must_load:
             last = self._files[-1]
@@ -268,34 +271,34 @@ class KeyIndex:
         log.info("index.file_created name=%s", name)
 
     def _take_up(self, file: ActiveIndexFile) -> None:
-        """Fill the newest file on."""
+        """Make the loaded newest file the one to which entries are added."""
         self._files = (*self.files[:-1], file)
         self._active = file
 
     def _seal(self, active: ActiveIndexFile) -> None:
-        """Make the full file durable, and give back the memory of its slots."""
+        """Make the full file durable, and release the memory of its slots."""
         self.save()
         sealed = IndexFile(self._disk, active.name, self._layout, active.header)
         self._files = (*self.files[:-1], sealed)
         self._active = None
 
     def save(self) -> None:
-        """Make durable what is in the index now.
+        """Make all entries durable.
 
         Raises:
-            OSError: it is not; what was durable before still is.
+            OSError: they are not; entries that were durable before still are.
         """
         if self._active is not None and self.has_unsaved:
             self._active.save()
             self.durable_at_ms = self._active.saved.end_at_ms
 
     def close(self, until: int, now_ms: int) -> None:
-        """Bring the index up to the end of the log, and make it durable.
+        """Index the rest of the log up to `until`, and make the index durable.
 
-        If more than `CLOSE_BYTES_MAX` are missing, which is so while it is made anew, some stay so.
+        If more than `CLOSE_BYTES_MAX` are missing, as during a rebuild, indexes nothing more.
 
         Raises:
-            OSError: as `upkeep` and `save`.
+            OSError: see `upkeep` and `save`.
         """
         until_end = self.lag_bytes(until) <= CLOSE_BYTES_MAX
         while until_end and (left := self.step(until)) is not IndexStep.IDLE:
@@ -304,19 +307,19 @@ class KeyIndex:
         self.save()
 
     def incomplete_from(self, end: int) -> int | None:
-        """Return from where on records below `end` are missing; None if none is."""
+        """Return the position from which records below `end` are missing; None if none are."""
         return self.position if self.lag_bytes(end) else None
 
     def expire(self, log_min: int) -> int:
-        """Remove the files all of whose records are below that position; never the newest.
+        """Remove the files whose records are all below `log_min`, but never the newest file.
 
-        On any thread, beside what follows the log, but never twice at once.
+        Runs on any thread beside the indexing thread; calls must not overlap each other.
 
         Returns:
-            How many were removed.
+            The number of removed files.
 
         Raises:
-            OSError: one cannot be removed; it is no part of the index any more.
+            OSError: a file cannot be removed; it is no longer part of the index.
         """
         files, kept = self.files, 0
         while kept < len(files) - 1 and files[kept].header.end_offset < log_min:
@@ -334,7 +337,7 @@ class KeyIndex:
     # Reading -----------------------------------------------------------------------------------
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield where records are that may have the key and a store time in the span, newest first.
+        """Yield positions of records that may have the key and a time in the span, newest first.
 
         Raises:
             OSError: a file cannot be read.
@@ -345,6 +348,6 @@ class KeyIndex:
                 try:
                     yield from file.find(key_hash, begin_ms, end_ms)
                 except FileNotFoundError:
-                    return  # expired meanwhile, as all before it
+                    return  # expired meanwhile, like all older files
             if header.begin_at_ms < begin_ms:
                 return
