@@ -115,5 +115,5 @@ def test_a_store_of_java_goes_on_here(store: MessageStore, golden: Golden) -> No
 
 def test_another_size_of_batch_files_is_refused(golden: Golden) -> None:
     config = replace(golden.config, batch_queue_file_bytes=9200)
-    with pytest.raises(Exception, match="4600 bytes, and the store is asked to open with"):
+    with pytest.raises(Exception, match="4600 bytes, but the configured file size is"):
         MessageStore.open(golden.disk, config, 0, pid=1)

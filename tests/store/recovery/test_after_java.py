@@ -72,7 +72,7 @@ def java_store(**changes: int) -> tuple[SimDisk, StoreConfig]:
 def test_another_file_size_than_javas_is_refused(changes: dict[str, int]) -> None:
     disk, config = java_store(**changes)
     before = {name: disk.size(f"commitlog/{name}") for name in disk.list("commitlog")}
-    with pytest.raises(StoreConfigError, match="made with"):
+    with pytest.raises(StoreConfigError, match="created with"):
         MessageStore.open(disk, config, 0, pid=1)
 
     assert {name: disk.size(f"commitlog/{name}") for name in before} == before

@@ -124,7 +124,7 @@ def test_bad_files_are_refused_by_name_and_left_as_they_are(bad: bytes) -> None:
         for name in names:
             put(disk, name, bad)
 
-        with pytest.raises(CorruptRecordError, match="remove both to begin without") as caught:
+        with pytest.raises(CorruptRecordError, match="remove both to start without") as caught:
             config_file(disk).load()
 
         assert caught.value.file == names[-1]

@@ -1,1 +1,1 @@
-"""What a store remembers about itself and its broker, beside messages."""
+"""Persistent state of a store beside its messages: checkpoint, abort file, config files, sizes."""

@@ -1,15 +1,16 @@
-"""`abort`: there while a broker has the store open; it tells a start who ran last, and how.
+"""The `abort` file: exists while a broker has the store open, and records how the last run ended.
 
+    contents at start               the last run
     absent, no `abort.bak`          Kourou stopped cleanly, or the store is new
-    absent, `abort.bak`             Java stopped cleanly
+    absent, `abort.bak` exists      Java stopped cleanly
     "<pid> kourou"                  Kourou was killed, or power was lost
-    "<pid> kourou sync-failed"      the same, after a sync of it had failed: the cache may show, as
-                                    clean, what the device never got
-    "<pid>"                         Java was killed; what it knew of failed syncs is not known
-    anything else                   power was lost while this was written, by whomever
+    "<pid> kourou sync-failed"      the same, after a failed sync: the page cache may hold pages,
+                                    marked clean, that the device never received
+    "<pid>"                         Java was killed; whether a sync failed is unknown
+    anything else                   power was lost while Kourou or Java wrote the file
 
-Java writes its process id only. The note of a failed sync is written and not synced: it lives in
-the cache just as long as the pages that it is about.
+Java writes its process id only. The note of a failed sync is written but not synced: it stays in
+the page cache exactly as long as the pages that it concerns.
 
 Source: DefaultMessageStore.createTempFile, apache/rocketmq 5.5.0.
 """
@@ -30,13 +31,13 @@ _READ_BYTES: Final = 64
 
 
 class LastRun(NamedTuple):
-    """How the store was left.
+    """How the last run left the store.
 
     Attributes:
-        was_clean: whoever had it open stopped in order.
-        was_kourou: it was Kourou; True for a new store.
-        is_cache_suspect: what is in memory of the files may never have reached the device.
-        was_java_killed: Java had it open, for certain.
+        was_clean: the last broker stopped cleanly.
+        was_kourou: the last broker was Kourou; True for a new store.
+        is_cache_suspect: pages in the page cache may never have reached the device.
+        was_java_killed: the last broker was certainly Java, and was killed.
     """
 
     was_clean: bool
@@ -46,7 +47,7 @@ class LastRun(NamedTuple):
 
 
 def read_last_run(disk: Disk) -> LastRun:
-    """Return how the store was left, before `write_abort` says that it is open again."""
+    """Return how the last run left the store; call it before `write_abort`."""
     if not disk.exists(ABORT):
         return LastRun(True, not disk.exists(ABORT_BACKUP), False)
     words = disk.read(ABORT, 0, _READ_BYTES).split()
@@ -57,7 +58,7 @@ def read_last_run(disk: Disk) -> LastRun:
 
 
 def write_abort(disk: Disk, pid: int) -> None:
-    """Say, durably, that process `pid` of Kourou has the store open."""
+    """Record, durably, that process `pid` of Kourou has the store open."""
     disk.truncate(ABORT, 0)
     disk.write(ABORT, 0, [b"%d %b" % (pid, _NAME)])
     disk.sync(ABORT)
@@ -67,7 +68,10 @@ def write_abort(disk: Disk, pid: int) -> None:
 
 
 def note_failed_sync(disk: Disk) -> None:
-    """Say that a sync failed; on any thread. Raises nothing: the failure itself is told already."""
+    """Record that a sync failed; on any thread.
+
+    Logs an error instead of raising it: the caller already reports the failed sync.
+    """
     try:
         data = disk.read(ABORT, 0, _READ_BYTES)
         if _SYNC_FAILED not in data.split():
@@ -77,6 +81,6 @@ def note_failed_sync(disk: Disk) -> None:
 
 
 def remove_abort(disk: Disk) -> None:
-    """Say, durably, that the store was closed and all of it is on the device."""
+    """Record, durably, that the store was closed with all its files durable."""
     disk.unlink(ABORT)
     disk.sync_directory("")

@@ -1,22 +1,22 @@
-"""The checkpoint: how far the files are known to be durable, so that recovery can start there.
+"""The checkpoint: positions up to which the files are durable, from which recovery starts.
 
-The log's times move with each sync of the log. Where the consume queues are durable up to moves in
-rounds: a round notes the last visible record, lets a few queue files be synced at a time, beside
-the log, until all that were waiting at its start are, and then moves the checkpoint to that record.
-A round begins every `queue_sync_interval_ms`, and earlier when the log has grown by 256 MiB or
-250,000 messages, so that what recovery scans is bounded. What a round costs: one sync of each queue
-file written since.
+The log's fields advance with each sync of the log. The consume queues' fields advance in rounds. A
+round notes the last visible record and the queue files that are unsynced at its start; each sync of
+the log covers a few of these files, until all are synced; then the checkpoint advances to that
+record. A round begins every `queue_sync_interval_ms`, and earlier when the log has grown by 256 MiB
+or 250,000 messages, which bounds the part of the log that recovery scans. A round costs one sync of
+each queue file written since the previous one.
 
-The six numbers that Java knows begin the file. Our own copy has a checksum, how far the log is
-synced, which moves each second, and how many files the queues had when a round began: a start that
-finds fewer makes the queues again from all of the log (`kourou.store.recovery.noted_queues`).
-Whose numbers count depends on who had the store last:
+The file begins with Java's six fields. Kourou's own copy adds a checksum, the synced position of
+the log, which advances each second, and the number of queue files when the round began: a start
+that finds fewer rebuilds the queues from the whole log (`kourou.store.recovery.noted_queues`).
+The last broker determines the valid numbers:
 
-    last     copy        what counts
-    Kourou   whole       the copy
-    Kourou   never was   Java's six numbers
-    Kourou   damaged     nothing: all 0, which is always safe, since recovery reads the whole log
-    Java     any         Java's six numbers: the copy is older
+    last     copy        valid
+    Kourou   complete    the copy
+    Kourou   absent      Java's six fields
+    Kourou   damaged     none: all 0, which is always safe, since recovery reads the whole log
+    Java     any         Java's six fields: the copy is older
 
 Source: StoreCheckpoint.java, DefaultMessageStore.FlushConsumeQueueService, apache/rocketmq 5.5.0.
 """
@@ -50,18 +50,19 @@ from kourou.store.sync_plan import SyncPlan
 log = logging.getLogger(__name__)
 
 _ROUND_BYTES: Final = 256 * 1024 * 1024
-"""Of the log: about a second of recovery, with messages of 1 KB."""
+"""Growth of the log that begins a round: a second of recovery, with messages of 1 KB."""
 _ROUND_ENTRY_BYTES: Final = 250_000 * ENTRY_BYTES
-"""Of the queues: the same with messages of 100 bytes, of which that log holds a million."""
+"""Growth of the queues that begins a round: also a second of recovery, with messages of 100 bytes,
+of which `_ROUND_BYTES` of log hold a million."""
 
 
 class CheckpointFile(NamedTuple):
-    """What the file holds.
+    """Contents of the file.
 
     Attributes:
-        numbers: the ones that Java knows.
-        copy: our own; None if there is no whole one.
-        is_damaged: there was a copy, and it is not what was written.
+        numbers: Java's six fields.
+        copy: Kourou's copy; None if it is absent or damaged.
+        is_damaged: there is a copy, and its checksum is wrong.
     """
 
     numbers: Checkpoint
@@ -70,7 +71,7 @@ class CheckpointFile(NamedTuple):
 
 
 def read_checkpoint(disk: Disk) -> CheckpointFile:
-    """Return what the checkpoint holds; all 0 if the store has none."""
+    """Return the contents of the checkpoint; all 0 if the store has none."""
     if not disk.exists(CHECKPOINT):
         return CheckpointFile(Checkpoint(), None, is_damaged=False)
     data = disk.read(CHECKPOINT, 0, CHECKPOINT_BYTES)
@@ -81,7 +82,7 @@ def read_checkpoint(disk: Disk) -> CheckpointFile:
 
 
 def load_checkpoint(disk: Disk) -> Checkpoint:
-    """Return the checkpoint that counts; all 0, which is always safe, if the store has none."""
+    """Return the valid checkpoint; all 0, which is always safe, if the store has none."""
     numbers, copy, is_damaged = read_checkpoint(disk)
     if not read_last_run(disk).was_kourou:
         return numbers
@@ -96,22 +97,22 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
 
 
 def save_checkpoint(disk: Disk, value: Checkpoint) -> None:
-    """Write both forms; not synced. A crash leaves of each the old one or the new."""
+    """Write both forms without a sync. A crash leaves the old or the new contents of each."""
     disk.write(CHECKPOINT, 0, [encode_checkpoint(value)])
     disk.write(CHECKPOINT, COPY_AT, [encode_checkpoint_copy(value)])
 
 
 def create_checkpoint(disk: Disk) -> None:
-    """Make the file at its full size if there is none; the root directory must be synced after."""
+    """Create the file at full size if it is absent; the caller must sync the root directory."""
     if not disk.exists(CHECKPOINT) or disk.size(CHECKPOINT) < CHECKPOINT_BYTES:
         disk.truncate(CHECKPOINT, CHECKPOINT_BYTES)
 
 
 class CheckpointKeeper:
-    """Moves the checkpoint as files become durable, and writes it.
+    """Advances the checkpoint as files become durable, and writes it.
 
     Attributes:
-        value: what the next write writes, but for how far the log is synced by then.
+        value: the checkpoint; `write` updates its fields of the log.
     """
 
     def __init__(
@@ -128,21 +129,21 @@ class CheckpointKeeper:
         self._config = config
         self._queues = queues
         self._written: Checkpoint | None = None
-        self._synced_offset = value.queues_offset  # or about to be
+        self._synced_offset = value.queues_offset  # in the file, synced or to be with the next plan
         self._must_sync = False
-        self._target: Appended | None = None  # of the round that goes on
-        self._files = (value.queue_files, value.deleted_files)  # when it began
-        self._waiting: dict[str, tuple[str, ...]] = {}  # its files that are not in a plan yet
-        self._planned: set[str] = set()  # those in a plan that has not ended
+        self._target: Appended | None = None  # of the current round
+        self._files = (value.queue_files, value.deleted_files)  # at the start of the round
+        self._waiting: dict[str, tuple[str, ...]] = {}  # the round's files not in a sync plan yet
+        self._planned: set[str] = set()  # the round's files in an unfinished sync plan
         self._round_at_ms = now_ms
-        self._flushed_bytes = queues.flushed_bytes  # when it began
+        self._flushed_bytes = queues.flushed_bytes  # at the start of the round
 
     def begin_round(self, last_visible: Appended | None, now_ms: int) -> None:
-        """Begin a round if one is due; the queues' tails must have been written just before."""
+        """Begin a round if one is due; the caller has just written the queues' tails."""
         if self._target is not None or last_visible is None:
             return
         flushed_bytes = self._queues.flushed_bytes
-        since_ms = now_ms - self._round_at_ms  # less than 0 where the clock was set back
+        since_ms = now_ms - self._round_at_ms  # negative if the clock was set back
         if (
             0 <= since_ms < self._config.queue_sync_interval_ms
             and last_visible.physical_offset - self.value.queues_offset < _ROUND_BYTES
@@ -157,7 +158,7 @@ class CheckpointKeeper:
             self._queues.unsynced.clear()
 
     def take_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return files for a sync plan: the round's next, and directories where they are new."""
+        """Return the round's next files for a sync plan, and the directories of new ones."""
         names = tuple(islice(self._waiting, self._config.queue_files_per_sync))
         directories: dict[str, None] = {}
         for name in names:
@@ -169,10 +170,10 @@ class CheckpointKeeper:
         return names, tuple(directories)
 
     def synced(self, plan: SyncPlan, synced_position: int) -> None:
-        """Note what the plan made durable.
+        """Record that the plan's files are durable.
 
-        Before the reply to whoever sends one message at a time: a new `value` took a fiftieth of
-        that round trip, so that is left to `write`.
+        Runs before the reply to a send. Building a new `value` here took a fiftieth of the round
+        trip of a producer that sends one message at a time, so that `write` does it.
         """
         self._log_at_ms = max(self._log_at_ms, plan.store_at_ms)
         self._synced_position = synced_position
@@ -185,7 +186,7 @@ class CheckpointKeeper:
             self._queues_are_durable(target)
 
     def sync_rest(self) -> None:
-        """Sync what the round that goes on still waits for, at once; there is none then."""
+        """Sync the remaining files of the round and end it; the checkpoint does not move."""
         names = (*self._waiting, *self._planned)
         directories = {name for new_in in self._waiting.values() for name in new_in}
         self._disk.sync_all(names, sorted(directories))
@@ -194,14 +195,14 @@ class CheckpointKeeper:
         self._target = None
 
     def everything_is_durable(self, last: Appended) -> None:
-        """Move the checkpoint to the last record of a log that is synced with all its queues."""
+        """Move the checkpoint to the last record; the log and all queues must be synced."""
         self._files = (count_files(self._queues), self._queues.deleted_files)
         self._queues_are_durable(last)
         self._log_at_ms = max(self._log_at_ms, last.store_at_ms)
         self._synced_position = max(self._synced_position, last.end)
 
     def index_is_durable(self, at_ms: int) -> None:
-        """Note up to which store time the key index is durable."""
+        """Record the store time up to which the key index is durable."""
         if at_ms != self.value.index_at_ms:
             self.value = self.value._replace(index_at_ms=at_ms)
 
@@ -214,9 +215,9 @@ class CheckpointKeeper:
         )
 
     def write(self) -> None:
-        """Write the checkpoint to its file if it moved; an old one that a crash leaves is safe.
+        """Write the checkpoint if it has moved; an older one after a crash is safe.
 
-        It is synced with the queues' next plan once a round is over.
+        After the end of a round, the next sync plan of the queues syncs it.
         """
         self.value = self.value._replace(
             log_at_ms=self._log_at_ms, synced_position=self._synced_position

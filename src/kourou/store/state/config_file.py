@@ -1,20 +1,23 @@
-"""One file of the store's `config/` directory, with the backup that RocketMQ keeps beside it.
+"""A file of the store's `config/` directory, with RocketMQ's backup file beside it.
 
-A save keeps the old contents as `<name>.bak`, and leaves no moment at which neither is whole:
+A save keeps the old contents as `<name>.bak`. One of the two files is complete at any time:
 
-    a crash after                    leaves `<name>`, `.bak`       the next load takes
-    the new contents are in `.tmp`   the old, the one before       the old
-    `<name>` became `.bak`           nothing, the old              the old, and says so
-    `.tmp` became `<name>`           the new, the old              the new
-    the first save, no `.bak` yet    the new, nothing              the new; then it is copied
+    crash after                      `<name>`, `.bak`              the next load returns
+    writing the new contents to      old, the one before           the old contents
+        `.tmp`
+    renaming `<name>` to `.bak`      absent, old                   the old contents, with a warning
+    renaming `.tmp` to `<name>`      new, old                      the new contents
+    the first save, before `.bak`    new, absent                   the new contents; a later save
+        is written                                                 writes `.bak`
 
-A load takes the last good one of the two. A file is bad if it is cut, empty, does not parse, or is
-not what was sealed (`config_seal`); and one that is older than its backup has been put in its
-place. Which one was taken, and why, is logged. If both are bad the load is refused: to begin
-without what they say is for the operator to choose, offsets and deleted topics included.
+A load returns the newest good contents of the two. A file is bad if it is empty, truncated, does
+not parse, or does not match its seal (`config_seal`). A file that is older than its backup was put
+there by hand, and the backup is used. The log says which file was used and why. If both are bad,
+the load raises: only the operator may decide to start without their contents, such as offsets and
+deleted topics.
 
 Source: ConfigManager.persist and load, MixAll.string2File, apache/rocketmq 5.5.0. Unlike there, the
-new contents are synced before they take the name.
+new contents are synced before the rename.
 """
 
 from __future__ import annotations
@@ -32,16 +35,16 @@ from kourou.store.state.config_seal import ConfigText, is_newer, seal, unseal
 log = logging.getLogger(__name__)
 
 BARE_KEYS_BYTES_MAX: Final = 1024**3
-"""What `fastjson.loads` may read of a config file that has bare keys: no peer sent it, and nobody
-waits beside whoever reads it."""
+"""Limit that `fastjson.loads` accepts for a config file with bare keys: larger than for a peer's
+bytes, since the file is trusted and no request is held up while it is parsed."""
 
 _MISSING: Final = "is missing"
-_REMEDY: Final = "restore it from a copy, or remove both to begin without what they say"
+_REMEDY: Final = "restore it from a copy, or remove both to start without their contents"
 
 
 @dataclass(slots=True)
 class _Found:
-    """One of the two files; `text` is None, and `problem` says why, if it cannot be used."""
+    """One of the two files; if it is unusable, `text` is None and `problem` gives the reason."""
 
     name: str
     text: ConfigText | None
@@ -49,15 +52,14 @@ class _Found:
 
 
 class ConfigFile:
-    """A small file, one JSON object, that is read at start and replaced as a whole.
+    """A small file with one JSON object, read at start and replaced as a whole.
 
     Args:
-        disk: where it is.
-        name: its name; the directory is made when the file is first saved.
-        parse: called with the contents to tell whether they are whole; it raises ValueError or a
-            KourouError if they are not, and what it returns is not used.
-        restores: whether a load that takes the backup also puts it in the file's place, so that the
-            next need not; not for those who only look.
+        disk: holds the file.
+        name: path of the file; the first save creates the directory.
+        parse: verifies the contents; raises (any exception) if they are bad. Its result is unused.
+        restores: whether a load that falls back to the backup also rewrites the file. Leave it off
+            for read-only callers.
     """
 
     def __init__(
@@ -76,16 +78,16 @@ class ConfigFile:
         self._saved: bytes | None = None
         self._sequence = 0
         self._is_loaded = False
-        self._keeps_backup = False  # the file is bad or older, and must not replace the backup
+        self._keeps_backup = False  # the file is bad or older: it must not replace the backup
 
     def load(self) -> bytes | None:
-        """Return the contents as they were saved, or the backup's if those are the last good ones.
+        """Return the saved contents, or the backup's if these are the newest good ones.
 
         Returns:
-            None if there is neither file: the store is new.
+            None if neither file exists.
 
         Raises:
-            CorruptRecordError: there are files, and none is good. They are left as they are.
+            CorruptRecordError: files exist and none is good. They are left unchanged.
         """
         self._is_loaded = True
         first, second = self._find(self.name), self._find(self._backup)
@@ -114,15 +116,15 @@ class ConfigFile:
     def _restore(self, data: bytes) -> None:
         try:
             self.save(data)
-        except OSError as error:  # it was read, and that is what counts
+        except OSError as error:  # the load itself succeeded
             log.warning("config_file.not_rewritten name=%s error=%s", self.name, error)
 
     def save(self, data: bytes) -> None:
-        """Replace the contents; when this returns they are on the disk. Same contents cost nothing.
+        """Replace the contents, durably; unchanged contents are not written.
 
         Raises:
-            OSError: the old contents are still there, in the file or in its backup.
-            ValueError: `data` is not a JSON object.
+            OSError: the old contents are still in the file or in its backup.
+            ValueError: `data` does not end like a JSON object.
         """
         if data == self._saved:
             return
@@ -133,7 +135,7 @@ class ConfigFile:
         if not self._disk.exists(directory):
             self._disk.make_directory(directory)
             self._disk.sync_directory(directory.rpartition("/")[0])
-        # A save that fails at its very end may be on the disk: the next one has another number.
+        # A save that fails at its very end may be on disk: the next one needs another number.
         self._sequence += 1
         text = seal(data, self._sequence)
         backup = None if self._keeps_backup else self._backup
@@ -143,7 +145,7 @@ class ConfigFile:
             replace(self._disk, self._backup, text, backup=None)
 
     def _find(self, name: str) -> _Found:
-        """Read one of the files, and compare it with its seal."""
+        """Read one of the files and verify its seal."""
         try:
             text = self._disk.read(name, 0, self._disk.size(name))
         except FileNotFoundError:
@@ -156,7 +158,7 @@ class ConfigFile:
             return _Found(name, None, f"is bad: {error}")
 
     def _contents(self, found: _Found) -> bytes | None:
-        """Return what the file says; None if it does not parse or was bad before."""
+        """Return the file's contents; None if they are bad or do not parse."""
         if found.text is None:
             return None
         try:

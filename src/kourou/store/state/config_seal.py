@@ -1,14 +1,14 @@
-"""The last member of each config file that Kourou saves: it shows damage, and which file is newer.
+"""Seal of a config file: a last member that reveals damage and orders a file and its backup by age.
 
     {..., "kourouSeal":{"sequence":12,"crc32":"0a1b2c3d"}}
 
-    sequence    counts the saves of this file; 1 for the first
-    crc32       of all bytes before its own digits; what follows them is always the same
+    sequence    number of this save of the file, from 1
+    crc32       of all bytes before its own digits; the bytes behind them are constant
 
-In a text whose last brace has a line of its own, so has the seal.
+If the object's closing brace is on its own line, the seal is too.
 
-JSON alone does not show a flipped digit: an offset of 7 would be one of 5. Java ignores the member,
-and leaves it out when it saves the file; then only `dataVersion` tells which of two is newer.
+JSON alone does not reveal a flipped digit, for example an offset of 5 instead of 7. Java ignores
+the member and drops it when it saves the file; then only `dataVersion` shows which file is newer.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ KEY: Final = "kourouSeal"
 _BEGIN: Final = b'"kourouSeal":{'
 _END: Final = re.compile(rb'"sequence":([0-9]{1,18}),"crc32":"([0-9a-f]{8})"\}(\n?)\}')
 _BYTES_MAX: Final = 80
-"""A seal has 65 at most: beyond, such a member is somebody else's."""
+"""The end of the file that is searched for a seal, which has 65 bytes at most."""
 
 _DATA_VERSION: Final = re.compile(rb'"dataVersion"\s*:\s*(\{[^{}]*\})')
 
 
 class ConfigText(NamedTuple):
-    """A config file's contents as they were given to be saved, and the number of the save.
+    """A config file's contents without the seal, and the number of the save.
 
     Attributes:
-        sequence: 0 for a file that has no seal: Java's, or an earlier Kourou's.
+        sequence: 0 for a file without a seal, written by Java or an earlier Kourou.
     """
 
     data: bytes
@@ -52,10 +52,10 @@ def seal(data: bytes, sequence: int) -> bytes:
     """Return the JSON object `data` with the seal as its last member.
 
     Raises:
-        ValueError: `data` does not end as an object does.
+        ValueError: `data` does not end like a JSON object.
     """
     if not data.endswith(b"}"):
-        raise ValueError("a config file is one JSON object")
+        raise ValueError("a config file must be one JSON object, which ends in '}'")
     newline, tab = (b"\n", b"\t") if data.endswith(b"\n}") else (b"", b"")
     members = data[: -1 - len(newline)]
     comma = b"" if members.rstrip().endswith(b"{") else b","
@@ -64,10 +64,10 @@ def seal(data: bytes, sequence: int) -> bytes:
 
 
 def unseal(text: bytes) -> ConfigText:
-    """Return what was sealed; the text itself if it has no seal.
+    """Return the text without its seal; the text itself if it has none.
 
     Raises:
-        MalformedBodyError: the text is not what was sealed.
+        MalformedBodyError: the seal is malformed or its checksum is wrong.
     """
     at = text.rfind(_BEGIN, max(0, len(text) - _BYTES_MAX))
     if at < 0:
@@ -75,7 +75,7 @@ def unseal(text: bytes) -> ConfigText:
     match = _END.fullmatch(text, at + len(_BEGIN))
     if match is None or int(match[2], 16) != zlib.crc32(memoryview(text)[: match.start(2)]):
         raise MalformedBodyError(
-            "its checksum is wrong: it was damaged, or changed by hand (then remove its last "
+            "its checksum is wrong: the file was damaged, or edited by hand (then remove its last "
             f"member, {KEY})"
         )
     members = text[:at].removesuffix(match[3] and b"\n\t").removesuffix(b",")
@@ -83,10 +83,10 @@ def unseal(text: bytes) -> ConfigText:
 
 
 def is_newer(one: ConfigText, other: ConfigText) -> bool:
-    """Return whether `one` was surely saved after `other`.
+    """Return whether `one` was certainly saved after `other`.
 
-    By the numbers of their saves; where Java saved one, by `dataVersion`: no part of it may be less
-    than the other's, because a clock may be set and a counter may begin anew.
+    Compares the sequences of their seals; if one has no seal, their `dataVersion`: no part of it
+    may be lower than the other's, because a clock may be set and a counter may restart.
     """
     if one.sequence and other.sequence:
         return one.sequence > other.sequence

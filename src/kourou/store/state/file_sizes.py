@@ -1,11 +1,13 @@
-"""Every file of the store has its full size from the start; what a shorter or longer one means.
+"""Verifies the sizes of log segments and queue files, which are created at full size.
 
-    longer                         the store was made with a larger size: refused
-    shorter, no sizes recorded     Java made the store with a smaller size: refused
-    shorter, after a clean stop    a log segment was damaged: refused; a queue file: made again
-    shorter, after a crash         its creation, or a cut, was interrupted: extended
+    file                           meaning and action
+    longer                         the store was created with a larger size: refused
+    shorter, no sizes recorded     Java created the store with a smaller size: refused
+    shorter, log segment           refused as damaged if it lacks a durable part; otherwise its
+                                   creation or truncation was interrupted: extended
+    shorter, queue file            damaged or interrupted: extended, its queue is to be rebuilt
 
-An empty last file is what Java leaves when it dies while it creates one.
+Java leaves an empty last file when it is killed while it creates one; that is extended too.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ def check_log_sizes(
     """Extend the commit log segments that a crash left short.
 
     Args:
-        disk: where they are.
-        segments: all of them.
-        are_recorded: the store says itself which sizes it was made with.
-        durable_below: the log was complete up to this position.
+        disk: holds the segments.
+        segments: all segments of the log.
+        are_recorded: the store has recorded the sizes it was created with.
+        durable_below: the log was durable up to this position.
 
     Raises:
-        StoreConfigError: the store was made with another size.
-        CorruptRecordError: a segment lost a part that was durable.
+        StoreConfigError: the store was created with another size.
+        CorruptRecordError: a segment lost a durable part.
     """
     for start in segments.starts():
         name, size = segments.name(start), disk.size(segments.name(start))
@@ -41,7 +43,7 @@ def check_log_sizes(
         _refuse_other_size(name, size, segments, is_short=are_recorded or (not size and is_last))
         if start + size < durable_below:
             raise CorruptRecordError(
-                name, size, f"the file ends here, and was {segments.file_bytes} bytes long"
+                name, size, f"the file ends here; it must be {segments.file_bytes} bytes long"
             )
         disk.truncate(name, segments.file_bytes)
 
@@ -49,10 +51,10 @@ def check_log_sizes(
 def check_queue_sizes(
     disk: Disk, queues: Iterable[ConsumeQueue], *, are_recorded: bool
 ) -> list[ConsumeQueue]:
-    """Extend the queue files that are short; return the queues that had such.
+    """Extend short queue files; return their queues, one for each such file.
 
     Raises:
-        StoreConfigError: the store was made with another size.
+        StoreConfigError: the store was created with another size.
     """
     damaged = []
     for queue in queues:
@@ -74,6 +76,6 @@ def _refuse_other_size(name: str, size: int, segments: SegmentList, *, is_short:
     if is_short and size < segments.file_bytes:
         return
     raise StoreConfigError(
-        f"{name} has {size} bytes, and the store is asked to open with files of "
-        f"{segments.file_bytes}: open it with the sizes it was made with"
+        f"{name} has {size} bytes, but the configured file size is {segments.file_bytes} bytes: "
+        "open the store with the sizes it was created with"
     )

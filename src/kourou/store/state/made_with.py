@@ -1,7 +1,7 @@
-"""The file sizes that a store was made with, found before it is opened.
+"""Detects the file sizes of an existing store, so that it can be opened without configuring them.
 
-A store keeps them for life, so that who opens one need not know them: Kourou records them, and Java
-leaves files that have their full size from the start.
+The sizes of a store never change. Kourou records them; a store of Java has files that were created
+at full size.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kourou.store.state.store_state import SIZE_FIELDS, StoreState
 
 
 def sizes_made_with(disk: Disk) -> dict[str, int]:
-    """Return the store's sizes by field of `StoreConfig`; {} for a new store, or an unreadable one.
+    """Return the store's sizes by field of `StoreConfig`; {} for a new or unreadable store.
 
-    Opening the store still checks them, and says what is wrong with it.
+    Raises nothing: opening the store verifies the sizes and reports errors.
     """
     try:
         if disk.exists(STORE_STATE):

@@ -1,8 +1,7 @@
-"""What the files of a store look like before it is opened, however damaged: sizes and places.
+"""Sizes and names of a store's files, for tools that inspect or repair a damaged store.
 
-Opening a store asks it for the sizes that it was made with and refuses what does not fit. Tools
-that look at a store, or mend it, need an answer whatever they find: what the store recorded, else
-the size that most of its files have, else the default.
+Opening a store refuses files of other sizes than recorded. Tools need an answer in any case: the
+recorded size, else the size of most files, else the default.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SEGMENT_BYTES_MIN: Final = 64
 
 
 class StoreSizes(NamedTuple):
-    """Bytes of one commit log segment, of one consume queue file, and of one of a batch queue."""
+    """Sizes in bytes of a commit log segment, a consume queue file and a batch queue file."""
 
     segment_bytes: int
     queue_bytes: int
@@ -35,11 +34,11 @@ class StoreSizes(NamedTuple):
 
 
 class LogFile(NamedTuple):
-    """A file that is named as one of a log.
+    """A file whose name is that of a log's file.
 
     Attributes:
-        name: below the store's root.
-        start: byte of the log at which it begins.
+        name: path below the store's root.
+        start: log position at which the file begins.
         size: in bytes.
     """
 
@@ -49,7 +48,7 @@ class LogFile(NamedTuple):
 
 
 def find_sizes(disk: Disk) -> StoreSizes:
-    """Return the sizes of the store's files; a guess where it does not say, never an error."""
+    """Return the file sizes of a store in any condition: recorded, else usual, else default."""
     recorded = sizes_made_with(disk)
     defaults = StoreConfig()
     segment = recorded.get("commitlog_segment_bytes", 0)
@@ -66,7 +65,7 @@ def find_sizes(disk: Disk) -> StoreSizes:
 
 
 def _queue_size(disk: Disk, root: str, recorded: int, entry_bytes: int) -> int:
-    """Return the size of the queue files below a directory; 0 if it cannot be told."""
+    """Return the size of the queue files below a directory; 0 if it is unknown."""
     if recorded >= entry_bytes and recorded % entry_bytes == 0:
         return recorded
     topics = (f"{root}/{topic}" for topic in disk.list(root))
@@ -75,7 +74,7 @@ def _queue_size(disk: Disk, root: str, recorded: int, entry_bytes: int) -> int:
 
 
 def queue_ids(disk: Disk) -> Iterator[tuple[str, int]]:
-    """Return topic and queue id of each directory that can be a consume queue's, sorted."""
+    """Yield topic and queue id of each directory that can be a consume queue's, sorted."""
     for topic in disk.list(CONSUMEQUEUE):
         names = disk.list(topic_directory(topic))
         for queue_id in sorted(int(name) for name in names if is_queue_id(name)):
@@ -88,7 +87,7 @@ def is_queue_id(name: str) -> bool:
 
 
 def log_files(disk: Disk, directory: str) -> list[LogFile]:
-    """Return the files of a log or of a queue, oldest first; what else is there is left out."""
+    """Return the files of a log or of a queue, oldest first; other files are left out."""
     found = []
     for name in disk.list(directory):
         start = parse_file_name(name)
@@ -96,8 +95,8 @@ def log_files(disk: Disk, directory: str) -> list[LogFile]:
             path = f"{directory}/{name}"
             try:
                 found.append(LogFile(path, start, disk.size(path)))
-            except OSError:
-                continue  # removed meanwhile, or no file
+            except OSError:  # removed meanwhile, or not a file
+                continue
     return found
 
 

@@ -1,8 +1,8 @@
-"""What a store remembers about itself beside RocketMQ's files: `config/kourou-store.json`.
+"""`config/kourou-store.json`: state of a store for which RocketMQ has no file.
 
-The file sizes it was made with, the topics deleted from a log that still holds their records, and
-what its queues held when it was last closed. Java neither reads nor harms the file; what Java does
-to the store meanwhile makes the last part outdated, never wrong.
+It holds the file sizes of the store, the topics that were deleted while the log still has their
+records, and the extent of the queues at the last clean stop. Java neither reads nor changes the
+file. If Java runs in between, the extent is outdated but never wrong.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SIZE_FIELDS: Final = (
     "consumequeue_file_bytes",
     "batch_queue_file_bytes",
 )
-"""Fields of `StoreConfig` that a store keeps."""
+"""Fields of `StoreConfig` that cannot change during the life of a store."""
 
 
 class ClosedState(msgspec.Struct, frozen=True):
-    """What a clean stop left: it tells whether queues went missing since.
+    """Extent of the store at a clean stop, which reveals queues lost since.
 
     Attributes:
-        log_end: where the log's records ended.
+        log_end: end position of the log's records.
         queue_entries: sum of all queues' `max_offset`.
     """
 
@@ -38,11 +38,11 @@ class ClosedState(msgspec.Struct, frozen=True):
 
 
 class QueueBegins(msgspec.Struct, frozen=True):
-    """Where the queues begin: an entry that rotted may look like one whose record expired.
+    """First offsets of the queues, since a corrupt entry may look like one of an expired record.
 
     Attributes:
-        log_first: where the log began.
-        offsets: sum of all queues' `min_offset`, while it did.
+        log_first: first position of the log.
+        offsets: sum of all queues' `min_offset` for that first position.
     """
 
     log_first: int
@@ -53,14 +53,15 @@ class StoreState(msgspec.Struct, frozen=True):
     """The file's contents.
 
     Attributes:
-        deleted_topics: for each topic deleted, the log position below which its records have no
-            queue entry any more, whatever recovery reads.
+        deleted_topics: for each deleted topic, the log position below which its records must not
+            get queue entries again during recovery.
         closed: None while the store is open, and after a crash.
-        index_slots, index_entries: of each file of the key index; 0 if it is not known.
-        index_position: records below this place of the log were in the index when it was closed,
-            where that was not all; whoever appends to the index since leaves a hole there.
-        begins: as of the last start or stop; None once a topic was deleted since.
-        deleted_files: how many files of queues the deletions of topics took in all.
+        index_slots, index_entries: numbers in each file of the key index; 0 if unknown.
+        index_position: set if the store was closed with an incomplete index: records below this
+            log position were in it. A broker (Java) that appends to the index since leaves a hole
+            there.
+        begins: as of the last start or stop; None after a topic was deleted since.
+        deleted_files: total number of queue files removed by deletions of topics.
     """
 
     commitlog_segment_bytes: int
@@ -83,20 +84,20 @@ class StoreStateFile:
         self._file = ConfigFile(disk, STORE_STATE, _decode)
 
     def read(self) -> StoreState | None:
-        """Return what was saved, whatever it says; None if there is no such file.
+        """Return the saved state without verifying it; None if there is no such file.
 
         Raises:
-            CorruptRecordError: neither the file nor its backup can be read.
+            CorruptRecordError: neither the file nor its backup is good.
         """
         data = self._file.load()
         return None if data is None else _decode(data)
 
     def load(self, config: StoreConfig) -> StoreState | None:
-        """Return what was saved; None if the store has no such file: it is new, or Java's.
+        """Return the saved state; None if there is no such file: the store is new, or Java's.
 
         Raises:
-            StoreConfigError: the store was made with other file sizes than `config` says.
-            CorruptRecordError: neither the file nor its backup can be read.
+            StoreConfigError: the store was created with other file sizes than those of `config`.
+            CorruptRecordError: neither the file nor its backup is good.
         """
         state = self.read()
         if state is None:
@@ -105,8 +106,8 @@ class StoreStateFile:
             made_with, asked = getattr(state, name), getattr(config, name)
             if made_with != asked:
                 raise StoreConfigError(
-                    f"{self._root} was made with {name} = {made_with}, and is asked to open with "
-                    f"{asked}: a store keeps the sizes it was made with"
+                    f"{self._root} was created with {name} = {made_with}, which cannot change to "
+                    f"{asked}: configure {made_with}"
                 )
         return state
 
