@@ -1,1 +1,1 @@
-"""Messages to be delivered at a time: where they wait, in the files of RocketMQ's timer."""
+"""Scheduled messages: the files of RocketMQ's timer, in which they wait until they are due."""

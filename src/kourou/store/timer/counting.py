@@ -1,4 +1,4 @@
-"""How many messages wait for each topic, counted in the timer's files."""
+"""Counts the scheduled messages of each topic in the timer's files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kourou.store.timer.layouts import KIND_DELETE
 from kourou.store.timer.timer_files import TimerFiles
 
 COUNTED_MAX: Final = 200_000
-"""Messages above which a start does not count anew: that would take longer than half a second."""
+"""Messages above which a start does not count: it would take longer than half a second."""
 
 TopicOf = Callable[[int], str | None]
-"""Tells the topic that the message of a timer record is for, by its byte of the commit log."""
+"""Returns the target topic of the timer record at a commit log position; None if unknown."""
 
 
 def count_by_topic(files: TimerFiles, topic_of: TopicOf) -> dict[str, int] | None:
-    """Return how many messages wait for each topic, those that were taken back too.
+    """Return the number of scheduled messages by topic, including recalled ones.
 
-    None if more than `COUNTED_MAX` wait. Units name topics by their hashes: topics of one hash are
-    counted as one.
+    None if there are more than `COUNTED_MAX`. Units have only the hash of the topic: topics with
+    equal hashes are counted as one.
 
     Raises:
         OSError: the timer log cannot be read.
@@ -32,7 +32,7 @@ def count_by_topic(files: TimerFiles, topic_of: TopicOf) -> dict[str, int] | Non
     names: dict[int, str | None] = {}
     counts: Counter[str] = Counter()
     for slot in files.wheel.slots():
-        with suppress(CorruptRecordError):  # named when its time comes
+        with suppress(CorruptRecordError):  # reported when the slot is due
             for _, unit in files.log.chain(slot.last):
                 if unit.kind & KIND_DELETE:
                     continue
@@ -40,7 +40,7 @@ def count_by_topic(files: TimerFiles, topic_of: TopicOf) -> dict[str, int] | Non
                 if name is None:
                     name = names[unit.topic_hash] = topic_of(unit.physical_offset)
                     if not unit.topic_hash:
-                        del names[0]  # it was moved: its hash is not in the unit
+                        del names[0]  # hash 0 means absent: other topics' units have it too
                 if name is not None:
                     counts[name] += 1
     return dict(counts)

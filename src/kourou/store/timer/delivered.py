@@ -1,7 +1,7 @@
-"""Which timer messages a broker had delivered before it was killed.
+"""Finds the scheduled messages that a broker had delivered before it was killed.
 
-The check file is older than the last deliveries. They are in the commit log: records that bear the
-time at which they were taken out of the wheel.
+The check file is older than the last deliveries. These are found in the commit log: their records
+have a property with the time at which they were taken from the wheel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kourou.protocol.message_layout import RecordHeader
 from kourou.store.log.marked_records import is_set_aside, marked_records
 
 DeliveryKey = tuple[str, str, str, str]
-"""Topic, unique id, second that it was due; of a message that was rolled, how often it was, and
-whether it takes another back: it has that one's unique id."""
+"""Topic, unique id, due second; for a rolled message also its number of rolls and whether it is a
+recall, which has the unique id of the recalled message."""
 
 
 def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
-    """Return what tells a delivery from others; equal for two sends of one message."""
+    """Return the key of a delivery; two sends of one message have equal keys."""
     rolled = ""
     if topic == TIMER_TOPIC:
         rolled = properties.get(names.TIMER_ROLL_TIMES, "")
@@ -33,11 +33,11 @@ def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
 
 
 def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter[DeliveryKey], int]:
-    """Return what the commit log holds of deliveries from byte `start` on; on any thread.
+    """Return the deliveries in the commit log from position `start` on; runs on any thread.
 
     Returns:
-        How often each was delivered, and when the last one was stored, by the clock of then:
-        nothing of them was due later. It is in the future if the clock was ahead.
+        The number of deliveries by key, and the store time of the last one, by the clock of that
+        time: none of them was due later. It is in the future if that clock was ahead.
 
     Raises:
         OSError: the log cannot be read.
@@ -52,5 +52,5 @@ def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter
 
 
 def taken_out_for(header: RecordHeader, properties: Mapping[str, str]) -> str:
-    """Return the topic for which a record was taken out of the wheel."""
+    """Return the target topic of a record that was taken from the wheel."""
     return properties.get(names.REAL_TOPIC, "") if is_set_aside(header) else header.topic

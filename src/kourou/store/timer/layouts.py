@@ -4,33 +4,32 @@ Unit of the timer log, 52 bytes, big-endian:
 
     offset  size  field
     0       4     52
-    4       8     previous        byte of the timer log where the slot's unit before begins; -1 none
-    12      4     kind            bits: 1 always, 2 to be rolled, 4 takes another message back
-    16      8     written_at_ms   when it was written, whole seconds
+    4       8     previous        timer log position of the slot's previous unit; -1 for none
+    12      4     kind            bits: 1 always, 2 to be rolled, 4 recall of another message
+    16      8     written_at_ms   time of writing, whole seconds
     24      4     delay_ms        from then to the slot's second; may be negative
     28      8     physical_offset of the message's record in topic rmq_sys_wheel_timer
     36      4     size            of that record
-    40      4     topic_hash      Java's hash of the topic that the message is for
-    44      8     due_at_ms       when exactly it is due, or to be rolled; Java writes 0 and never
-                                  reads it
+    40      4     topic_hash      Java's hash of the message's target topic
+    44      8     due_at_ms       exact time at which it is due, or to be rolled; Java writes 0 and
+                                  never reads it
 
-Where a unit and the 16 bytes of a blank do not fit into the rest of a file, the blank goes there:
+If a unit and the 16 bytes of a blank do not fit into the rest of a file, a blank is written there:
 bytes left 4, 0 8, BLANK_KIND 4.
 
-Slot of the wheel, 32 bytes: second 8, first unit 8, last unit 8, messages 4 (those that take others
-back count less than nothing), 4 unused. The slot of a second is at `second % SLOTS`; one that names
-another second is empty.
+Slot of the wheel, 32 bytes: second 8, first unit 8, last unit 8, messages 4 (recalls count as -1),
+4 unused. The slot of a second is at `second % SLOTS`; a slot that holds another second is empty.
 
 Check file, 512 bytes and zeros to 4096; Java writes the first 56 and leaves the others:
 
     0   read_at_ms        slots before this one are done
-    8   log_position      of the timer log: units before are on the disk, and in the wheel's file
-    16  queue_offset      messages of the timer topic before are in the timer log
+    8   log_position      of the timer log: units before it are durable, also in the wheel's file
+    16  queue_offset      messages of the timer topic before it are in the timer log
     24  the same as 16
     32  data version: state 8, timestamp 8, counter 8
-    64  ours: magic 8, scan_from 8 (commit log: all that was delivered of slots from `read_at_ms` on
-        lies behind), checksum of bytes 0 to 79, 4. One sector with the above: Java's after ours
-        does not fit the checksum.
+    64  Kourou's: magic 8, scan_from 8 (commit log position before all deliveries from slots from
+        `read_at_ms` on), checksum of bytes 0 to 79, 4. It lies in one sector with the above. After
+        a write by Java the checksum is wrong.
 
 Source: TimerLog.java, Slot.java, TimerCheckpoint.java, apache/rocketmq 5.5.0.
 """
@@ -78,27 +77,33 @@ class TimerUnit(NamedTuple):
 
     @property
     def second(self) -> int:
-        """The second of its slot."""
+        """The second of the unit's slot."""
         return (self.written_at_ms + self.delay_ms) // PRECISION_MS
 
     @property
     def is_roll(self) -> bool:
-        """Whether it is put into the timer topic again when its slot comes."""
+        """Whether the message is stored in the timer topic again when its slot is due."""
         return bool(self.kind & KIND_ROLL)
 
     @property
     def is_delete(self) -> bool:
-        """Whether it takes another message of its slot back."""
+        """Whether it recalls another message of its slot."""
         return bool(self.kind & KIND_DELETE) and not self.kind & KIND_ROLL
 
     @property
     def weight(self) -> int:
-        """What it counts among the messages of its slot."""
+        """Its contribution to the number of messages of its slot."""
         return -1 if self.kind & KIND_DELETE else 1
 
 
 class TimerSlot(NamedTuple):
-    """A slot of the wheel that is in use: the ends of its chain of units, and how many count."""
+    """A used slot of the wheel.
+
+    Attributes:
+        second: since the epoch.
+        first, last: timer log positions of the first and last unit of the slot's chain.
+        messages: the sum of the units' weights.
+    """
 
     second: int
     first: int
@@ -107,10 +112,10 @@ class TimerSlot(NamedTuple):
 
 
 class TimerCheck(NamedTuple):
-    """What the check file says; see the module's table.
+    """Contents of the check file; see the module's table.
 
     Attributes:
-        scan_from: None where Java wrote last, or nobody.
+        scan_from: None if Java wrote the file last, or it has never been written.
     """
 
     read_at_ms: int = 0
@@ -129,7 +134,7 @@ def encode_unit(unit: TimerUnit) -> bytes:
 
 
 def decode_unit(data: bytes | memoryview, at: int = 0) -> TimerUnit | None:
-    """Return the unit at byte `at`; None if there is none: a blank, zeros, an end, or damage."""
+    """Return the unit at byte `at`; None for a blank, zeros, too few bytes, or damage."""
     if len(data) - at < UNIT_BYTES:
         return None
     size, *fields = UNIT.unpack_from(data, at)
@@ -147,7 +152,7 @@ def is_blank(data: bytes | memoryview, at: int = 0) -> bool:
 
 
 def encode_check(check: TimerCheck) -> bytes:
-    """Return the beginning of a check file; ours too, if `scan_from` is known."""
+    """Return the beginning of a check file; with Kourou's part if `scan_from` is known."""
     head = _CHECK.pack(*check[:7])
     if check.scan_from is None:
         return head
@@ -156,9 +161,9 @@ def encode_check(check: TimerCheck) -> bytes:
 
 
 def has_bad_note(data: bytes) -> bool:
-    """Return whether a check file has our note, and another checksum than it says.
+    """Return whether a check file has Kourou's part with a wrong checksum.
 
-    Java wrote its numbers since; or, if it did not, they are damaged.
+    Either Java has written its fields since, or the file is damaged.
     """
     if len(data) < _OURS_AT + _OURS.size:
         return False
@@ -167,7 +172,7 @@ def has_bad_note(data: bytes) -> bool:
 
 
 def decode_check(data: bytes) -> TimerCheck:
-    """Return what a check file says; zeros where it is too short to say anything."""
+    """Return the contents of a check file; zeros if it is too short."""
     if len(data) < _CHECK.size:
         return TimerCheck()
     check = TimerCheck(*_CHECK.unpack_from(data))

@@ -1,13 +1,13 @@
-"""Making the timer's files anew: all that waits is known from the commit log alone.
+"""Rebuilds the timer's files from the commit log, which determines all waiting messages.
 
-A message of the timer topic waits until the log has another record of it behind: the one that is
-delivered, or the one that is rolled, which then waits in its place. What takes a message back has
-no effect that is stored; it goes into the wheel beside the one that it takes back.
+A message of the timer topic waits until a later record of it is in the log: the delivered message,
+or the rolled one, which then waits instead. A recall leaves no record of its effect; it is put into
+the wheel beside the message that it recalls.
 
-    step      a crash after it leaves
-    forget    no check file, then no wheel and no timer log: the next start makes them anew
+    step      state after a crash
+    forget    no check file, and perhaps no wheel and timer log: the next start rebuilds them
     add       the same
-    flush     the files, whole: the check file is the last
+    flush     the complete files: the check file is written last
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ _KEY_BYTES: Final = 16
 _WRITTEN_TOGETHER: Final = 4096
 
 ReadRecord = Callable[[int], bytes | None]
-"""Returns the record at a byte of the commit log; None if there is none."""
+"""Returns the record at a commit log position; None if there is none."""
 
 
 class WaitingTimers:
-    """Which messages wait, told record by record in the order of the log. Pure.
+    """Collects the waiting messages from all records, in log order. Pure.
 
-    A message that waits takes some 200 bytes; one that was delivered, nothing.
+    A waiting message takes about 200 bytes; a delivered one takes none.
 
     Attributes:
-        queue_offset: behind the last message of the timer topic that was told.
-        log_end: the byte of the log behind the last record that was told.
+        queue_offset: behind the last message of the timer topic.
+        log_end: the log position behind the last record.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, list[int]] = {}
-        self._deletes: dict[bytes, list[int]] = {}  # the same, of those that take others back
+        self._deletes: dict[bytes, list[int]] = {}  # the same for recalls
         self.queue_offset = 0
         self.log_end = 0
 
     def take(self, header: RecordHeader, properties_text: bytes) -> None:
-        """Take the next record of the log."""
+        """Process the next record of the log."""
         self.log_end = header.physical_offset + header.total_size
         is_timer = header.topic == TIMER_TOPIC
         if is_timer:
@@ -89,11 +89,11 @@ class WaitingTimers:
             table.setdefault(key, []).append(header.physical_offset)
 
     def places(self) -> list[int]:
-        """Return the bytes of the log where records begin that wait to be delivered, ascending."""
+        """Return the log positions of messages that wait to be delivered, ascending."""
         return _flat(self._waiting)
 
     def delete_places(self) -> list[int]:
-        """Return the same of those that take others back; that they did is written nowhere."""
+        """Return the log positions of all recalls; the log does not show which took effect."""
         return _flat(self._deletes)
 
 
@@ -104,10 +104,10 @@ def _flat(table: dict[bytes, list[int]]) -> list[int]:
 def find_waiting(
     disk: Disk, segment_bytes: int, *, progress: Progress | None = None
 ) -> WaitingTimers:
-    """Read a whole commit log; on any thread.
+    """Find the waiting messages of a whole commit log; runs on any thread.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the log cannot be read.
     """
     waiting = WaitingTimers()
     for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, progress=progress):
@@ -121,10 +121,9 @@ def find_waiting(
 def _kept(
     waiting: WaitingTimers, read_record: ReadRecord, read_at_ms: int
 ) -> Iterator[TimerRecord]:
-    """Return what is to be put into the wheel.
+    """Yield the messages and recalls that belong into the wheel.
 
-    That is nothing that was taken back, once its time is past; nor what takes back what does not
-    wait.
+    Leaves out recalled messages whose time is past, and recalls of messages that do not wait.
     """
     deletes = [one._replace(record=b"") for one in _records(waiting.delete_places(), read_record)]
     taken_back = {(one.key, one.out_at_ms) for one in deletes}
@@ -169,21 +168,21 @@ def remake_timers(
     log_file_bytes: int,
     window_ms: int,
 ) -> TimerFiles:
-    """Make the timer's files of what waits; what was due meanwhile comes at once.
+    """Build the timer's files from the waiting messages; overdue ones are delivered at once.
 
     Args:
-        disk: the store's, whose old files were forgotten.
-        waiting: of the whole commit log, which is durable.
-        read_record: reads from it.
-        now_ms: the time.
-        log_file_bytes: of a file of the timer log.
-        window_ms: who waits for so long, or longer, is rolled.
+        disk: holds the store; `forget_timers` has removed its old files.
+        waiting: from the whole commit log, which is durable.
+        read_record: reads from the commit log.
+        now_ms: the current time.
+        log_file_bytes: size of a file of the timer log.
+        window_ms: a message that waits this long, or longer, is rolled.
 
     Raises:
-        OSError: a file cannot be read or written; the next start makes them anew.
+        OSError: a file cannot be read or written; the next start rebuilds them.
     """
     files = TimerFiles(disk, log_file_bytes)
-    files.read_at_ms = max(PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS)  # 0: no file
+    files.read_at_ms = max(PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS)  # not 0: no file
     files.queue_offset = waiting.queue_offset
     for count, timer in enumerate(_kept(waiting, read_record, files.read_at_ms), 1):
         choice = choose_slot(timer.out_at_ms, now_ms, files.read_at_ms, window_ms)

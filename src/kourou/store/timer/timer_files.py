@@ -1,16 +1,20 @@
-"""The timer's files together: opened and recovered, and made durable in an order that survives.
+"""The timer's files: opens, recovers and flushes the timer log, the wheel and the check file.
 
-    step    what happens                              a crash before it, and recovery
-    write   units, in the timer log's file            their messages are read from the topic again
-    sync    the timer log
-    wheel   pages that changed are written, synced    slots may name units behind the check's
-                                                      position: their chains lead back before it
-    check   how far log, wheel and topic are, synced
+A flush has these steps, so that a crash at any point can be recovered:
 
-What lies in the log behind the position of the check file is cut off at the start and made again
-from the timer topic. After Java it is taken up, as Java does: Java's wheel is never written by
-parts. A check is written only when the commit log is synced as far as it leans on it. Files that do
-not say what waits (`lost`, `lacks_units`) are made anew of the commit log: `remaking.py`.
+    step    action                                    recovery after a crash behind the step
+    write   write units to the timer log              their messages are read from the topic again
+    sync    sync the timer log                        the same
+    wheel   write and sync the changed pages          the same, and slots may name units behind the
+                                                      position in the check file: these are unlinked
+    check   write and sync the positions of log,      -
+            wheel and topic
+
+A start truncates the timer log at the position of the check file, and appends the later units again
+from the timer topic. After Java it keeps the later units, as Java does: Java never writes its wheel
+in parts. The check file is written only when the commit log is synced up to the positions in it.
+Files that do not contain all waiting messages (`lost`, `lacks_units`) are rebuilt from the commit
+log by `remaking.py`.
 
 Source: TimerMessageStore.recover and TimerFlushService, apache/rocketmq 5.5.0.
 """
@@ -52,15 +56,18 @@ from kourou.store.timer.wheel_files import (
 log = logging.getLogger(__name__)
 
 QueueOffsetOf = Callable[[int], int | None]
-"""Tells the queue offset of the record at a byte of the commit log; None if there is none."""
+"""Returns the queue offset of the record at a commit log position; None if there is none."""
 
 
 @dataclass(slots=True)
 class FlushPlan:
-    """What one flush makes durable.
+    """The writes and syncs of one flush.
 
     Attributes:
-        covered_at: the commit log must be synced so far before `run_flush`.
+        check: contents of the check file.
+        covered_at: the commit log must be synced to this position before `run_flush`.
+        pages: (file offset, contents) of the wheel's changed pages.
+        files, directories: those to sync for the timer log.
     """
 
     check: TimerCheck
@@ -71,28 +78,29 @@ class FlushPlan:
 
 
 class TimerFiles:
-    """The timer log, the wheel, and how far they are.
+    """The timer log, the wheel, and their positions.
 
     Attributes:
         log: the units.
         wheel: the slots.
+        check: contents of the check file.
         read_at_ms: slots before this one are done.
-        queue_offset: of the timer topic, the first message that is not in the log yet.
-        scan_from: where in the commit log what may have been delivered of slots from `read_at_ms`
-            on begins; None where that is not known, or nothing can have been.
-        is_changed: what the check file says is no longer all.
-        is_frozen: a sync failed; nothing is made durable any more until the next start.
+        queue_offset: of the first message of the timer topic that is not in the log yet.
+        scan_from: commit log position before all possible deliveries from slots from `read_at_ms`
+            on; None if unknown, or if there can be none.
+        is_changed: the check file is outdated.
+        is_frozen: a sync failed; nothing more is made durable until the next start.
     """
 
     def __init__(self, disk: Disk, log_file_bytes: int) -> None:
-        """Open what is there, which `recover` makes agree; nothing is made where nothing is.
+        """Open the existing files, which `recover` then makes consistent; creates none.
 
         Args:
-            disk: the store's.
-            log_file_bytes: of a timer log that is made; one that is there keeps its size.
+            disk: holds the store.
+            log_file_bytes: file size of a new timer log; an existing one keeps its size.
 
         Raises:
-            StoreConfigError: the log's files do not fit together.
+            StoreConfigError: the log's files have different sizes.
             OSError: a file cannot be read.
         """
         self._disk = disk
@@ -108,7 +116,7 @@ class TimerFiles:
         self._has_check_file = disk.exists(TIMER_CHECK)
 
     def lost(self, topic_end: int, *, was_kourou: bool) -> str | None:
-        """Return why what is there does not say what waits; None if it does.
+        """Return the reason why the files do not contain all waiting messages; None if they do.
 
         Args:
             topic_end: the queue offset behind the last message of the timer topic.
@@ -119,7 +127,7 @@ class TimerFiles:
         """
         check, end = self.check, self.log.segments.end
         if not check.read_at_ms:
-            return f"{TIMER_CHECK} says nothing" if topic_end else None
+            return f"{TIMER_CHECK} is missing or empty" if topic_end else None
         if was_kourou and is_check_damaged(self._disk):
             return f"{TIMER_CHECK} does not match its checksum"
         if check.log_position > end:
@@ -129,17 +137,17 @@ class TimerFiles:
         return None
 
     def lacks_units(self) -> bool:
-        """Return whether slots that are not done begin in files of the log that are gone."""
+        """Return whether slots that are not done begin in removed files of the log."""
         first = self.log.segments.first
         return any(0 <= slot.first < first for slot in self.wheel.slots())
 
     def recover(self, now_ms: int, queue_offset_of: QueueOffsetOf, *, was_clean: bool) -> None:
-        """Make wheel and log agree with the check file; of what `lost` has nothing to say.
+        """Make wheel and log consistent with the check file; only call it if `lost` returned None.
 
         Args:
-            now_ms: the time.
-            queue_offset_of: asked where Java wrote last.
-            was_clean: the store was closed in order.
+            now_ms: the current time.
+            queue_offset_of: used if Java wrote the files last.
+            was_clean: the store was closed cleanly.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -192,20 +200,20 @@ class TimerFiles:
                 self._disk.unlink(name)
 
     def _count_slots(self) -> None:
-        """Let each slot say how many it has, and where its chain begins: Java's may not."""
+        """Correct the count and the first unit of each slot, which Java may leave wrong."""
         for slot in self.wheel.slots():
             messages, first = 0, -1
             try:
                 for position, unit in self.log.chain(slot.last):
                     messages, first = messages + unit.weight, position
             except CorruptRecordError:
-                continue  # named when its time comes
+                continue  # reported when the slot is due
             if (slot.first, slot.messages) != (first, messages):
                 self.wheel.put(slot._replace(first=first, messages=messages))
                 self.wheel.count += messages - slot.messages
 
     def _take_up(self, position: int, unit: TimerUnit) -> None:
-        """Let a unit be in its slot, if it is not yet."""
+        """Add a unit to its slot, if the slot does not contain it yet and is not done."""
         if unit.second * PRECISION_MS < self.read_at_ms:
             return
         slot = self.wheel.slot(unit.second)
@@ -213,7 +221,7 @@ class TimerFiles:
             self.wheel.add(unit.second, position, unit.weight, slot)
 
     def _load_wheel(self) -> int:
-        """Load the wheel, or make it anew of the log; return up to where it has the log."""
+        """Load the wheel or rebuild it from the log; return the log position that it covers."""
         name, position = newest_wheel(self._disk, self.check.log_position)
         if self._disk.exists(name) and self._disk.size(name) == WHEEL_BYTES:
             self.wheel = read_wheel(self._disk, name, self.read_at_ms // PRECISION_MS)
@@ -225,7 +233,7 @@ class TimerFiles:
         return position
 
     def _make_wheel(self, end: int) -> None:
-        """Make the wheel anew of all units of the log before `end`."""
+        """Rebuild the wheel from all units of the log before `end`."""
         log.warning("timer_wheel.rebuilt until=%d", end)
         self.wheel = TimerWheel()
         for position, unit in self.log.scan(self.log.segments.first):
@@ -234,7 +242,7 @@ class TimerFiles:
             self._take_up(position, unit)
 
     def _lead_back(self, end: int) -> None:
-        """Let no slot name units at or behind `end`."""
+        """Unlink units at or behind `end` from all slots."""
         try:
             for slot in self.wheel.slots():
                 if slot.last >= end:
@@ -260,14 +268,14 @@ class TimerFiles:
     # What changes
 
     def add(self, choice: SlotChoice, unit: TimerUnit) -> int:
-        """Append a unit to the log, and let it be the last of its slot.
+        """Append a unit to the log as the last of its slot, and return its log position.
 
         Args:
             choice: its slot.
-            unit: all but `previous`, and of `kind` whether it is rolled.
+            unit: without `previous`, and without the roll bit of `kind`.
 
         Raises:
-            OSError: the log could not be given a new file; nothing was changed.
+            OSError: a new file of the log could not be created; nothing was changed.
         """
         slot = self.wheel.slot(choice.second)
         kind = unit.kind | KIND_ROLL if choice.is_roll else unit.kind
@@ -278,26 +286,26 @@ class TimerFiles:
         return position
 
     def done(self, second: int) -> None:
-        """Note that all slots up to this one are done."""
+        """Mark all slots up to and including this one as done."""
         self.wheel.done(second)
         self.read_at_ms = (second + 1) * PRECISION_MS
         self.is_changed = True
 
     def skip_to(self, read_at_ms: int) -> None:
-        """Note that nothing is in the slots before; the check file need not say so."""
+        """Advance `read_at_ms` over empty slots, without marking the check file as outdated."""
         self.read_at_ms = max(self.read_at_ms, read_at_ms)
 
     # Making durable
 
     def plan_flush(self, now_ms: int, scan_from: int, covered_at: int) -> FlushPlan | None:
-        """Return what is to be made durable now; None if nothing changed.
+        """Return the next flush; None if nothing has changed, or after a failed sync.
 
-        What was appended to the log must have been written. One plan at a time.
+        Appended units must have been written. Only one plan may exist at a time.
 
         Args:
-            now_ms: the time.
-            scan_from: see `TimerFiles.scan_from`, for the next start.
-            covered_at: how far the commit log was written.
+            now_ms: the current time.
+            scan_from: see `TimerFiles.scan_from`; for the next start.
+            covered_at: see `FlushPlan.covered_at`: the written position of the commit log.
         """
         if self.is_frozen or not self.is_changed:
             return None
@@ -314,10 +322,10 @@ class TimerFiles:
         return FlushPlan(check, covered_at, self.wheel.take_dirty(), *self.log.take_unsynced())
 
     def run_flush(self, plan: FlushPlan) -> None:
-        """Make the plan durable; on any thread, one at a time.
+        """Make the plan durable; runs on any thread, one call at a time.
 
         Raises:
-            OSError: it is not, or not all of it. If a sync failed, `is_frozen` is set.
+            OSError: the plan may be partly durable. If a sync failed, `is_frozen` is set.
         """
         self._sync(plan.files, plan.directories)
         self._write_wheel(plan.pages)
@@ -328,11 +336,11 @@ class TimerFiles:
         self._has_check_file = True
 
     def flushed(self, plan: FlushPlan) -> None:
-        """Note that `run_flush` succeeded."""
+        """Record that `run_flush` succeeded."""
         self.check = plan.check
 
     def flush_failed(self, plan: FlushPlan) -> None:
-        """Note that `run_flush` raised: the next plan has what this one had, too."""
+        """Record that `run_flush` raised: the next plan includes the contents of this one."""
         self.is_changed = True
         self.wheel.not_written(plan.pages)
         self.log.not_synced(plan.files, plan.directories)

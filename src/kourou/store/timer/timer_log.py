@@ -1,6 +1,6 @@
-"""The timer log: a unit for each message that waits, appended as they come; slots are its chains.
+"""Timer log: one unit per scheduled message in order of arrival; a slot's units form a chain.
 
-It is derived from the timer topic: what a crash takes of it is appended again.
+It is derived from the timer topic: units lost in a crash are appended again.
 
 Source: TimerLog.java, apache/rocketmq 5.5.0.
 """
@@ -26,7 +26,7 @@ from kourou.store.timer.layouts import (
 
 TIMER_LOG: Final = "timerlog"
 LOG_FILE_BYTES: Final = 100 * 1024 * 1024
-"""Of one file of a new log, as in Java."""
+"""Size of a file of a new log, as in Java."""
 _READ_BYTES: Final = 64 * 1024
 
 
@@ -34,20 +34,20 @@ class TimerLog:
     """Appends units and reads them back.
 
     Attributes:
-        segments: its files.
-        position: where the next unit goes, if it fits there.
+        segments: the log's files.
+        position: end of the log; a unit that does not fit there goes to the next file.
     """
 
     def __init__(self, disk: Disk, file_bytes: int, *, keeps_all: bool = False) -> None:
-        """Take up the files that are there, whose size counts more than the one that is asked for.
+        """Open the existing files.
 
         Args:
-            disk: the store's.
-            file_bytes: of a file.
-            keeps_all: remove nothing: files behind a gap are left alone.
+            disk: holds the store.
+            file_bytes: size of a file; the size of existing files takes precedence.
+            keeps_all: do not remove files behind a gap.
 
         Raises:
-            StoreConfigError: the files have different sizes, or names that do not fit them.
+            StoreConfigError: the files have different sizes, or names that do not match the size.
         """
         self._disk = disk
         self.segments = SegmentList(disk, TIMER_LOG, _size_there(disk) or file_bytes)
@@ -55,31 +55,31 @@ class TimerLog:
         if not keeps_all:
             self.segments.remove(behind_gap)
         self.position = self.segments.first
-        self._kept: list[bytes] = []  # appended at `_kept_at` and not in the file yet
+        self._kept: list[bytes] = []  # unwritten units and blanks, from `_kept_at` on
         self._kept_at = self.position
         self._durable_end = self.segments.end
         self._unsynced: set[str] = set()
 
     def start_at(self, position: int) -> None:
-        """Go on at `position`; what is behind is to be cut off by `cut`."""
+        """Set the end of the log to `position`; call `cut` to remove later units."""
         self.position = self._kept_at = position
 
     def next_position(self) -> int:
-        """Return where the next unit will begin."""
+        """Return the position of the next unit."""
         step = self.segments.file_bytes
         left = step - self.position % step
         return self.position if left >= UNIT_BYTES + BLANK.size else self.position + left
 
     def append(self, unit: TimerUnit) -> int:
-        """Append a unit in memory and return where it begins; `write` brings it to the file.
+        """Append a unit in memory and return its position; `write` writes it to the file.
 
         Raises:
-            OSError: a new file was needed and could not be made; nothing was appended.
+            OSError: a new file could not be created; no unit was appended.
         """
         position = self.next_position()
         if position != self.position:
             self._kept.append(BLANK.pack(position - self.position, 0, BLANK_KIND))
-            self.position = position  # not added again, should what follows fail
+            self.position = position  # now, so that a retry after a failure adds no second blank
         if position >= self.segments.end:
             self._begin_file(position)
         self._kept.append(encode_unit(unit))
@@ -94,10 +94,10 @@ class TimerLog:
         self._kept_at = position
 
     def write(self) -> None:
-        """Write what was appended; a kill of this process leaves it then.
+        """Write appended units, which then survive a kill of this process.
 
         Raises:
-            OSError: some of it may be there; the next call writes all of it again.
+            OSError: some may be written; the next call writes all of them again.
         """
         if self._kept:
             name = self.segments.name(self._kept_at)
@@ -107,23 +107,23 @@ class TimerLog:
         self._kept_at = self.position
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
-        """Return files, and directories, that a sync must cover to make all written durable."""
+        """Return the files and directories to sync so that all written units are durable."""
         files, self._unsynced = sorted(self._unsynced), set()
         directories = [TIMER_LOG, ""] if self.segments.end != self._durable_end else []
         self._durable_end = self.segments.end
         return files, directories
 
     def not_synced(self, files: list[str], directories: list[str]) -> None:
-        """Count what `take_unsynced` gave as unsynced again."""
+        """Mark files and directories from `take_unsynced` as unsynced again."""
         self._unsynced.update(name for name in files if self._disk.exists(name))
         if directories:
             self._durable_end = -1
 
     def cut(self, position: int) -> None:
-        """Remove what lies at or behind `position`, durably.
+        """Truncate the log at `position`, durably.
 
         Raises:
-            OSError: some of it may still be there.
+            OSError: some later units may remain.
         """
         for name in self.segments.cut(position):
             self._disk.sync(name)
@@ -133,7 +133,7 @@ class TimerLog:
         self.start_at(max(position, self.segments.first))
 
     def unit(self, position: int) -> TimerUnit | None:
-        """Return the unit that begins at a byte of the log; None if there is none."""
+        """Return the unit at a position of the log; None if there is none."""
         if not self.segments.first <= position < self.segments.end:
             return None
         data = self._disk.read(
@@ -142,12 +142,12 @@ class TimerLog:
         return decode_unit(data)
 
     def chain(self, last: int) -> Iterator[tuple[int, TimerUnit]]:
-        """Return the units of a slot with their places, last first; on any thread.
+        """Yield positions and units of a slot, last first; runs on any thread.
 
-        What was appended must have been written.
+        Appended units must have been written.
 
         Raises:
-            CorruptRecordError: there is no unit where one should be.
+            CorruptRecordError: the chain leads to a position without a valid unit.
         """
         buffer, start, position = b"", 0, last
         while position >= 0:
@@ -159,13 +159,13 @@ class TimerLog:
             if unit is None or unit.previous >= position:
                 name = self.segments.name(position)
                 raise CorruptRecordError(
-                    name, position % self.segments.file_bytes, "there is no unit of a timer"
+                    name, position % self.segments.file_bytes, "no valid timer unit"
                 )
             yield position, unit
             position = unit.previous
 
     def _window(self, position: int) -> tuple[int, bytes]:
-        """Return bytes that end behind the unit at `position`, and where they begin."""
+        """Return the start position and the bytes of a window that ends with the unit there."""
         if not self.segments.first <= position < self.segments.end:
             return position, b""
         step = self.segments.file_bytes
@@ -175,10 +175,7 @@ class TimerLog:
         return start, self._disk.read(name, start - file_start, position + UNIT_BYTES - start)
 
     def scan(self, position: int) -> Iterator[tuple[int, TimerUnit]]:
-        """Return the units from a byte of the log on, to where there is none.
-
-        Afterwards `position` is the log's own, if the caller starts there.
-        """
+        """Yield positions and units from `position` on, up to the first position without a unit."""
         while position < self.segments.end:
             step = self.segments.file_bytes
             offset = position % step
@@ -195,7 +192,7 @@ class TimerLog:
                 position += step - position % step
 
     def units_of(self, second: int) -> Iterator[tuple[int, TimerUnit]]:
-        """Return all units of a slot that are whole, however its chain is torn."""
+        """Yield positions and all valid units of a slot by a scan, if its chain is broken."""
         step = self.segments.file_bytes
         for start in self.segments.starts():
             name = self.segments.name(start)
@@ -209,10 +206,10 @@ class TimerLog:
                         yield position, unit
 
     def remove_before(self, is_gone: Callable[[int], bool]) -> int:
-        """Unlink the oldest files whose last unit is of a record that is gone; return how many.
+        """Remove the oldest files whose last unit's record has expired; return their number.
 
         Args:
-            is_gone: tells whether the record at a byte of the commit log was removed.
+            is_gone: tells whether the record at a commit log position was removed.
         """
         step, count = self.segments.file_bytes, 0
         last_at = (step - BLANK.size - UNIT_BYTES) // UNIT_BYTES * UNIT_BYTES
@@ -227,15 +224,15 @@ class TimerLog:
 
 
 def _size_there(disk: Disk) -> int:
-    """Return the size of the files that are there; 0 if there are none.
+    """Return the size of the existing files; 0 if there are none.
 
-    A crash leaves files without a size, whose directory entries were durable before they were.
+    Empty files are ignored: a crash leaves them, if the directory entry was durable first.
     """
     names = [name for name in disk.list(TIMER_LOG) if parse_file_name(name) is not None]
     sizes = {disk.size(f"{TIMER_LOG}/{name}") for name in names} - {0}
     if len(sizes) > 1:
         raise StoreConfigError(
-            f"{TIMER_LOG}: its files have sizes {sorted(sizes)}, and must have one; "
-            "`kourou store rebuild` makes them anew"
+            f"the files of {TIMER_LOG} must all have one size, and have {sorted(sizes)} bytes; "
+            "`kourou store rebuild` rebuilds them"
         )
     return next(iter(sizes), 0)

@@ -1,4 +1,4 @@
-"""A message that waits in the timer topic: what its record says, and what is stored when it is due.
+"""Records of the timer topic: decodes a scheduled message and builds the delivered one.
 
 Source: TimerMessageStore.convert and convertMessage, apache/rocketmq 5.5.0.
 """
@@ -23,21 +23,21 @@ from kourou.store.timer.placing import SlotChoice, exact_due_ms
 _TIME_DIGITS_MAX: Final = 15
 _QUEUE_DIGITS_MAX: Final = 9
 _DELAY_MS_MAX: Final = 2**31 - 1
-"""That four bytes hold: 24 days."""
+"""Limit of a signed 32-bit field: 24 days."""
 _NOWHERE: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 
 RecallKey = tuple[str, str]
-"""Topic and unique id of a message that was taken back."""
+"""Topic and unique id of a recalled message."""
 
 
 class TimerRecord(NamedTuple):
     """One message of the timer topic.
 
     Attributes:
-        out_at_ms: the second before its time, in milliseconds.
-        due_at_ms: its time.
-        topic: where it goes.
-        queue_id: the queue there.
+        out_at_ms: the second before its time (see `out_ms`), epoch milliseconds.
+        due_at_ms: its exact time, epoch milliseconds.
+        topic: its target topic.
+        queue_id: its queue in the target topic.
     """
 
     header: RecordHeader
@@ -50,12 +50,12 @@ class TimerRecord(NamedTuple):
 
     @property
     def is_delete(self) -> bool:
-        """Whether it takes another message back."""
+        """Whether it is a recall of another message."""
         return names.TIMER_DEL_UNIQKEY in self.properties
 
     @property
     def key(self) -> RecallKey:
-        """What takes this message back; of one that takes another back, which."""
+        """Identifies this message in recalls; for a recall, the message that it recalls."""
         text = self.properties.get(names.TIMER_DEL_UNIQKEY)
         if text is None:
             return self.topic, self.properties.get(names.UNIQ_KEY, "")
@@ -63,15 +63,15 @@ class TimerRecord(NamedTuple):
 
     @property
     def counted_topic(self) -> str | None:
-        """The topic for which it counts; None if it takes another message back."""
+        """The topic in whose count it is included; None for a recall."""
         return None if self.is_delete else self.topic
 
     def unit(self, choice: SlotChoice, now_ms: int) -> TimerUnit:
-        """Return its unit for the timer log, for a slot; nothing is before it yet."""
+        """Return its unit for the timer log, with no previous unit."""
         kind = KIND_DEFAULT | KIND_DELETE if self.is_delete else KIND_DEFAULT
         slot_at_ms = choice.second * PRECISION_MS
         written_at_ms = now_ms // PRECISION_MS * PRECISION_MS
-        if abs(slot_at_ms - written_at_ms) > _DELAY_MS_MAX:  # the clock was set
+        if abs(slot_at_ms - written_at_ms) > _DELAY_MS_MAX:  # the clock was changed
             written_at_ms = slot_at_ms
         return TimerUnit(
             -1,
@@ -86,11 +86,11 @@ class TimerRecord(NamedTuple):
 
 
 def read_timer_record(record: bytes) -> TimerRecord:
-    """Return what a record of the timer topic says.
+    """Decode and verify a record of the timer topic.
 
     Raises:
-        MalformedMessageError: it is no record of that topic, or does not say when it is due, or
-            goes to a topic that nothing is delivered to.
+        MalformedMessageError: the record is damaged or of another topic, has no valid time or
+            queue, or its target is a topic of the broker itself.
     """
     header = read_checked(record, 0)
     begin = header.properties_start
@@ -105,8 +105,9 @@ def read_timer_record(record: bytes) -> TimerRecord:
         or not _is_time(time)
     ):
         raise MalformedMessageError(
-            f"timer record at byte {header.physical_offset} of topic {header.topic} is due at "
-            f"{time[:40]!r}, for queue {queue_id[:40]!r} of topic {topic!r}"
+            f"invalid timer record at physical offset {header.physical_offset}: topic "
+            f"{header.topic}, time {time[:40]!r}, target topic {topic!r}, target queue "
+            f"{queue_id[:40]!r}"
         )
     due_at_ms = told_due_ms(properties)
     assert due_at_ms is not None, "it is a time"
@@ -114,11 +115,11 @@ def read_timer_record(record: bytes) -> TimerRecord:
 
 
 def told_due_ms(properties: Mapping[str, str]) -> int | None:
-    """Return when exactly a message of the timer topic is due; None if it does not say so."""
+    """Return the exact due time of a message of the timer topic; None if it has none."""
     time, told = properties.get(names.TIMER_OUT_MS, ""), properties.get(names.TIMER_DELIVER_MS, "")
     if not _is_time(time):
         return None
-    # Java lets TIMER_DELAY_SEC be, and a time beside it that counts for nothing.
+    # Java may leave a TIMER_DELIVER_MS that TIMER_DELAY_SEC overruled: `exact_due_ms` ignores it.
     return exact_due_ms(int(time), int(told) if _is_time(told) else 0)
 
 
@@ -133,11 +134,11 @@ def _is_number(text: str, digits_max: int) -> bool:
 def due_timer_draft(
     timer: TimerRecord, now_ms: int, enqueued_at_ms: int, *, is_roll: bool
 ) -> tuple[RecordDraft, DeliveryKey]:
-    """Return the message as it is stored when its slot comes, and what tells that from others.
+    """Return the message to store when the slot is due, and the key of this delivery.
 
-    It keeps all that it has, and says when it was put into the wheel and taken out again, where
-    there is room for that. One that is rolled goes into the timer topic again, and counts how
-    often.
+    The message keeps its properties, and gets the times at which it was put into the wheel and
+    taken out, if there is room for these. A rolled message goes to the timer topic again, with its
+    number of rolls.
     """
     header, properties = timer.header, dict(timer.properties)
     properties.pop(names.CRC32, None)

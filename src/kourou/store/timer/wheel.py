@@ -1,7 +1,7 @@
-"""The timer wheel: for each second with messages, the ends of its chain in the timer log.
+"""Timer wheel: for each second with messages, the first and last unit of its chain.
 
-Its pages are in memory from the second that is read now on, 128 seconds a page; they are written by
-parts, those that changed. What is behind is forgotten, and is left in the file as it is.
+The pages (128 seconds each) from the current second on are in memory; a flush writes the changed
+ones. Pages of past seconds are dropped from memory and stay in the file as they are.
 
 Source: TimerWheel.java, apache/rocketmq 5.5.0.
 """
@@ -23,22 +23,22 @@ class TimerWheel:
     """The slots from one second on, in memory.
 
     Attributes:
-        count: messages of all slots that are not done, by what their slots say.
+        count: sum of the counts of all slots that are not done.
     """
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
         self._dirty: set[int] = set()
-        self._seconds: list[int] = []  # a heap; of slots that are not done
-        self._behind: set[int] = set()  # pages of which all slots are done
+        self._seconds: list[int] = []  # a heap of the slots that are not done
+        self._behind: set[int] = set()  # pages whose slots are all done
         self.count = 0
 
     def load(self, pages: Iterator[tuple[int, bytes]], first: int) -> None:
-        """Take up the slots of `first` and later seconds.
+        """Load the slots of `first` and later seconds.
 
         Args:
-            pages: (byte of the file, up to 4096 bytes from there).
-            first: the second that is read next.
+            pages: (file offset, up to 4096 bytes from there).
+            first: the next second to read.
         """
         for at, data in pages:
             page = bytearray(data.ljust(PAGE_BYTES, b"\0"))
@@ -54,7 +54,7 @@ class TimerWheel:
         heapify(self._seconds)
 
     def slot(self, second: int) -> TimerSlot | None:
-        """Return the slot of a second; None if nothing is there."""
+        """Return the slot of a second; None if it is empty."""
         number, index = divmod(second % SLOTS, _PAGE_SLOTS)
         page = self._pages.get(number)
         if page is None:
@@ -63,21 +63,21 @@ class TimerWheel:
         return TimerSlot(found, first, last, count) if found == second and last >= 0 else None
 
     def place_of(self, second: int) -> int:
-        """Return the byte of the file where the slot of a second is."""
+        """Return the file offset of the slot of a second."""
         return second % SLOTS * _BYTES
 
     def slots(self) -> list[TimerSlot]:
-        """Return all slots that are not done, in no order."""
+        """Return all slots that are not done, in no particular order."""
         return [slot for second in self._seconds if (slot := self.slot(second)) is not None]
 
     def add(self, second: int, position: int, weight: int, slot: TimerSlot | None) -> None:
-        """Let a unit of the timer log be the last of a slot.
+        """Make a unit of the timer log the last of a slot.
 
         Args:
             second: of the slot.
-            position: of the unit, whose `previous` was the last before.
-            weight: what the unit counts.
-            slot: as it was.
+            position: of the unit, whose `previous` is the slot's current last unit.
+            weight: the unit's contribution to the count.
+            slot: the slot's current value; None if it is empty.
         """
         if slot is None:
             heappush(self._seconds, second)
@@ -87,7 +87,7 @@ class TimerWheel:
         self.count += weight
 
     def put(self, slot: TimerSlot) -> None:
-        """Write a slot; one whose `last` is -1 is empty. Counts nothing."""
+        """Set a slot, which is empty if its `last` is -1; does not update `count`."""
         number, index = divmod(slot.second % SLOTS, _PAGE_SLOTS)
         page = self._pages.setdefault(number, bytearray(PAGE_BYTES))
         SLOT.pack_into(page, index * _BYTES, *slot, 0)
@@ -95,14 +95,14 @@ class TimerWheel:
 
     @property
     def next_second(self) -> int | None:
-        """The first second that has messages and is not done; None if none has."""
+        """The first second with messages that is not done; None if there is none."""
         # Recovery may have emptied a slot.
         while self._seconds and self.slot(self._seconds[0]) is None:
             heappop(self._seconds)
         return self._seconds[0] if self._seconds else None
 
     def next_seconds(self, before: int, count: int) -> list[int]:
-        """Return the first seconds, before `before`, that have messages and are not done."""
+        """Return at most `count` first seconds before `before` with messages and not done."""
         found: list[int] = []
         heap = self._seconds
         while heap and heap[0] < before and len(found) < count:
@@ -114,7 +114,7 @@ class TimerWheel:
         return found
 
     def done(self, second: int) -> None:
-        """Note that all slots up to this second are done, and forget their pages once written."""
+        """Mark all slots up to this second as done, and drop their pages once written."""
         before = -1
         while self._seconds and self._seconds[0] <= second:
             popped = heappop(self._seconds)
@@ -129,14 +129,14 @@ class TimerWheel:
             self._behind.discard(number)
 
     def take_dirty(self) -> Sequence[tuple[int, bytes]]:
-        """Return (byte of the file, contents) of pages that changed since this was called last."""
+        """Return (file offset, contents) of the pages changed since the last call."""
         dirty, self._dirty = sorted(self._dirty), set()
         return [(number * PAGE_BYTES, bytes(self._pages[number])) for number in dirty]
 
     def all_dirty(self) -> None:
-        """Count all pages as changed."""
+        """Mark all pages as changed."""
         self._dirty.update(self._pages)
 
     def not_written(self, pages: Sequence[tuple[int, bytes]]) -> None:
-        """Count pages that `take_dirty` gave as changed again: they did not reach the disk."""
+        """Mark pages from `take_dirty` as changed again, because they were not written."""
         self._dirty.update(at // PAGE_BYTES for at, _ in pages if at // PAGE_BYTES in self._pages)

@@ -1,4 +1,4 @@
-"""What lies on the disk of the timer: the check file, the wheel, and Java's snapshots of it.
+"""Reads the timer's check file and wheel from disk, including Java's snapshots of the wheel.
 
 Source: TimerWheel.java, apache/rocketmq 5.5.0.
 """
@@ -22,15 +22,16 @@ TIMER_WHEEL: Final = "timerwheel"
 TIMER_CHECK: Final = "config/timercheck"
 _READ_BYTES: Final = 256 * PAGE_BYTES
 _SECONDS_MAX: Final = 3_000_000_000
-"""In the year 2065; half seconds have been more since 1987."""
+"""Greater slot times are in units below a second: this is the year 2065 in seconds, but half
+seconds since 1970 have exceeded it since 2017."""
 _SNAPSHOT: Final = f"{TIMER_WHEEL}."
 
 
 def read_check(disk: Disk) -> TimerCheck:
-    """Return what the check file of a store says; zeros if there is none.
+    """Return the contents of a store's check file; zeros if there is none.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     if not disk.exists(TIMER_CHECK):
         return TimerCheck()
@@ -38,22 +39,22 @@ def read_check(disk: Disk) -> TimerCheck:
 
 
 def is_check_damaged(disk: Disk) -> bool:
-    """Return whether the check file of a store that Kourou had open last is not what it wrote.
+    """Return whether the check file is damaged; only valid if Kourou had the store open last.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     return disk.exists(TIMER_CHECK) and has_bad_note(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
 
 
 def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:
-    """Return the wheel's file, and up to where it has the timer log.
+    """Return the wheel's file, and the timer log position that it covers.
 
-    Java may write snapshots instead (`timerWheelSnapshotFlush`), which have that in their names.
+    Java may write snapshots instead (`timerWheelSnapshotFlush`), whose names contain the position.
 
     Args:
-        disk: the store's.
-        log_position: what the check file says.
+        disk: holds the store.
+        log_position: the position in the check file, for a wheel that is no snapshot.
     """
     found = [name for name in disk.list("") if name.startswith(_SNAPSHOT)]
     positions = [int(end) for name in found if (end := name.removeprefix(_SNAPSHOT)).isdecimal()]
@@ -63,12 +64,12 @@ def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:
 
 
 def has_finer_slots(disk: Disk) -> bool:
-    """Return whether a wheel has slots of a tenth of a second, or a fifth, or half of one.
+    """Return whether a wheel of Java has slots of half, a fifth or a tenth of a second.
 
-    That is `timerPrecisionMs` of Java: then its slots count such units, since 1970 too.
+    Java's `timerPrecisionMs` sets this; the slots then contain times in such units since 1970.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the wheel cannot be read.
     """
     name, _ = newest_wheel(disk, 0)
     if not disk.exists(name):
@@ -81,10 +82,10 @@ def has_finer_slots(disk: Disk) -> bool:
 
 
 def read_wheel(disk: Disk, name: str, first: int) -> TimerWheel:
-    """Return the slots from second `first` on of a wheel's file.
+    """Read the slots from second `first` on from a wheel's file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     wheel = TimerWheel()
     wheel.load(_pages(disk, name), first)
@@ -92,13 +93,13 @@ def read_wheel(disk: Disk, name: str, first: int) -> TimerWheel:
 
 
 def is_wheel_file(name: str) -> bool:
-    """Return whether a file is the wheel, one of Java's snapshots of it, or half a snapshot."""
+    """Return whether a file is the wheel, a snapshot of it by Java, or an unfinished snapshot."""
     rest = name.removeprefix(_SNAPSHOT).removesuffix(".tmp")
     return name == TIMER_WHEEL or (name.startswith(_SNAPSHOT) and rest.isdecimal())
 
 
 def _pages(disk: Disk, name: str) -> Iterator[tuple[int, bytes]]:
-    """Return the pages of a wheel's file that are in no hole."""
+    """Yield (file offset, contents) of the pages of a wheel's file that are not all zeros."""
     at, size = 0, disk.size(name)
     while at < size:
         at = disk.next_data(name, at) & -PAGE_BYTES
