@@ -149,7 +149,7 @@ def test_what_kourou_receive_prints_can_be_imported(command: Command, tmp_path: 
         ('{"topic": 7, "body": "x"}', "topic"),
         ('{"topic": "t", "body_base64": "!!"}', "line 2"),
         ('{"topic": "t", "body": "x", "queue_id": -1}', "queue id -1"),
-        ('{"topic": "t", "body": "x", "born_host": "here"}', "no host"),
+        ('{"topic": "t", "body": "x", "born_host": "here"}', "must be a host and port"),
         ('{"topic": "", "body": "x"}', "no topic"),
         ('{"topic": "t", "body": "x", "flag": 99999999999}', "does not fit"),
     ],
@@ -164,7 +164,7 @@ def test_a_line_that_is_no_message_ends_the_import(
 
     assert outcome.code == 2
     assert words in outcome.err
-    assert "the 1 before it are stored" in outcome.err
+    assert "messages stored before it: 1" in outcome.err
     assert "in order; 1 message" in command("store", "check", str(new)).out
 
 

@@ -195,8 +195,8 @@ def test_units_go_with_their_topic() -> None:
 @pytest.mark.parametrize(
     ("at", "data", "problem"),
     [
-        (0, b"\0\0", "no whole extension unit"),
-        (20 + 2 + 7, b"z", f"the unit has tags code {ord('z')}, and should have {ord('b')}"),
+        (0, b"\0\0", "no valid extension unit"),
+        (20 + 2 + 7, b"z", f"the unit has tags code {ord('z')}, must have {ord('b')}"),
     ],
 )
 def test_a_check_compares_units_with_the_messages(at: int, data: bytes, problem: str) -> None:

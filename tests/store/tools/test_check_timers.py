@@ -82,22 +82,30 @@ def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None
     ("damage", "file", "words"),
     [
         (overwrite(TIMER_WHEEL, slot_at(FIRST_MS), bytes(32)), TIMER_WHEEL, "in no slot"),
-        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 27, b"\x09"), TIMER_WHEEL, "counts 9"),
-        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 15, b"\x01"), TIMER_WHEEL, "begins at byte 1"),
+        (
+            overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 27, b"\x09"),
+            TIMER_WHEEL,
+            "slot says .* 9 messages",
+        ),
+        (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 15, b"\x01"), TIMER_WHEEL, "first unit 1,"),
         (overwrite(TIMER_WHEEL, slot_at(FIRST_MS) + 22, b"\x7f"), TIMER_WHEEL, "chain is broken"),
-        (unlink(TIMER_WHEEL), TIMER_WHEEL, "there is none"),
+        (unlink(TIMER_WHEEL), TIMER_WHEEL, "file is missing"),
         (truncate(TIMER_WHEEL, 5), TIMER_WHEEL, "5 bytes long"),
-        (overwrite(LOG, UNIT_BYTES, bytes(52)), TIMER_WHEEL, "no unit of a timer"),
-        (overwrite(LOG, 3, b"\x07"), TIMER_WHEEL, "no unit of a timer"),
-        (overwrite(LOG, 20, b"\x33"), TIMER_WHEEL, "is of"),
-        (overwrite(LOG, 34, b"\x33"), LOG, "where no message of rmq_sys_wheel_timer is"),
+        (overwrite(LOG, UNIT_BYTES, bytes(52)), TIMER_WHEEL, "no valid timer unit"),
+        (overwrite(LOG, 3, b"\x07"), TIMER_WHEEL, "no valid timer unit"),
+        (overwrite(LOG, 20, b"\x33"), TIMER_WHEEL, "is of second"),
+        (overwrite(LOG, 34, b"\x33"), LOG, "there is no record of rmq_sys_wheel_timer"),
         (unlink(LOG), TIMER_WHEEL, "chain is broken"),
-        (unlink(TIMER_CHECK), TIMER_CHECK, "says nothing"),
+        (unlink(TIMER_CHECK), TIMER_CHECK, "is missing or empty"),
         (truncate(TIMER_CHECK, 100), TIMER_CHECK, "100 bytes long"),
         (overwrite(TIMER_CHECK, 2, b"\x03"), TIMER_CHECK, "checksum"),
         (overwrite(TIMER_CHECK, 14, b"\x04"), TIMER_CHECK, "checksum"),
-        (rewrite(log_position=1 << 40), TIMER_CHECK, "and ends at"),
-        (rewrite(queue_offset=1 << 40), TIMER_CHECK, "were taken in, and it has 31"),
+        (rewrite(log_position=1 << 40), TIMER_CHECK, "ends at byte"),
+        (
+            rewrite(queue_offset=1 << 40),
+            TIMER_CHECK,
+            "is behind the end of rmq_sys_wheel_timer, 31",
+        ),
     ],
 )
 def test_damage_is_found_and_a_rebuild_mends_it(
@@ -211,7 +219,7 @@ def test_a_store_in_use_is_verified_and_what_goes_on_is_no_finding() -> None:
         await parts.timers.storage.flush()
         parts.disk.write(TIMER_WHEEL, slot_at(FIRST_MS + 1_000_000) + 27, [b"\x09"])
         [finding] = check_store(parts.disk, live=True).findings
-        assert "counts 9" in finding.problem
+        assert "slot says first unit" in finding.problem
         await send_at(parts, b"repaired", FIRST_MS + 1_000_000)  # its slot is written again
         await asyncio.sleep(1)
 

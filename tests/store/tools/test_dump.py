@@ -74,7 +74,7 @@ def test_a_torn_end_of_a_queue_is_a_row(rig: Rig) -> None:
     rig.disk.truncate(QUEUE, 70)
 
     last = dump(rig.disk, QUEUE)[-1]
-    assert (last["what"], last["problem"]) == ("damage", "10 bytes, no unit")
+    assert (last["what"], last["problem"]) == ("damage", "10 bytes are no unit")
 
 
 def test_a_checkpoint_and_the_small_files_are_told(rig: Rig) -> None:

@@ -179,7 +179,7 @@ def test_an_import_ends_at_a_row_that_cannot_be_stored() -> None:
     bad = Row(**{**before[2], "queue_id": -1})
     disk = SimDisk()
 
-    with pytest.raises(InvalidMessageError, match=r"queue id -1.*the 2 before it are stored"):
+    with pytest.raises(InvalidMessageError, match=r"queue id -1.*messages stored before it: 2"):
         import_messages(disk, [*before[:2], bad, *before[3:]], 5, pid=1)
     assert rows(disk) == before[:2]
     assert check_store(disk).findings == []

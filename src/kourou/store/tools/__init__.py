@@ -1,1 +1,1 @@
-"""What people do with a store that no broker uses: look into it, check, mend, take out, put in."""
+"""Tools for a store directory: inspect, check, repair, export and import; most need it closed."""

@@ -1,21 +1,21 @@
-"""Verifying a store directory: every invariant, as a list of findings. Nothing is changed.
+"""Checks every invariant of a store directory, read-only; returns a list of findings.
 
-    commit log       names and sizes; record after record from the first byte, each with its own
-                     position and checksum; damage in the middle is stepped over; nothing but zeros
-                     behind the last
-    consume queues   names and sizes; for each visible record the entry at its queue offset with
-                     its place, size and code, or the extension unit that has the code; offsets
-                     without a hole; nothing behind the last
-    batch queues     the same, an entry a record
-    index            entry by entry against the log, not of a store in use; see `check_index`
+    commit log       names and sizes; consecutive records from the first byte, each with its own
+                     position and a correct checksum; the check continues behind damage; only zeros
+                     behind the last record
+    consume queues   names and sizes; for each visible record an entry at its queue offset with its
+                     position, size and tags code, or the extension unit with the tags code; no
+                     missing offsets; nothing behind the last entry
+    batch queues     the same, with one entry per record
+    index            each entry against the log, unless the store is in use; see `check_index`
     timers           wheel, timer log and check file against the log; see `check_timers`
-    checkpoint       names a record, and no time later than the log's; our copy is whole
+    checkpoint       names a record, and no time later than the log's; Kourou's copy is undamaged
     config           each file, or its backup, can be read
 
-A store that crashed has findings until it was opened once. One that is in use is verified as far as
+A store has findings after a crash, until it is opened again. A store in use is checked as far as
 its checkpoint said, when the check began, that it was durable: the log up to the synced position,
-the queues for records up to the last whose entry was. What expired or was deleted meanwhile is no
-finding.
+the queues up to the last record with a durable entry. Files that expire or are deleted during the
+check are no findings.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ _ROOTS: Final[dict[str, Callable[[str, int], str]]] = {
 }
 
 _JSON_NAMES: Final = ("timermetrics", "transactionMetrics")
-"""Config files of JSON that are not named so."""
+"""JSON config files without the suffix."""
 
 
 def check_store(disk: Disk, *, progress: Progress | None = None, live: bool = False) -> CheckReport:
-    """Return what is wrong with the store on the disk; no findings if it is in order.
+    """Check the store on the disk; the report has no findings if all invariants hold.
 
     Args:
-        disk: the store's.
-        progress: told (bytes of the log read, bytes of all its files) now and then.
-        live: somebody may have it open; verify what was durable when this began. Otherwise nobody
-            may, and all of it is verified.
+        disk: holds the store.
+        progress: called now and then with (bytes of the log read, bytes of all its files).
+        live: the store may be in use; only the part that is durable now is checked. If False, it
+            must be closed, and all of it is checked.
 
     Raises:
         OSError: a directory cannot be read.
@@ -97,7 +97,7 @@ class _Check:
         self._progress = progress
         self._is_live = live
         self._findings: list[Finding] = []
-        # First of all: what it says is durable is so whatever happens meanwhile.
+        # Read first: the part that it declares durable stays so during the check.
         self._checkpoint_file = read_checkpoint(disk)
         self._checkpoint = self._checkpoint_file.numbers
         if self._checkpoint_file.copy is not None and read_last_run(disk).was_kourou:
@@ -141,7 +141,7 @@ class _Check:
     # A store in use ----------------------------------------------------------------------------
 
     def _live_bounds(self) -> LogBounds:
-        """Return how far the checkpoint says that log and queues are durable."""
+        """Return the positions up to which, by the checkpoint, log and queues are durable."""
         at = self._checkpoint.queues_offset
         end = at
         try:
@@ -150,11 +150,11 @@ class _Check:
             if at > 0 and len(head) == RECORD_START.size:
                 end = at + RECORD_START.unpack(head)[0]
         except OSError:
-            pass  # expired since, or never there: the walk tells
+            pass  # the segment expired, or is missing: the walk over the log reports that
         return LogBounds(max(end, self._checkpoint.synced_position), at if at > 0 else -1)
 
     def _still_there(self) -> list[Finding]:
-        """Return the findings but those of files that expired or were deleted meanwhile."""
+        """Return the findings without those of files that expired or were deleted meanwhile."""
         first = self._log.name(log_files(self._disk, COMMITLOG)[0].start) if self._log.end else ""
         deleted = self._deleted_below()
         return [
@@ -174,7 +174,7 @@ class _Check:
     # Config ------------------------------------------------------------------------------------
 
     def _check_config(self) -> TopicRules:
-        """Check that each config file can be loaded, and note which topics are no more."""
+        """Check that each config file can be loaded; return the deleted and known topics."""
         for name in self._disk.list(CONFIG):
             if name.endswith(".json") or name in _JSON_NAMES:
                 self._parse_config(f"{CONFIG}/{name}")
@@ -182,7 +182,7 @@ class _Check:
         table = topics.get("topicConfigTable") if isinstance(topics, dict) else None
         known: frozenset[str] | None = None
         if isinstance(table, dict):
-            # Java deletes a topic without a note: its config and its queues are gone, no more.
+            # Java records no deletions: a topic without config and queues counts as deleted.
             found = (frozenset(self._disk.list(root)) for root in _ROOTS)
             known = frozenset(map(str, table)).union(*found)
         return TopicRules(self._deleted_below(), known)
@@ -191,7 +191,7 @@ class _Check:
         try:
             state = StoreStateFile(self._disk).read()
         except KourouError:
-            return {}  # found already
+            return {}  # already reported
         return state.deleted_topics if state is not None else {}
 
     def _parse_config(self, name: str) -> object:
@@ -206,7 +206,7 @@ class _Check:
     # Names and sizes ---------------------------------------------------------------------------
 
     def _load(self, segments: SegmentList) -> None:
-        """Take up the files of a log or queue, and check their names and sizes."""
+        """Load the file list of a log or queue, and check names and sizes."""
         try:
             behind_gap = segments.load()
         except KourouError as error:
@@ -224,7 +224,7 @@ class _Check:
                 self._find(name, 0, f"cannot be read: {error.strerror}")
                 continue
             if self._is_live and start + segments.file_bytes == segments.end:
-                continue  # it may be in the making
+                continue  # it may be in creation
             if size != segments.file_bytes:
                 self._find(name, size, f"{size} bytes long, must be {segments.file_bytes}")
 
@@ -233,7 +233,7 @@ class _Check:
             for topic in self._disk.list(root):
                 for name in self._disk.list(f"{root}/{topic}"):
                     if not is_queue_id(name):
-                        self._find(f"{root}/{topic}/{name}", 0, "no queue has such a name")
+                        self._find(f"{root}/{topic}/{name}", 0, "the name is not a queue id")
                     elif (root == BATCH_CONSUMEQUEUE) == (topic in self._batch_topics):
                         self._queue(topic, int(name))
 
@@ -263,7 +263,7 @@ class _Check:
         if not self._disk.list(INDEX):
             return
         if layout.slots <= 0 or layout.entries <= 0:
-            self._find(INDEX, 0, "how many slots and entries its files have is not known")
+            self._find(INDEX, 0, "the number of slots and entries of its files is unknown")
             return
         segment_bytes = self._sizes.segment_bytes
         is_complete = self._is_index_complete and not log.has_damage
@@ -276,7 +276,7 @@ class _Check:
 
     @property
     def _is_index_complete(self) -> bool:
-        """Tell whether the store says that its index has all keys: Kourou closed it last."""
+        """Tell whether Kourou closed the store last, with all keys in the index."""
         run = read_last_run(self._disk)
         if not (run.was_clean and run.was_kourou):
             return False
@@ -289,17 +289,17 @@ class _Check:
     def _check_checkpoint(self, log: LogCheck) -> None:
         numbers = self._checkpoint_file.numbers
         if self._checkpoint_file.is_damaged:
-            self._find(CHECKPOINT, COPY_AT, "our copy of the numbers is not what was written")
+            self._find(CHECKPOINT, COPY_AT, "the checksum of Kourou's copy is wrong")
         if self._is_live:
-            return  # it is written anew each second
+            return  # the broker rewrites it each second
         places = ((40, numbers.queues_offset), (COPY_AT + 44, self._checkpoint.queues_offset))
         for file_offset, at in dict(places).items():
             if at >= log.end > 0 or (at > self._log.first and at not in log.starts_seen):
-                self._find(CHECKPOINT, file_offset, f"no record begins at byte {at} of the log")
+                self._find(CHECKPOINT, file_offset, f"no record begins at log position {at}")
         for file_offset, value in ((0, numbers.log_at_ms), (8, numbers.queues_at_ms)):
             if value > log.last_store_at_ms:
                 self._find(
                     CHECKPOINT,
                     file_offset,
-                    f"time {value} is after {log.last_store_at_ms}, the log's last",
+                    f"time {value} is later than the log's last record ({log.last_store_at_ms})",
                 )

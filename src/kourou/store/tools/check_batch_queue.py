@@ -1,7 +1,7 @@
-"""Verifying one batch consume queue while the commit log is read from its first record on.
+"""Checks one batch consume queue while the commit log is read from its first record on.
 
-Its entries follow one another, one a record, whatever the records' offsets: an entry says which
-offset its first message has, and how many messages there are.
+Entries are consecutive, one per record, and contain the queue offset of the record's first message
+and the number of its messages.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _FINDINGS_MAX = 20
 
 
 class BatchQueueCheck:
-    """Compares the entries of one batch queue with the records that should have them.
+    """Compares the entries of one batch queue with its records, in log order.
 
     Args:
-        disk: where the queue's files are.
-        segments: all its files; none, if the queue has none.
-        log_first: where the commit log begins; entries of older records may be there still.
+        disk: holds the queue's files.
+        segments: the queue's files; may be empty.
+        log_first: first position of the commit log; entries of older records may still exist.
     """
 
     def __init__(self, disk: Disk, segments: SegmentList, log_first: int) -> None:
         self._disk = disk
         self._segments = segments
         self._log_first = log_first
-        self._next = -1  # number of the next entry, once a record was seen
-        self._next_offset = 0  # of the next message
+        self._next = -1  # number of the next entry; -1 before the first record
+        self._next_offset = 0  # queue offset of the next message
         self._findings: list[Finding] = []
         self._findings_left_out = 0
 
@@ -44,29 +44,31 @@ class BatchQueueCheck:
         count: int,
         damages: Damages,
     ) -> None:
-        """Take the next record of the queue, of `count` messages, and what its entry should say."""
+        """Check the entry of the queue's next record, which has `count` messages."""
         if self._next < 0 or queue_offset == 0:
             self._next = self._find_first(entry.physical_offset)
         else:
             self._skip_damaged(damages)
             if queue_offset != self._next_offset:
-                self._find(f"the log goes on at offset {queue_offset}, not {self._next_offset}")
+                self._find(
+                    f"the next record in the log has offset {queue_offset}, not {self._next_offset}"
+                )
         wanted = (*entry, store_at_ms, queue_offset, count)
         found = self._entry(self._next)
         if found is None or found[:6] != wanted:
             text = "nothing" if found is None else str(found[:6])
-            self._find(f"the entry is {text}, and should be {wanted}")
+            self._find(f"the entry is {text}, must be {wanted}")
         self._next += 1
         self._next_offset = queue_offset + count
 
     def finish(self, damages: Damages, *, is_live: bool) -> list[Finding]:
-        """Take the end of the log; return what was found."""
+        """Check the queue behind its last record; return the findings."""
         if not is_live:
             if self._next < 0:
                 self._next = self._find_first(self._log_first)
             self._skip_damaged(damages)
             if self._entry(self._next) is not None:
-                self._find("from here on are entries for which no record is left")
+                self._find("this entry and later ones have no record")
         if self._findings_left_out:
             last = self._findings[-1]
             text = f"and {self._findings_left_out} more problems of this queue"
@@ -74,7 +76,7 @@ class BatchQueueCheck:
         return self._findings
 
     def _find_first(self, physical_offset: int) -> int:
-        """Return the number of the first entry that is of that record, or of a later one."""
+        """Return the number of the first entry at or behind a log position."""
         number = self._segments.first // BATCH_ENTRY_BYTES
         for fields in self._entries():
             if fields[1] <= 0 or fields[0] >= physical_offset:
@@ -83,12 +85,14 @@ class BatchQueueCheck:
         return number
 
     def _skip_damaged(self, damages: Damages) -> None:
-        """Go on behind entries of records that cannot be read; name each."""
+        """Skip the entries of damaged records; report each."""
         while damages.has_damage and (found := self._entry(self._next)) is not None:
             damage = damages.damaged_at(found[0])
             if damage is None:
                 return
-            self._find(f"the batch cannot be read: log damaged at byte {damage.position}")
+            self._find(
+                f"the batch cannot be read: the log is damaged at position {damage.position}"
+            )
             self._next += 1
             self._next_offset = found[4] + found[5]
 

@@ -1,4 +1,4 @@
-"""Verifying the extension units that the entries of one consume queue name."""
+"""Checks the extension units that are named by the entries of one consume queue."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ _READ_BYTES: Final = 16 * UNIT_BYTES_MAX
 
 
 class UnitCheck:
-    """The units of one queue.
-
-    Args:
-        disk: where the files are.
-        topic: the queue's.
-        queue_id: its number.
+    """Checks the extension units of one queue.
 
     Attributes:
-        has_files: whether there are any.
+        has_files: whether the queue has extension files.
     """
 
     def __init__(self, disk: Disk, topic: str, queue_id: int) -> None:
@@ -31,15 +26,15 @@ class UnitCheck:
         files = [file for file in log_files(disk, self._directory) if file.size]
         self._step = files[0].size if files else 0
         self.has_files = bool(files)
-        self._read = ("", 0, b"")  # of which file, from where, and what
+        self._read = ("", 0, b"")  # last read: file, offset, bytes
 
     def find(self, queue_offset: int, address: int, tags_code: int | None) -> Finding | None:
-        """Return what is wrong with the unit of an entry; None if nothing is.
+        """Check the unit of an entry; return None if it is correct.
 
         Args:
             queue_offset: of the entry.
-            address: what the entry has for a tags code.
-            tags_code: what the unit should say; None if that is not known.
+            address: the unit's address, which the entry holds in its field for the tags code.
+            tags_code: the tags code that the unit must have; None if unknown.
         """
         position = unit_position(address)
         start = position - position % self._step
@@ -49,15 +44,15 @@ class UnitCheck:
         except OSError:
             unit = None
         if unit is None:
-            problem = "no whole extension unit; all subscribers get the message"
+            problem = "no valid extension unit; the message is delivered to all subscribers"
         elif tags_code is not None and unit.tags_code != tags_code:
-            problem = f"the unit has tags code {unit.tags_code}, and should have {tags_code}"
+            problem = f"the unit has tags code {unit.tags_code}, must have {tags_code}"
         else:
             return None
         return Finding(name, at, f"offset {queue_offset}: {problem}")
 
     def _bytes_at(self, name: str, at: int) -> bytes:
-        """Return bytes from there on, at least a whole unit's; fewer at the end of the file."""
+        """Return bytes for the longest unit from `at` on; fewer at the end of the file."""
         file, start, data = self._read
         if file != name or not start <= at <= start + len(data) - UNIT_BYTES_MAX:
             start, data = at, self._disk.read(name, at, _READ_BYTES)

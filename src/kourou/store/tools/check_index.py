@@ -1,14 +1,13 @@
-"""Verifying the key index of a store that nobody has open.
+"""Checks the key index of a closed store.
 
-    names and sizes   a time of 17 digits; each file as long as its slots and entries are
-    header            counts, times and places are those of its entries
-    entries           each names a record of the log that has a key of that hash and that time, and
-                      the entry of its slot that was the newest before; none is older than the one
-                      before it
+    names and sizes   a time of 17 digits; each file has the size of its slots and entries
+    header            counts, times and positions agree with the entries
+    entries           each names a record of the log with a key of this hash and this time, and the
+                      slot's previous entry; their records are in log order
     slots             each names its newest entry
 
-Keys that have no entry are no finding, unless the index is said to be complete: Java, killed,
-leaves such. Entries of records that have expired are compared with each other only.
+Keys without an entry are findings only if the index is known to be complete: a killed Java broker
+leaves such keys. Entries of expired records are compared with each other only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from kourou.store.paths import INDEX
 from kourou.store.tools.findings import Finding
 
 _FINDINGS_MAX: Final = 10
-"""Of one file; more of them say the same."""
+"""Limit for one file; further findings would add no information."""
 _READ_ENTRIES: Final = 8192
 _READ_SLOTS: Final = 65_536
 
@@ -47,14 +46,14 @@ _READ_SLOTS: Final = 65_536
 def check_index(
     disk: Disk, layout: IndexLayout, segment_bytes: int, log_end: int, *, is_complete: bool = False
 ) -> list[Finding]:
-    """Return what is wrong with the files of the key index; nothing where there are none.
+    """Check the files of the key index; a store without an index has no findings.
 
     Args:
-        disk: the store's.
-        layout: of its index files.
-        segment_bytes: of its commit log.
-        log_end: where its whole records end.
-        is_complete: no key of any record between the index's first and last may be missing.
+        disk: holds the store.
+        layout: of the index files.
+        segment_bytes: size of a commit log segment.
+        log_end: end of the log's valid records.
+        is_complete: report keys without an entry, between the index's first and last record.
 
     Raises:
         OSError: a file cannot be read.
@@ -65,14 +64,16 @@ def check_index(
     check = _Check(disk, layout, log_, is_complete=is_complete)
     for name in disk.list(INDEX):
         if name not in index_file_names(disk):
-            check.findings.append(Finding(f"{INDEX}/{name}", 0, "no index file has such a name"))
+            check.findings.append(
+                Finding(f"{INDEX}/{name}", 0, "the name is not that of an index file")
+            )
     for name in index_file_names(disk):
         check.file(name)
     return check.findings
 
 
 class _Check:
-    """One walk over the entries of all files, and the log beside them."""
+    """One pass over the entries of all files, with the records of the log."""
 
     def __init__(
         self, disk: Disk, layout: IndexLayout, log_: CommitLog, *, is_complete: bool
@@ -84,13 +85,13 @@ class _Check:
         self._is_complete = is_complete
         self._cursor = LogCursor(log_, log_.min_position)
         self._hashes = KeyHashes()
-        self._record: LogRecord | None = None  # of the entry before
-        self._missing: list[int] = []  # hashes of that record which no entry has had yet
+        self._record: LogRecord | None = None  # of the previous entry
+        self._missing: list[int] = []  # hashes of that record without an entry so far
         self._end_offset = 0
         self._found_in_file = 0
 
     def file(self, name: str) -> None:
-        """Check one file; those before it were checked."""
+        """Check one file, after all files before it."""
         self._found_in_file = 0
         try:
             header = read_header(self._disk, name, self._layout)
@@ -113,12 +114,14 @@ class _Check:
                 problem = self._problem(header, index, key_hash, offset, seconds)
                 slot = key_hash % self._layout.slots
                 if not problem and previous != newest[slot]:
-                    problem = f"it leads to entry {previous}, not {newest[slot]}"
+                    problem = f"its previous entry is {previous}, must be {newest[slot]}"
                 newest[slot] = index
                 if problem:
                     self._find(name, at + INDEX_ENTRY_BYTES * (index - first), problem)
         if header.used_slots != sum(map(bool, newest)):
-            self._find(name, 32, f"{header.used_slots} used slots, not {sum(map(bool, newest))}")
+            self._find(
+                name, 32, f"{header.used_slots} used slots, must be {sum(map(bool, newest))}"
+            )
 
     def _check_slots(self, name: str, header: IndexHeader, newest: array[int]) -> None:
         path = IndexFile(self._disk, name, self._layout, header).path
@@ -132,38 +135,41 @@ class _Check:
                 continue
             for slot, (entry, number) in enumerate(zip(found, expected, strict=True), first):
                 if entry != number:
-                    problem = f"slot {slot} names entry {entry}, not {number}"
+                    problem = f"slot {slot} names entry {entry}, must name {number}"
                     self._find(name, HEADER_BYTES + SLOT_BYTES * slot, problem)
 
     def _problem(
         self, header: IndexHeader, number: int, key_hash: int, offset: int, seconds: int
     ) -> str:
-        """Return what is wrong with an entry; empty if nothing is."""
+        """Return the problem of an entry; empty if it is correct."""
         if key_hash < 0 or offset < self._end_offset:
-            return f"entry {number} is of byte {offset} of the log, behind {self._end_offset}"
+            return (
+                f"entry {number} names log position {offset} after {self._end_offset}, or its key "
+                f"hash {key_hash} is negative"
+            )
         if offset < self._log.min_position:
             self._end_offset = offset
             return ""
         if offset >= self._log.written_position:
-            return f"entry {number} is of byte {offset}, where the log has ended"
+            return f"entry {number} names log position {offset}, behind the end of the log"
         lost = ""
         if self._record is None or offset != self._record.start:
             lost = self._missing_before(offset)
             record = self._record_at(offset)
             if record is None:
-                return f"entry {number} is of byte {offset} of the log, where no record begins"
+                return f"entry {number} names log position {offset}, where no record begins"
             self._record, self._end_offset = record, offset
             self._missing = self._hashes_of(record)
         if key_hash not in self._hashes_of(self._record):
-            return f"entry {number} is of a key that the record at {offset} has not"
+            return f"entry {number} has the hash of a key that the record at {offset} lacks"
         if key_hash in self._missing:
             self._missing.remove(key_hash)
         if number > 1 and seconds != seconds_since(header.begin_at_ms, self._record.store_at_ms):
-            return f"entry {number} is of a time that is not its record's"
+            return f"entry {number} has another time than its record at {offset}"
         return f"before entry {number}, {lost}" if lost else ""
 
     def _missing_before(self, offset: int) -> str:
-        """Return which keys have no entry, between the record of the entry before and this one."""
+        """Return a problem if a record from the previous entry's to this one lacks an entry."""
         if not self._is_complete or self._record is None:
             return ""
         at = self._record.start
@@ -176,7 +182,7 @@ class _Check:
         return f"keys of the record at {at} are missing"
 
     def _record_at(self, offset: int, *, skip: int = 0) -> LogRecord | None:
-        """Return the record that begins there, or the next one behind it."""
+        """Return the record that begins at `offset`, or the `skip`-th behind it."""
         self._cursor.back_to(offset)
         record = self._next_record()
         for _ in range(skip):

@@ -1,4 +1,4 @@
-"""Verifying a commit log, and what the queues hold of its records."""
+"""Checks a commit log, and the queue entries of its records."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MISSING_FILE: Final = "the file is missing"
 
 
 class LogBounds(NamedTuple):
-    """How far a log is verified; None: to its end, which nothing follows.
+    """Limits of the check; None: up to the end, behind which there must be only zeros.
 
     Attributes:
-        log: records that end at or below this position.
-        queues: entries of records that begin at or below this position.
+        log: records that end at or below this position are checked.
+        queues: entries of records that begin at or below this position are checked.
     """
 
     log: int | None = None
@@ -36,18 +36,18 @@ class LogBounds(NamedTuple):
 
 
 class TopicRules(NamedTuple):
-    """Which records have a queue entry.
+    """Rules for records without a queue entry.
 
     Attributes:
-        deleted_below: for each topic deleted, the position below which its records have none.
-        known: topics that are there; None: none is known to be gone.
+        deleted_below: for each deleted topic, the position below which its records have no entry.
+        known: existing topics; None: every topic counts as existing.
     """
 
     deleted_below: dict[str, int]
     known: frozenset[str] | None
 
     def has_queue(self, topic: str, queue_id: int, at: int) -> bool:
-        """Tell whether a record at a place of the log has an entry in the queue."""
+        """Tell whether a record at log position `at` must have an entry in the queue."""
         return (
             queue_id >= 0
             and is_safe_topic(topic)
@@ -57,14 +57,14 @@ class TopicRules(NamedTuple):
 
 
 class LogCheck:
-    """One walk over a log.
+    """One pass over a log.
 
     Attributes:
-        findings: what is wrong with the log.
-        records: whole ones.
-        end: behind the last of them, or behind its blank.
+        findings: problems of the log.
+        records: number of valid records.
+        end: position behind the last of them, or behind the blank after it.
         last_store_at_ms: the latest store time.
-        starts_seen: which of the positions asked about begin a record.
+        starts_seen: the watched positions at which a record begins.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LogCheck:
         self.starts_seen: set[int] = set()
 
     def run(self, files: list[LogFile], progress: Progress | None) -> None:
-        """Walk over the log once."""
+        """Read the log once and check it."""
         step = self._segments.file_bytes
         for piece in damage_in(walk_log(self._disk, files, step, progress=progress)):
             if self._bounds.log is not None and piece.position >= self._bounds.log:
@@ -109,31 +109,31 @@ class LogCheck:
         self._find_damages()
 
     def damaged_at(self, position: int) -> LogPiece | None:
-        """Return the damage that holds the position, of what the walk has come by."""
+        """Return the damage that contains the position, if the pass has reached it."""
         return next(
             (one for one in reversed(self._damages) if one.position <= position < one.end), None
         )
 
     @property
     def has_damage(self) -> bool:
-        """Tell whether the walk has come by any."""
+        """Tell whether the pass has reached any damage."""
         return bool(self._damages)
 
     def _find_damages(self) -> None:
-        """Say what is damaged; behind the last record that is one thing, however it looks."""
+        """Report the damage; behind the last record, different kinds of it are one cause."""
         end_name = ""
         for piece in self._damages:
             name, at = self._segments.name(piece.position), piece.position % self._file_bytes
             if piece.problem == MISSING_FILE:
-                continue  # found with the names and sizes
+                continue  # reported with the names and sizes
             if piece.problem == "zeros" and piece.position >= self.end and not end_name:
-                text = "the log ends here, and something other than zeros follows"
+                text = "the log ends here, but bytes other than zeros follow"
             elif piece.position < self.end or self._bounds.log is not None:
                 text = f"no record: {piece.problem}: {piece.size} bytes are damaged"
             elif end_name:
-                text = f"the log ended before, in {end_name}"
+                text = f"the log ends before this file, in {end_name}"
             elif piece.position > self.end:
-                text = f"the log ended before, in {self._segments.name(self.end)}"
+                text = f"the log ends before this file, in {self._segments.name(self.end)}"
             else:
                 text = f"no record: {piece.problem}"
             if piece.position >= self.end:
@@ -169,5 +169,6 @@ class LogCheck:
                 count = message_count(header.sys_flag, properties)
                 queue.expect(queue_offset, entry, header.store_at_ms, count, self)
             else:
-                # The delay levels are the broker's config, which is not kept in the store.
+                # Tags codes of delayed messages depend on the broker's config of delay levels,
+                # which is not in the store.
                 queue.expect(queue_offset, entry, self, is_code_known=name != SCHEDULE_TOPIC)

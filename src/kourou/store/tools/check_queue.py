@@ -1,4 +1,4 @@
-"""Verifying one consume queue while the commit log is read from its first record on."""
+"""Checks one consume queue while the commit log is read from its first record on."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _NOTHING = QueueEntry(0, 0, 0)
 
 
 class Damages(Protocol):
-    """What of the log cannot be read, as far as the walk over it has come."""
+    """The damage of the log, as far as the pass over it has come."""
 
     @property
     def has_damage(self) -> bool:
         """Tell whether there is any."""
 
     def damaged_at(self, position: int) -> LogPiece | None:
-        """Return the damage that holds the position."""
+        """Return the damage that contains the position."""
 
 
 class QueueCheck:
-    """Compares the entries of one queue with the records that should have them, in log order.
+    """Compares the entries of one queue with its records, in log order.
 
     Args:
-        disk: where the queue's files are.
-        segments: all its files; none, if the queue has none.
-        log_first: where the commit log begins; entries of older records may be there still.
-        units: the extension units that entries may name in place of a tags code; None without.
+        disk: holds the queue's files.
+        segments: the queue's files; may be empty.
+        log_first: first position of the commit log; entries of older records may still exist.
+        units: checks extension units, which entries may name instead of a tags code; None if the
+            queue has none.
     """
 
     def __init__(
@@ -47,22 +48,25 @@ class QueueCheck:
         self._units = units
         self._segments = segments
         self._log_first = log_first
-        self._next: int | None = None  # the offset of the next record, once one was seen
+        self._next: int | None = None  # offset of the next record; None before the first one
         self._buffer = b""
-        self._buffer_at = 0  # offset of its first entry
+        self._buffer_at = 0  # queue offset of the first entry in the buffer
         self._findings: list[Finding] = []
         self._findings_left_out = 0
 
     def expect(
         self, queue_offset: int, entry: QueueEntry, damages: Damages, *, is_code_known: bool
     ) -> None:
-        """Take the next record of the queue, and the entry that it should have."""
+        """Check the entry of the queue's next record."""
         if self._next is None or queue_offset == 0:
-            # A topic of the same name begins anew: what the entries were before is not known.
+            # Offset 0: the topic was created again. The entries of the deleted one are unknown.
             self._findings.clear()
             self._check_before(queue_offset, damages)
         elif queue_offset != self._next and not self._is_damaged(queue_offset, damages):
-            self._find(queue_offset, f"the log goes on at offset {queue_offset}, not {self._next}")
+            self._find(
+                queue_offset,
+                f"the next record in the log has offset {queue_offset}, not {self._next}",
+            )
         self._next = queue_offset + 1
         found = self._entry(queue_offset)
         address = found.tags_code
@@ -73,23 +77,23 @@ class QueueCheck:
             code = entry.tags_code if is_code_known else None
             self._note(units.find(queue_offset, address, code))
         elif found != entry:
-            self._find(queue_offset, f"the entry is {tuple(found)}, and should be {tuple(entry)}")
+            self._find(queue_offset, f"the entry is {tuple(found)}, must be {tuple(entry)}")
 
     def _is_damaged(self, queue_offset: int, damages: Damages) -> bool:
-        """Tell whether the records before `queue_offset` that miss are damaged; name each."""
+        """Tell whether the missing records before `queue_offset` are damaged; report each."""
         start = self._next
         if start is None or not damages.has_damage or not 0 < queue_offset - start < _JUMP_MAX:
             return False
         for offset in range(start, queue_offset):
             damage = damages.damaged_at(self._entry(offset).physical_offset)
             if damage is None:
-                self._find(offset, "no record is left of the message, and no place to look for it")
+                self._find(offset, "the record is missing, and its entry names no damaged bytes")
             else:
                 self._find_damaged(offset, damage)
         return True
 
     def finish(self, damages: Damages, *, is_live: bool) -> list[Finding]:
-        """Take the end of the log; return what was found."""
+        """Check the queue behind its last record; return the findings."""
         if not is_live:
             if self._next is None:
                 self._next = self._check_before(self._end, damages)
@@ -103,7 +107,7 @@ class QueueCheck:
         return self._findings
 
     def _skip_damaged(self, damages: Damages) -> None:
-        """Go on behind entries of damaged messages, the queue's last; name each."""
+        """Skip the entries of damaged records at the queue's end; report each."""
         assert self._next is not None
         while (entry := self._entry(self._next)).size > 0 and self._next < self._end:
             damage = damages.damaged_at(entry.physical_offset)
@@ -113,13 +117,11 @@ class QueueCheck:
             self._next += 1
 
     def _check_behind(self, queue_offset: int) -> None:
-        """Check that the files hold nothing from the offset on."""
+        """Check that there are no entries from the offset on."""
         position = max(queue_offset * ENTRY_BYTES, self._segments.first)
         while position < self._segments.end:
             if self._used_bytes(position):
-                self._find(
-                    position // ENTRY_BYTES, "from here on are entries for which no record is left"
-                )
+                self._find(position // ENTRY_BYTES, "entries from this offset on have no record")
                 return
             position += self._segments.file_bytes - position % self._segments.file_bytes
 
@@ -127,7 +129,7 @@ class QueueCheck:
         try:
             return used_bytes(self._disk, self._segments, position)
         except OSError:
-            return 0  # found with the names and sizes
+            return 0  # reported with the names and sizes
 
     @property
     def _end(self) -> int:
@@ -137,7 +139,7 @@ class QueueCheck:
         """Check the entries below `stop`, whose records must be older than the log.
 
         Returns:
-            The first offset whose entry is not of that kind.
+            The first offset whose entry is not such an entry.
         """
         last = -1
         for offset in range(self._segments.first // ENTRY_BYTES, min(stop, self._end)):
@@ -149,13 +151,13 @@ class QueueCheck:
                 self._find_damaged(offset, damage)
             elif not (entry.size > 0 and last < entry.physical_offset < self._log_first):
                 if stop < self._end:
-                    self._find(offset, f"the entry {tuple(entry)} names no record of the queue")
+                    self._find(offset, f"the entry {tuple(entry)} names no record of this queue")
                 return offset
             last = entry.physical_offset
         return min(stop, self._end)
 
     def _entry(self, queue_offset: int) -> QueueEntry:
-        """Return what the files hold at the offset; zeros outside them."""
+        """Return the entry at the offset; zeros outside the files."""
         at = queue_offset - self._buffer_at
         if not 0 <= at < len(self._buffer) // ENTRY_BYTES:
             self._read(queue_offset)
@@ -176,11 +178,11 @@ class QueueCheck:
                 _READ_ENTRIES * ENTRY_BYTES,
             )
         except OSError:
-            return  # missing, or not readable: as if it had no entries
+            return  # a missing or unreadable file counts as empty
         self._buffer = data[: len(data) - len(data) % ENTRY_BYTES]
 
     def _find_damaged(self, queue_offset: int, damage: LogPiece) -> None:
-        text = f"the message cannot be read: the log is damaged at byte {damage.position}"
+        text = f"the message cannot be read: the log is damaged at position {damage.position}"
         self._find(queue_offset, text)
 
     def _find(self, queue_offset: int, problem: str) -> None:

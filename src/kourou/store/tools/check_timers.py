@@ -1,15 +1,16 @@
-"""Verifying the timer's files: that whatever waits is in the wheel, and whatever is there waits.
+"""Checks that the timer's files contain exactly the waiting scheduled messages.
 
-    check file   says how far the timer is; is not ahead of its log, nor of the timer topic
+    check file   exists with a position, not ahead of the timer log or the timer topic
     timer log    names and sizes
-    wheel        each slot's chain of units, to its first, of that second, and as many as it counts
-    units        each names a record of the timer topic, and says of it what that says
-    records      those that were taken in, and were neither delivered nor rolled on, have a unit
+    wheel        each slot's chain of units is complete, all of this second, and as many as counted
+    units        each names a record of the timer topic and agrees with it
+    records      those before the queue offset in the check file, neither delivered nor rolled, have
+                 a unit
 
-All of it can be made anew from the commit log, as the next start does where there is nothing of it;
-findings say so. A store that RocketMQ wrote last is
-verified as far as what is there agrees: it writes the wheel without an order, counts badly after a
-kill, and delivers what is due soon without a unit.
+All files can be rebuilt from the commit log, as the next start does if they are missing; the
+findings say so. If RocketMQ wrote the store last, only the existing data is checked for
+consistency: RocketMQ writes the wheel without an order, counts wrong after a kill, and delivers
+messages that are due soon without a unit.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ from kourou.store.timer.wheel_files import (
 from kourou.store.tools.findings import Finding
 
 _FINDINGS_MAX: Final = 20
-_REMEDY: Final = "`kourou store rebuild` makes the timer's files anew"
+_REMEDY: Final = "`kourou store rebuild` rebuilds the timer's files"
 
 
 class TimersCheck:
-    """Compares the timer's files with the records of the log, which are told one by one.
+    """Compares the timer's files with the records of the log, passed one by one to `take`.
 
     Attributes:
-        waiting: messages in slots that are not done, by what the slots say.
+        waiting: messages in slots that are not done, by the slots' counts.
     """
 
     def __init__(self, disk: Disk, segment_bytes: int, *, is_live: bool) -> None:
-        """Read the check file and the wheel: before anything of the log, which may go on.
+        """Read the check file and the wheel; must run before the log is read, which may grow.
 
         Args:
-            disk: the store's.
-            segment_bytes: of the commit log.
-            is_live: somebody may have the store open.
+            disk: holds the store.
+            segment_bytes: size of a commit log segment.
+            is_live: the store may be in use.
         """
         self._disk = disk
         self._segment_bytes = segment_bytes
@@ -70,7 +71,7 @@ class TimersCheck:
         self._findings: list[Finding] = []
         self._left_out = 0
         self._records = WaitingTimers()
-        self._units: dict[int, int] = {}  # byte of the commit log -> of the timer log
+        self._units: dict[int, int] = {}  # commit log position -> timer log position
         self._seen: set[int] = set()
         self.waiting = 0
         self._check = read_check(disk)
@@ -90,25 +91,27 @@ class TimersCheck:
             self._find(TIMER_CHECK, size, f"{size} bytes long, must be {CHECK_BYTES}")
         is_ours = not self._is_live and read_last_run(self._disk).was_kourou
         if is_ours and is_check_damaged(self._disk):
-            text = "it does not match its checksum"
+            text = "its checksum is wrong"
             self._find(TIMER_CHECK, 80, f"{text}; the next start, or {_REMEDY}")
             return
         if check.log_position > segments.end:
-            text = f"{TIMER_LOG} must go to byte {check.log_position}, and ends at {segments.end}"
+            text = f"{TIMER_LOG} ends at byte {segments.end}, before {check.log_position}"
             self._find(TIMER_CHECK, 8, f"{text}; the next start, or {_REMEDY}")
             return
         name, _ = newest_wheel(self._disk, check.log_position)
         if not self._disk.exists(name):
             if check.log_position > segments.first:
-                self._find(name, 0, "there is none: the next start makes it of the timer log")
+                self._find(
+                    name, 0, "the file is missing: the next start rebuilds it from the timer log"
+                )
             return
         size = self._disk.size(name)
         if size != WHEEL_BYTES:
             text = f"{size} bytes long, must be {WHEEL_BYTES}"
-            self._find(name, size, f"{text}: the next start makes it of the timer log")
+            self._find(name, size, f"{text}: the next start rebuilds it from the timer log")
             return
         if check.scan_from is None and has_finer_slots(self._disk):
-            text = "its slots are of less than a second (timerPrecisionMs)"
+            text = "its slots are shorter than a second (timerPrecisionMs)"
             self._find(name, 0, f"{text}; the next start of Kourou, or {_REMEDY}")
             return
         wheel = read_wheel(self._disk, name, check.read_at_ms // PRECISION_MS)
@@ -117,7 +120,7 @@ class TimersCheck:
             self._check_slot(name, wheel.place_of(slot.second), slot)
 
     def _check_slot(self, name: str, at: int, slot: TimerSlot) -> None:
-        """Walk over the chain of a slot."""
+        """Check the chain of a slot."""
         is_ours = self._check.scan_from is not None
         messages, first = 0, -1
         try:
@@ -126,7 +129,7 @@ class TimersCheck:
                 first = position
                 self._units[unit.physical_offset] = position
                 if unit.second != slot.second:
-                    text = f"its unit at byte {position} of {TIMER_LOG} is of {unit.second}"
+                    text = f"its unit at byte {position} of {TIMER_LOG} is of second {unit.second}"
                     self._find(name, at, f"second {slot.second}: {text}; {_REMEDY}")
                     return
         except (CorruptRecordError, OSError) as error:
@@ -136,14 +139,14 @@ class TimersCheck:
             self._find(
                 name,
                 at,
-                f"second {slot.second}: it begins at byte {slot.first} and counts {slot.messages} "
-                f"messages; its chain begins at {first} and has {messages}; {_REMEDY}",
+                f"second {slot.second}: the slot says first unit {slot.first}, {slot.messages} "
+                f"messages; its chain has first unit {first}, {messages} messages; {_REMEDY}",
             )
 
     # Records of the log --------------------------------------------------------------------------
 
     def take(self, header: RecordHeader, properties: bytes) -> None:
-        """Take the next record of the log."""
+        """Check the unit of the next record of the log."""
         self._records.take(header, properties)
         if header.topic != TIMER_TOPIC:
             return
@@ -156,33 +159,33 @@ class TimersCheck:
         """Compare a unit with its record."""
         unit = self._log.unit(position)
         if unit is None:
-            return  # its file went meanwhile
+            return  # its file was removed meanwhile
         wrong = []
         if unit.size != header.total_size:
             wrong.append(f"has {unit.size} bytes, not {header.total_size}")
-        if not unit.is_roll:  # else it says when to roll it on
+        if not unit.is_roll:  # otherwise due_at_ms is the time of the roll
             due_at_ms = told_due_ms(said)
             if unit.due_at_ms not in (0, due_at_ms):
                 wrong.append(f"is due at {unit.due_at_ms}, not {due_at_ms}")
             if unit.is_delete != (names.TIMER_DEL_UNIQKEY in said):
-                wrong.append("takes another back" if unit.is_delete else "is to be delivered")
+                wrong.append("is a recall" if unit.is_delete else "is not a recall")
         if wrong:
             name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
-            text = f"the unit says that its message {', and '.join(wrong)}"
+            text = f"by the unit, its message {', and '.join(wrong)}"
             self._find(name, at, f"{text}; {_REMEDY}")
 
     def finish(self, log_first: int) -> list[Finding]:
-        """Take the end of the log, which begins at `log_first`; return what was found."""
+        """Return the findings, after the last record of a log that begins at `log_first`."""
         topic_end = self._records.queue_offset
         if not self._check.read_at_ms:
             has_files = self._disk.list(TIMER_LOG) or self._disk.exists(TIMER_WHEEL)
             if topic_end and has_files and not self._is_live:
-                text = f"says nothing, and {TIMER_TOPIC} has messages"
+                text = f"the file is missing or empty, but {TIMER_TOPIC} has messages"
                 self._find(TIMER_CHECK, 0, f"{text}: the next start, or {_REMEDY}")
             return self._findings
         if 0 < topic_end < self._check.queue_offset and not self._is_live:
-            text = f"{self._check.queue_offset} messages of {TIMER_TOPIC} were taken in"
-            self._find(TIMER_CHECK, 16, f"{text}, and it has {topic_end}; {_REMEDY}")
+            text = f"queue offset {self._check.queue_offset} is behind the end of {TIMER_TOPIC}"
+            self._find(TIMER_CHECK, 16, f"{text}, {topic_end}; {_REMEDY}")
         self._check_units(log_first)
         if self._check.scan_from is not None:
             self._check_records()
@@ -193,20 +196,20 @@ class TimersCheck:
         return self._findings
 
     def _check_units(self, log_first: int) -> None:
-        """Check that each unit names a record."""
+        """Report units without a record."""
         for offset in sorted(self._units.keys() - self._seen):
             if self._is_live and offset >= self._records.log_end:
-                continue  # not verified yet
+                continue  # behind the checked part of the log
             position = self._units[offset]
             name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
             if offset < log_first:
-                text = f"byte {offset}, which has expired: its message is lost"
+                text = f"{offset}, which has expired: its message is lost"
             else:
-                text = f"byte {offset} of the log, where no message of {TIMER_TOPIC} is; {_REMEDY}"
-            self._find(name, at, f"the unit names {text}")
+                text = f"{offset}, where there is no record of {TIMER_TOPIC}; {_REMEDY}"
+            self._find(name, at, f"the unit names commit log position {text}")
 
     def _check_records(self) -> None:
-        """Check that what waits has a unit."""
+        """Report waiting messages without a unit."""
         for place in (*self._records.places(), *self._records.delete_places()):
             if place in self._units:
                 continue
@@ -214,10 +217,10 @@ class TimersCheck:
                 record = read_log_record(self._disk, self._segment_bytes, place)
                 timer = read_timer_record(record or b"")
             except (OSError, MalformedMessageError):
-                continue  # found with the log, or delivered to nowhere
+                continue  # reported with the log, or undeliverable
             offset = timer.header.queue_offset
             if offset >= self._check.queue_offset or timer.out_at_ms < self._check.read_at_ms:
-                continue  # not taken in yet; or its slot is done, and somebody took it back
+                continue  # not in the timer log yet; or its slot is done and it was recalled
             due = f"due at {timer.due_at_ms}, for topic {timer.topic}"
             name, _ = newest_wheel(self._disk, 0)
             self._find(

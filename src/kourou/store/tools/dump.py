@@ -1,7 +1,8 @@
-"""What a file of a store holds, row by row: for people who look into one that nobody else explains.
+"""Decodes any file of a store into rows, for inspection by people.
 
-Any file, whole or damaged; what does not fit its layout is a row that says so. Nothing is changed
-and nothing is locked, so that a store in use can be looked at: its last rows may be half written.
+Damaged files are decoded too: bytes that do not match the layout become a row of their own. Nothing
+is changed and nothing is locked, so that it works on a store in use; then the last rows may be half
+written.
 
 Source of the layouts: `kourou.store.formats` and `kourou.store.tools.dump_units`.
 """
@@ -32,14 +33,14 @@ from kourou.store.state.store_sizes import LogFile, find_sizes
 from kourou.store.tools.dump_units import UNIT_LAYOUTS, dump_index, dump_units, dump_units_ext
 
 Row = dict[str, Any]
-"""What one row tells, by name; names are the same in all rows of a kind."""
+"""Values of one row by name; all rows of a kind have the same names."""
 
 _TRANSACTIONS: Final = {0x4: "prepared", 0x8: "committed", 0xC: "rolled back"}
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
 
 class FileKind(StrEnum):
-    """What a file of a store is."""
+    """Kinds of files in a store."""
 
     LOG = "log"
     QUEUE = "queue"
@@ -75,7 +76,7 @@ _BY_NAME: Final = {
 
 
 def kind_of(name: str) -> FileKind | None:
-    """Return what the file of that name, below the store's root, is; None if that is unknown."""
+    """Return the kind of a file by its path below the store's root; None if it is unknown."""
     kind = _BY_NAME.get(name)
     return kind if kind is not None else _BY_DIRECTORY.get(name.partition("/")[0])
 
@@ -92,12 +93,12 @@ def dump_file(
     """Return the rows of a file.
 
     Args:
-        disk: the store's.
-        name: of the file.
-        kind: what it is.
-        start: of the first row: a byte of the log, an offset of a queue, else a number of a unit.
-        stop: before this; None: to the end.
-        slots: of an index file, where neither the store nor the file's size tells.
+        disk: holds the store.
+        name: path of the file below the store's root.
+        kind: kind of the file.
+        start: first row: a log position, a queue offset, or the number of a unit.
+        stop: end, excluded, in the same unit as `start`; None: to the end of the file.
+        slots: number of slots of an index file; None to use the recorded or guessed number.
 
     Raises:
         OSError: the file cannot be read.
@@ -118,7 +119,7 @@ def _dump_log(disk: Disk, name: str, start: int, stop: int | None) -> Iterator[R
     size = disk.size(name)
     first = parse_file_name(name.rpartition("/")[2])
     if first is None:
-        yield {"what": Piece.DAMAGE, "problem": "a log file's name is 20 digits"}
+        yield {"what": Piece.DAMAGE, "problem": "the name of a log file must be 20 digits"}
         return
     segment_bytes = find_sizes(disk).segment_bytes
     file = LogFile(name, first, size)
@@ -130,7 +131,7 @@ def _dump_log(disk: Disk, name: str, start: int, stop: int | None) -> Iterator[R
 
 
 def log_row(piece: LogPiece) -> Row:
-    """Return what is known of a piece of the log."""
+    """Return the row of a piece of the log."""
     row: Row = {"position": piece.position, "size": piece.size, "what": str(piece.kind)}
     header = piece.header
     if header is None:

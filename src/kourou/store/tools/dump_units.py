@@ -1,4 +1,4 @@
-"""Rows of files that are units of one size, one after another: queues, index, timer files.
+"""Decodes files that consist of units into rows: queues, extensions, index and timer files.
 
     file          unit
     queue         physical offset 8, size 4, tags code 8
@@ -31,13 +31,14 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class UnitLayout(NamedTuple):
-    """How the units of a file are laid out.
+    """Layout of a file's units.
 
     Attributes:
-        unit: the numbers of one.
-        fields: their names, in order; the empty ones are left out.
-        number: how a unit's number is called.
-        counts_from_start: it counts from the log's first byte, not from the file's.
+        unit: format of one unit.
+        fields: names of its fields, in order; a field with an empty name is left out.
+        number: name of the unit's number in a row.
+        counts_from_start: units are numbered from the first file of the log or queue, not from
+            the start of this file.
     """
 
     unit: struct.Struct
@@ -98,13 +99,13 @@ _INDEX_ENTRY: Final = struct.Struct(">iqii")
 _SLOT_BYTES: Final = 4
 _SLOTS_DEFAULT: Final = 5_000_000
 _SLOTS_PER_ENTRY: Final = 4
-"""Entries that there are for each slot where nobody says otherwise."""
+"""Java's default ratio of entries to slots."""
 
 
 def dump_units(
     disk: Disk, name: str, layout: UnitLayout, start: int, stop: int | None
 ) -> Iterator[Row]:
-    """Return a row for each unit, and one for each run of zeros."""
+    """Yield a row for each unit, and one for each run of zeros."""
     unit = layout.unit
     first = parse_file_name(name.rpartition("/")[2]) or 0
     base = first // unit.size if layout.counts_from_start else 0
@@ -114,7 +115,7 @@ def dump_units(
 def _rows(
     disk: Disk, name: str, layout: UnitLayout, at: int, number: int, start: int, stop: int | None
 ) -> Iterator[Row]:
-    """Return the rows of units from byte `at` on, the first of which has that number."""
+    """Yield the rows of units; the one at byte `at` has number `number`."""
     unit, size = layout.unit, disk.size(name)
     skipped = min(max(0, start - number), max(0, size - at) // unit.size)
     at, number = at + skipped * unit.size, number + skipped
@@ -137,7 +138,7 @@ def _rows(
             break
     yield from _unused(layout, unused_from, number)
     if stop is None and at < size:
-        yield {layout.number: number, "what": "damage", "problem": f"{size - at} bytes, no unit"}
+        yield {layout.number: number, "what": "damage", "problem": f"{size - at} bytes are no unit"}
 
 
 def _row(layout: UnitLayout, number: int, data: bytes) -> Row:
@@ -152,7 +153,7 @@ def _unused(layout: UnitLayout, start: int, stop: int) -> Iterator[Row]:
 
 
 def dump_units_ext(disk: Disk, name: str, start: int, stop: int | None) -> Iterator[Row]:
-    """Return a row for each unit of an extension file; its address is what queue entries hold."""
+    """Yield a row for each unit of an extension file, with the address used in queue entries."""
     size, at = disk.size(name), 0
     first = parse_file_name(name.rpartition("/")[2]) or 0
     while at < size:
@@ -182,7 +183,7 @@ def dump_units_ext(disk: Disk, name: str, start: int, stop: int | None) -> Itera
 def dump_index(
     disk: Disk, name: str, start: int, stop: int | None, slots: int | None
 ) -> Iterator[Row]:
-    """Return the header of an index file, its size, and its entries with what they follow."""
+    """Yield a row for the header of an index file, and one for each entry."""
     size = disk.size(name)
     head = disk.read(name, 0, _INDEX_HEADER.size)
     if len(head) < _INDEX_HEADER.size:
@@ -203,7 +204,7 @@ def dump_index(
 
 
 def guess_slots(size: int) -> int:
-    """Return the slots of an index file of that size, if it was made as RocketMQ makes them."""
+    """Return the number of slots of an index file of this size, by RocketMQ's default ratio."""
     full = _INDEX_HEADER.size + _SLOTS_DEFAULT * (_SLOT_BYTES + _SLOTS_PER_ENTRY * 20)
     if size == full:
         return _SLOTS_DEFAULT

@@ -1,18 +1,19 @@
-"""Taking messages out of a store, and what a message looks like outside of one: a row.
+"""Exports messages of a store as rows, and converts rows back to records.
 
-Every whole record that readers can see, in the order of the log; damage is stepped over and told.
-A row has everything of a message that another store can keep:
+Exports every valid record that consumers can see, in log order; damage is skipped and reported. A
+row contains everything of a message that another store can keep:
 
-    topic, queue_id, queue_offset, store_at_ms, store_host      where and when it was stored
-    msg_id, tags, keys, properties                              by their names; properties are the
-                                                                user's own
-    system_properties                                           all others; id, tag and keys again;
-                                                                without them those above count
+    topic, queue_id, queue_offset, store_at_ms, store_host      position and time of storage
+    msg_id, tags, keys, properties                              `properties` has the user's own
+                                                                properties only
+    system_properties                                           all other properties, including id,
+                                                                tags and keys; if None, an import
+                                                                uses the three fields above
     flag, sys_flag, born_at_ms, born_host, reconsume_times      as stored
-    body                                                        bytes, inflated if they can be
+    body                                                        bytes, decompressed if possible
 
-Inner batches are taken apart. A body whose codec is not installed stays compressed, and `sys_flag`
-says so.
+Inner batches are split into their messages. A body whose codec is not installed stays compressed,
+as `sys_flag` shows.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from kourou.store.state.store_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
 
 _STORES_OWN: Final = (CRC32, INNER_MULTI_QUEUE_OFFSET)
-"""Properties that a store sets anew."""
+"""Properties that the importing store sets itself."""
 _UNWRAP_FLAGS: Final = INNER_BATCH | NEED_UNWRAP
 _HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 
@@ -82,14 +83,14 @@ class Row(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which messages are wanted.
+    """Selects messages.
 
     Attributes:
-        topics: of these; empty: of all but the system's own.
-        with_system: the system's own as well.
-        queue_id: of this queue of them; None: of all.
-        begin_ms: stored then or later.
-        end_ms: stored then or before; None: without end.
+        topics: messages of these topics; empty: of all except system topics.
+        with_system: with empty `topics`, include system topics.
+        queue_id: messages of this queue; None: of all queues.
+        begin_ms: lowest store time, epoch milliseconds.
+        end_ms: highest store time, epoch milliseconds; None: no limit.
     """
 
     topics: Collection[str] = ()
@@ -99,7 +100,7 @@ class Selection:
     end_ms: int | None = None
 
     def takes(self, header: RecordHeader) -> bool:
-        """Tell whether a record is wanted."""
+        """Tell whether the record is selected."""
         if self.queue_id is not None and header.queue_id != self.queue_id:
             return False
         if not self.begin_ms <= header.store_at_ms or (
@@ -114,14 +115,14 @@ class Selection:
 def export_messages(
     disk: Disk, wanted: Selection, progress: Progress | None = None, *, live: bool = False
 ) -> Iterator[Row | LogPiece]:
-    """Return the rows of the messages that are wanted, and the damage on the way, as pieces.
+    """Yield the rows of the selected messages, and damage of the log as pieces.
 
     Args:
-        disk: where the store is.
-        wanted: which messages.
-        progress: told now and then how far this is.
-        live: somebody may write to it: what is not known to be synced may be in the middle of a
-            write, and is left out.
+        disk: holds the store.
+        wanted: selects the messages.
+        progress: called now and then with the progress.
+        live: the store may be in use: records that are not known to be synced may be half written,
+            and are left out.
 
     Raises:
         OSError: a directory cannot be read.
@@ -149,7 +150,7 @@ def _deleted_below(disk: Disk) -> dict[str, int]:
     try:
         state = StoreStateFile(disk).read()
     except KourouError:
-        return {}  # it cannot be read: rather too many messages than too few
+        return {}  # unreadable: export messages of deleted topics rather than omit others
     return state.deleted_topics if state is not None else {}
 
 
@@ -164,7 +165,7 @@ def _messages(piece: LogPiece) -> list[MessageExt]:
 
 
 def _head_bytes(header: RecordHeader) -> int:
-    """Return how many bytes of the record come before its body."""
+    """Return the size of the record's part before its body, in bytes."""
     return 80 + len(header.born_address) + len(header.store_address)
 
 
@@ -195,10 +196,10 @@ def to_row(message: MessageExt) -> Row:
 
 
 def to_draft(row: Row) -> RecordDraft:
-    """Return what a store takes of a row; what it says of a transaction is over.
+    """Return the record to store for a row; it is part of no transaction.
 
     Raises:
-        InvalidMessageError: a host is no address, or a property no text.
+        InvalidMessageError: a host is not an address, or a property is not a text.
     """
     return RecordDraft(
         topic=row["topic"].encode(),
@@ -218,7 +219,7 @@ def to_draft(row: Row) -> RecordDraft:
 def _properties(row: Row) -> dict[str, str]:
     """Return all properties of a row."""
     system = row["system_properties"]
-    if system is None:  # not from a store: what it has of them has names of its own
+    if system is None:  # the row is not from an export
         named = {TAGS: row["tags"], KEYS: " ".join(row["keys"]), UNIQ_KEY: row["msg_id"]}
         system = {name: value for name, value in named.items() if value}
     found = system | row["properties"]
@@ -236,6 +237,6 @@ def _host(text: str) -> Host:
     address, _, port = text.rpartition(":")
     address = address.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdecimal() and len(port) <= 10):
-        raise InvalidMessageError(f"{text!r} is no host and port, as 127.0.0.1:10911")
+        raise InvalidMessageError(f"{text!r} must be a host and port, such as 127.0.0.1:10911")
     pack_address(address)
     return address, int(port)

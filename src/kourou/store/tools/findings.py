@@ -1,4 +1,4 @@
-"""What a check of a store reports."""
+"""Report of a store check: findings and counts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it must be.
+    """One violated invariant.
 
     Attributes:
-        file: its name below the store's root.
-        offset: byte of the file where it shows.
-        problem: what is wrong, for people.
+        file: path of the file below the store's root.
+        offset: byte offset in the file.
+        problem: description for people.
     """
 
     file: str
@@ -22,14 +22,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check read, and what it found.
+    """Result of a check.
 
     Attributes:
-        findings: empty if the store is in order.
-        records: whole records in the commit log.
-        queues: consume queues.
-        bytes: of the commit log, up to the end of its last record.
-        timers: messages that wait for their time in the timer wheel.
+        findings: empty if all invariants hold.
+        records: number of valid records in the commit log.
+        queues: number of consume queues.
+        bytes: size of the commit log up to the end of its last record.
+        timers: number of scheduled messages in the timer wheel.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -1,13 +1,13 @@
-"""Putting messages into a closed store from outside, as its broker would have stored them.
+"""Imports messages into a closed store, as its broker would have stored them.
 
-Each message is appended to its topic and queue, in the order in which the rows come: ids, keys,
-tags, properties and hosts stay, and the time it was stored, unless the store's last message is
-later. Its offset is the queue's next. Topics are made known before their messages are written, so
-that whatever is stored can be read. Where a row cannot be taken the import ends; what came before
-it is stored.
+Each message is appended to its topic and queue, in the order of the rows. Ids, keys, tags,
+properties and hosts are kept, and so is the store time unless the store's last message is later.
+The message gets the queue's next offset. Topics are registered before their messages are written,
+so that all stored messages can be read. The import stops at the first invalid row; messages before
+it are stored.
 
-A crash leaves a beginning of what was imported, recovered by the next start, and maybe a topic of
-which nothing was stored yet.
+A crash leaves the first part of the messages, which the next start recovers, and perhaps a topic
+without messages.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from kourou.store.tools.export import Row, to_draft
 from kourou.store.tools.mending import config_of
 
 _FREE_BYTES_MIN: Final = 32 * 1024 * 1024
-"""Left of the device, so that the store can be closed, and opened again."""
+"""Space to leave on the device, so that the store can be closed and opened again."""
 _WRITE_BYTES: Final = 4 * 1024 * 1024
-"""Appends that wait in memory for one write."""
+"""Bytes of appended messages that are written together."""
 
 
 @dataclass(slots=True)
 class Imported:
-    """What was stored.
+    """Result of an import.
 
     Attributes:
-        messages: how many.
-        queues: of each topic, one more than its highest queue id.
-        new_topics: those that the store's table of topics lacked, and has now.
-        grown_topics: those that had fewer queues to read from than the messages need, and have
-            them now.
+        messages: number of stored messages.
+        queues: for each topic, its highest imported queue id plus one.
+        new_topics: topics that were added to the topic table.
+        grown_topics: existing topics whose number of read queues was raised.
     """
 
     messages: int = 0
@@ -57,17 +56,17 @@ class Imported:
 
 
 def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -> Imported:
-    """Append the rows' messages, durably, and see to it that their topics are known.
+    """Append the rows' messages, durably, and register their topics.
 
     Args:
-        disk: the store's; one is made if there is none. Nobody may have it open.
-        rows: of the messages, in order. What reading them raises ends the import.
-        now_ms: the time, for messages without one.
+        disk: holds the store, which must be closed; created if it does not exist.
+        rows: the messages, in order. An exception from the iterable ends the import.
+        now_ms: the current time, used for messages without a store time.
         pid: of this process.
 
     Raises:
-        InvalidMessageError: a row breaks a limit; the text says which.
-        StoreFullError: the disk is full; the store has what fitted.
+        InvalidMessageError: a row exceeds a limit, named in the text; earlier rows are stored.
+        StoreFullError: the disk is full; earlier rows are stored.
         StoreError: the store cannot be opened or written.
     """
     config = replace(config_of(disk), free_bytes_min=_FREE_BYTES_MIN)
@@ -78,12 +77,12 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
         try:
             _store_all(store, rows, topics, now_ms)
         except InvalidMessageError as error:
-            text = f"{error}; the {done.messages:,} before it are stored"
+            text = f"{error}; messages stored before it: {done.messages:,}"
             raise InvalidMessageError(text) from None
         finally:
             topics.save()
     except BaseException:
-        with suppress(StoreError):  # what went wrong first is told; the next start recovers
+        with suppress(StoreError):  # the first error is raised; the next start recovers
             store.close(now_ms)
         raise
     store.close(now_ms)
@@ -91,7 +90,7 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
 
 
 def _store_all(store: MessageStore, rows: Iterable[Row], topics: _Topics, now_ms: int) -> None:
-    """Append the rows' messages; the last of them wait in memory."""
+    """Append the rows' messages; the last ones may not be written yet."""
     done, waiting = topics.done, 0
     for row in rows:
         waiting += store.append(to_draft(row), row["store_at_ms"] or now_ms).size
@@ -104,12 +103,12 @@ def _store_all(store: MessageStore, rows: Iterable[Row], topics: _Topics, now_ms
 
 
 class _Topics:
-    """The table of topics that brokers serve, which is to know all that is imported.
+    """Adds imported topics to the broker's topic table.
 
     Args:
-        disk: the store's, which is open.
-        done: what was imported so far; is told which topics are new and which grew.
-        now_ms: the time.
+        disk: holds the open store.
+        done: the import so far; gets the new and grown topics.
+        now_ms: the current time.
 
     Raises:
         CorruptRecordError: the table cannot be read.
@@ -127,10 +126,10 @@ class _Topics:
         )
 
     def save(self) -> None:
-        """Make the topics known, durably; nothing is written if they are.
+        """Register the imported topics, durably; writes nothing if the table has them.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the table cannot be written.
         """
         done, known = self.done, self._table.topics
         changed: dict[str, TopicConfig] = {}
@@ -138,7 +137,7 @@ class _Topics:
             topic = known.get(name)
             if topic is None or (name in done.new_topics and topic.write_queue_nums < count):
                 changed[name] = TopicConfig(name, read_queue_nums=count, write_queue_nums=count)
-            elif topic.read_queue_nums < count:  # producers go on with the queues they have
+            elif topic.read_queue_nums < count:  # producers keep the configured write queues
                 changed[name] = replace(topic, read_queue_nums=count)
         if not changed:
             return

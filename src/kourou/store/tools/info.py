@@ -1,7 +1,8 @@
-"""What a store holds, told from its files without opening or changing it: for people who ask.
+"""Summary of a store, read from its files without opening or changing it.
 
-Cheap whatever the size: the log's first and last records, and both ends of each queue. Nothing is
-checked; a damaged file makes a number smaller or a field None, never an error.
+It is cheap for a store of any size: it reads the log's first record and last files, both ends of
+each queue, and the entries of batch queues. Nothing is verified: a damaged file makes a number
+smaller or a field None, but raises no error.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from kourou.store.timer.wheel_files import TIMER_WHEEL, newest_wheel, read_check
 
 _SEARCH_ENTRIES: Final = 1024
 _LAST_FILES: Final = 2
-"""Files from the log's end in which its last record is looked for."""
+"""Files at the log's end that are searched for its last record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
-    """Which offsets a queue has.
+    """Offsets of a queue.
 
     Attributes:
-        min_offset: of its first entry whose record the log still has.
-        max_offset: one more than its last entry's.
+        min_offset: offset of the first entry whose record is in the log.
+        max_offset: offset of the last entry plus one.
         kind: "queue" or "batch-queue".
-        files: of the queue.
+        files: number of files.
     """
 
     topic: str
@@ -61,15 +62,15 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimersInfo:
-    """What waits for its time, by what the timer's files say.
+    """Waiting scheduled messages, by the timer's files.
 
     Attributes:
-        waiting: messages in the wheel, but for those that were taken back.
-        first_at_ms: the second of the first slot that has messages; None without one.
-        last_at_ms: the same of the last; what waits for longer is rolled on from there.
+        waiting: messages in the wheel, without recalled ones.
+        first_at_ms: time of the first slot with messages; None if there is none.
+        last_at_ms: time of the last slot with messages; later messages are rolled at their slots.
         behind: messages of the timer topic that are not in the wheel yet.
         read_at_ms: slots before this one are done.
-        log_files: of the timer log.
+        log_files: number of files of the timer log.
     """
 
     waiting: int
@@ -82,19 +83,19 @@ class TimersInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
-    """What a store holds.
+    """Summary of a store.
 
     Attributes:
-        sizes: of its files.
-        last_run: who had it open last, and how that ended.
-        is_kourous: Kourou has had it open at least once.
-        log_first: the byte of the log where its first file begins.
-        log_end: the byte behind its last record.
-        log_files: how many there are.
-        first_at_ms: when its first record was stored; None without one.
-        last_at_ms: the same of its last.
-        queues: sorted by topic and queue id.
-        timers: None where no timer ever was.
+        sizes: sizes of its files.
+        last_run: the last broker, and how its run ended.
+        is_kourous: Kourou has opened the store at least once.
+        log_first: first position of the log's first file.
+        log_end: position behind the last record.
+        log_files: number of log files.
+        first_at_ms: store time of the first record; None if there is none.
+        last_at_ms: store time of the last record; None if there is none.
+        queues: sorted by topic and queue id, batch queues last.
+        timers: None if the store has never had scheduled messages.
     """
 
     sizes: StoreSizes
@@ -110,7 +111,7 @@ class StoreInfo:
 
 
 def store_info(disk: Disk) -> StoreInfo:
-    """Return what the store holds; one in use may go on meanwhile.
+    """Return the summary of a store, which may be in use and change meanwhile.
 
     Raises:
         OSError: a file cannot be read.
@@ -144,7 +145,7 @@ def _timers(disk: Disk, queues: Sequence[QueueInfo]) -> TimersInfo | None:
     wheel = TimerWheel()
     if check.read_at_ms and disk.exists(name):
         wheel = read_wheel(disk, name, check.read_at_ms // PRECISION_MS)
-    # What takes others back counts less than nothing, also where it has nothing to take back.
+    # Recalls count as -1 even without a message to recall, so that a slot's count may be negative.
     slots = [slot for slot in wheel.slots() if slot.messages > 0]
     seconds = [slot.second * PRECISION_MS for slot in slots]
     return TimersInfo(
@@ -166,7 +167,7 @@ def _records(disk: Disk, files: Sequence[LogFile], sizes: StoreSizes) -> Iterato
 def _end_of_log(
     disk: Disk, files: Sequence[LogFile], sizes: StoreSizes
 ) -> tuple[RecordHeader | None, int]:
-    """Return the log's last record, of its last files, and where the log ends."""
+    """Return the log's last record, searched in its last files, and the log's end."""
     last: LogPiece | None = None
     end = files[0].start if files else 0
     for count in range(1, min(_LAST_FILES, len(files)) + 1):
@@ -196,7 +197,7 @@ def _queues(disk: Disk, sizes: StoreSizes, log_first: int) -> Iterator[QueueInfo
 
 
 def _queue_end(disk: Disk, files: Sequence[LogFile]) -> int:
-    """Return the offset behind the last entry, by halving the last file that has one."""
+    """Return the offset behind the last entry, by binary search in the last file that has one."""
     for file in reversed(files):
         low, high = 0, file.size // ENTRY_BYTES
         while low < high:
@@ -214,7 +215,7 @@ def _queue_end(disk: Disk, files: Sequence[LogFile]) -> int:
 def _queue_start(
     disk: Disk, files: Sequence[LogFile], sizes: StoreSizes, log_first: int, end: int
 ) -> int:
-    """Return the offset of the first entry whose record is in the log; entries are in order."""
+    """Return the offset of the first entry whose record is in the log, by binary search."""
     low, high = (files[0].start // ENTRY_BYTES if files else 0), end
     by_start = {file.start: file for file in files}
     while low < high:
@@ -253,7 +254,7 @@ def _batch_queues(disk: Disk) -> Iterator[QueueInfo]:
 
 
 def _batch_entries(disk: Disk, file: LogFile) -> Iterator[tuple[int, int]]:
-    """Return the first and the next queue offset of each entry of the file that has one."""
+    """Yield the first and the next queue offset of each used entry of the file."""
     at, step = 0, _SEARCH_ENTRIES * BATCH_ENTRY.size
     while data := disk.read(file.name, at, step):
         for fields in BATCH_ENTRY.iter_unpack(data[: len(data) - len(data) % BATCH_ENTRY.size]):

@@ -1,15 +1,16 @@
-"""What tools that change a closed store have in common: the marks before, the recovery after.
+"""Common steps of the tools that change a closed store: preparation before, recovery after.
 
-Whatever a tool changes, it first makes durable what lets the next start recover from any state in
-between, and it ends by opening and closing the store, which is such a start:
+Before its changes, a tool makes durable that the next start must recover the store, from any state
+in between. At its end it opens and closes the store, which runs that recovery:
 
-    step       what it does                                       a crash after it leaves
-    note       `abort` is there; the state does not say what was  a store that was not closed
-               closed                                             cleanly: the next start recovers
-    lower      the checkpoint names nothing that is to change     the same, read from further back
-    change     the tool's own                                     what the tool says
-    open       recovery makes queues and log agree                the same
-    close      everything is durable, `abort` goes                the store, in order
+    step       action                                             state after a crash behind it
+    note       write `abort`; remove the closed state from the    a store that was not closed
+               store's state file                                 cleanly: the next start recovers
+    lower      move the checkpoint before everything that will    the same; recovery reads more of
+               change                                             the log
+    change     the tool's own changes                             documented in the tool
+    open       recover: make the queues agree with the log        the same
+    close      make everything durable, remove `abort`            the complete store
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ from kourou.store.timer.timer_log import LOG_FILE_BYTES
 
 @contextmanager
 def locked(disk: Disk) -> Iterator[None]:
-    """Keep everybody else from opening the store. Given up just before opening it takes it again.
+    """Hold the store's lock. Release it before opening the store, which takes the lock itself.
 
     Raises:
-        StoreLockedError: somebody has it open.
+        StoreLockedError: another process has the store open.
     """
     unlock = disk.lock(LOCK)
     try:
@@ -63,13 +64,13 @@ def note_change(disk: Disk, pid: int, **state_changes: Any) -> None:  # noqa: AN
     """Make durable that the store is about to change.
 
     Args:
-        disk: the store's, which nobody has open.
+        disk: holds the store, which must be locked.
         pid: of this process.
-        state_changes: fields of `StoreState` that change too, where the store has one.
+        state_changes: fields of `StoreState` to change too, if the store has a state file.
 
     Raises:
-        CorruptRecordError: the store's own state cannot be read.
-        OSError: nothing was changed yet.
+        CorruptRecordError: the store's state file cannot be read.
+        OSError: a file cannot be written; the store's data is unchanged.
     """
     file = StoreStateFile(disk)
     state = file.read()
@@ -77,13 +78,13 @@ def note_change(disk: Disk, pid: int, **state_changes: Any) -> None:  # noqa: AN
         changed = msgspec.structs.replace(state, closed=None, index_position=None)
         file.save(msgspec.structs.replace(changed, **state_changes))
     suspect = read_last_run(disk).is_cache_suspect
-    write_abort(disk, pid)  # in RocketMQ's place too, which our checkpoint would not count for
+    write_abort(disk, pid)  # also after RocketMQ: otherwise Kourou's checkpoint would be invalid
     if suspect:
         note_failed_sync(disk)
 
 
 def lower_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint by one that claims less, durably."""
+    """Replace the checkpoint by one with lower positions, durably."""
     create_checkpoint(disk)
     save_checkpoint(disk, checkpoint)
     disk.sync(CHECKPOINT)
@@ -91,9 +92,10 @@ def lower_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
 
 
 def remove_index_from(disk: Disk, position: int) -> None:
-    """Remove the files of the key index that know of records at or behind the position, durably.
+    """Remove the files of the key index with records at or behind the position, durably.
 
-    They are made again as the store is used. A file that cannot be read goes, and all behind it.
+    They are rebuilt when the store is used. A file with an incomplete header is removed too, with
+    all later ones.
     """
     names = disk.list(INDEX)
     kept = 0
@@ -111,12 +113,12 @@ def remove_index_from(disk: Disk, position: int) -> None:
 def recover_and_close(
     disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = None
 ) -> MessageStore:
-    """Open the store, so that it recovers, bring its index up, and close it; return it, closed.
+    """Open the store, which recovers it, complete its index, close it, and return it.
 
-    Nobody may hold its lock: opening takes it.
+    The caller must not hold the store's lock, which opening takes.
 
     Raises:
-        StoreError: it cannot be opened or closed.
+        StoreError: the store cannot be opened or closed.
         OSError: a file cannot be read or written.
     """
     store = MessageStore.open(disk, config_of(disk), now_ms, pid=pid, progress=progress)
@@ -132,18 +134,18 @@ def recover_and_close(
 
 
 def remake_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None = None) -> int:
-    """Make the timer's files of a closed store anew, of its log; return how many messages wait.
+    """Rebuild the timer's files of a closed store from its log; return the number of messages.
 
-    A store without messages in the timer topic gets none.
+    A store without messages in the timer topic gets no timer files.
 
     Args:
-        disk: the store's.
-        now_ms: the time.
-        waiting: what the log told already; None reads it.
+        disk: holds the store.
+        now_ms: the current time.
+        waiting: the waiting messages, if the log has been read; None reads it.
 
     Raises:
-        StoreLockedError: somebody has it open.
-        OSError: a file cannot be read or written; the next start makes them.
+        StoreLockedError: another process has the store open.
+        OSError: a file cannot be read or written; the next start rebuilds them.
     """
     with locked(disk):
         segment_bytes = find_sizes(disk).segment_bytes
@@ -164,5 +166,5 @@ def remake_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None 
 
 
 def config_of(disk: Disk) -> StoreConfig:
-    """Return the options with which the store on the disk opens, whatever space is left."""
+    """Return options that open the store on the disk, with any amount of free space."""
     return StoreConfig(**sizes_made_with(disk), free_bytes_min=1)  # type: ignore[arg-type]

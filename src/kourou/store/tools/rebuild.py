@@ -1,20 +1,21 @@
-"""Making what is derived from the log of a closed store again: queues, key index, timer files.
+"""Rebuilds the data derived from the log of a closed store: queues, key index, timer files.
 
-They may go at any time, if what remembers how far they are durable goes first:
+Derived files can be removed at any time, once the state that declares them durable is removed:
 
-    step       a crash after it leaves
+    step       state after a crash behind it
     note       a store that recovers at the next start
     lower      the same: the checkpoint names no record, so that recovery reads the whole log
-    remove     queues and index partly gone: that recovery makes them again
-    recover    queues, index and log agree
-    timers     the store in order; amid it no timer files, which the next start makes
+    remove     queues and index partly removed: the next start rebuilds them
+    recover    queues and index agree with the log
+    timers     the complete store; during this step the timer files may be missing, which the next
+               start rebuilds
 
-Queues of which the log has no record keep their files: these alone know the next offset. So do
-all queues where the log is damaged: they are written over. A queue file that no store of these
-sizes can have goes in any case.
+Queues without a record in the log keep their files, which alone contain the next offset. If the log
+is damaged, all queues keep their files, and the entries are overwritten. Queue files with a size or
+name that is impossible for the store's sizes are removed in any case.
 
-Java deletes a topic without a note; one that no longer has a config nor a queue, but records, is
-noted as deleted, and does not come back.
+Java records no deletions of topics: a topic that has records, but no config and no queue, is
+recorded as deleted, so that it is not created again.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ from kourou.store.tools.mending import (
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was made again.
+    """Result of a rebuild.
 
     Attributes:
-        queues: how many consume queues.
-        records: of the log, whole.
-        damaged: spans of the log that could not be read.
-        index_files: how many there are now.
-        timers: messages that wait for their time.
+        queues: number of consume queues.
+        records: number of valid records in the log.
+        damaged: number of damaged spans in the log.
+        index_files: number of index files.
+        timers: number of waiting scheduled messages.
     """
 
     queues: int
@@ -70,11 +71,11 @@ class Rebuilt:
 
 
 def rebuild(disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = None) -> Rebuilt:
-    """Make queues, index and timer files again; nobody may have the store open.
+    """Rebuild queues, index and timer files of a closed store.
 
     Raises:
-        StoreLockedError: somebody has it open; nothing was changed.
-        StoreError: the store cannot be opened after; what is missing is made by the next start.
+        StoreLockedError: another process has the store open; nothing was changed.
+        StoreError: the store cannot be opened afterwards; the next start rebuilds missing files.
         OSError: a file cannot be read or written; the same.
     """
     waiting = WaitingTimers()
@@ -89,7 +90,11 @@ def rebuild(disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = No
 def _forget_derived(
     disk: Disk, pid: int, progress: Progress | None, waiting: WaitingTimers
 ) -> tuple[int, int]:
-    """Remove what the next start makes again; return how many records the log has, and damages."""
+    """Remove the derived files, which the next start rebuilds.
+
+    Returns:
+        The number of valid records and of damaged spans in the log.
+    """
     files = log_files(disk, COMMITLOG)
     queues: set[tuple[str, int]] = set()
     records = damaged = end = 0
@@ -107,10 +112,10 @@ def _forget_derived(
             waiting.take(header, properties)
             queues.update((name, 0) for name, _ in light_queues(properties))
     _note(disk, pid, {topic for topic, _ in queues}, end)
-    # Known durable is what was read, so that recovery steps over damage and does not cut there.
+    # Declare all that was read durable, so that recovery skips damage instead of truncating there.
     lower_checkpoint(disk, Checkpoint(synced_position=end))
     for topic, queue_id in sorted(queues):
-        # Of a damaged record only its entry may tell which offset it has: that is not removed.
+        # The queue offset of a damaged record may be in its entry only, which must be kept.
         if is_safe_topic(topic) and queue_id >= 0 and not damaged:
             _remove_files(disk, queue_directory(topic, queue_id))
             _remove_files(disk, batch_queue_directory(topic, queue_id))
@@ -121,7 +126,7 @@ def _forget_derived(
 
 
 def _note(disk: Disk, pid: int, topics: set[str], end: int) -> None:
-    """Make durable that the store is to be made anew, and which topics were deleted."""
+    """Make durable that the store is about to be rebuilt, and which topics were deleted."""
     state = StoreStateFile(disk).read()
     named = named_topics(disk)
     if state is None or named is None:
@@ -134,7 +139,7 @@ def _note(disk: Disk, pid: int, topics: set[str], end: int) -> None:
 
 
 def _remove_unfit(disk: Disk) -> None:
-    """Remove queue files that are longer than a store's may be, or begin where none can."""
+    """Remove queue files that are too long, or whose start is not a multiple of the file size."""
     sizes = find_sizes(disk)
     for root, file_bytes in (
         (CONSUMEQUEUE, sizes.queue_bytes),

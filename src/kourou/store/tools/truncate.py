@@ -1,18 +1,18 @@
-"""Cutting the log of a closed store: everything from a record on goes, and says so before.
+"""Truncates the log of a closed store at a record; a plan first shows what would be removed.
 
-For a log whose end was lost or damaged while it was durable, which recovery refuses to cut by
-itself; or to undo what came after a moment.
+It serves a log with a lost or damaged end that was durable, which recovery refuses to truncate by
+itself; or to undo everything after some record.
 
-    step       a crash after it leaves
-    note       a store that recovers at the next start, nothing cut
+    step       state after a crash behind it
+    note       a store that recovers at the next start; nothing is truncated
     lower      the same: the checkpoint names the last record that stays
-    index      the same; index files that knew of what goes are made again
-    timers     no timer files: the next start makes them of the log
-    cut        segments removed from the last one back: a shorter end, or all of it cut
-    recover    queues cut as the log is
-    remake     timer files made of what is left; the store in order
+    index      the same; removed index files are rebuilt
+    timers     no timer files: the next start rebuilds them from the log
+    cut        a shorter log: segments are removed from the last one back
+    recover    queues truncated like the log
+    remake     timer files rebuilt from the remaining log; the complete store
 
-Offsets of groups are clamped when a broker starts.
+A broker clamps the offsets of groups when it starts.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from kourou.store.tools.mending import (
 
 @dataclass(slots=True)
 class Truncation:
-    """What a cut would take.
+    """A planned truncation, and what it would remove.
 
     Attributes:
-        position: where the log would end; the start of a record, or of damage.
-        end: where it ends now, damage behind its last record included.
-        problem: why it is no record that begins there; empty if it is one.
-        records: whole ones that would go.
-        messages: those of them that readers see, by topic.
-        damaged_bytes: that would go.
-        first_at_ms: when the first record that would go was stored.
-        last_kept: the last record that would stay; None if none would.
+        position: the log's new end; the start of a record, or of damage.
+        end: the log's current end, including damage behind its last record.
+        problem: the kind of damage at `position`; empty if a record begins there.
+        records: number of valid records to remove.
+        messages: number of them that consumers can see, by topic.
+        damaged_bytes: bytes of damage to remove.
+        first_at_ms: store time of the first record to remove.
+        last_kept: the last record that stays; None if there is none.
     """
 
     position: int
@@ -64,23 +64,23 @@ class Truncation:
 
     @property
     def bytes(self) -> int:
-        """What would go of the log."""
+        """Bytes of the log to remove."""
         return max(0, self.end - self.position)
 
 
 def plan_truncation(
     disk: Disk, position: int | None, progress: Progress | None = None
 ) -> Truncation | None:
-    """Return what cutting the log would take; nothing is changed.
+    """Return the plan of a truncation; changes nothing.
 
     Args:
-        disk: the store's, which nobody has open.
-        position: a byte of the log; the record or damage that holds it goes too. None: where the
-            first damage is.
-        progress: told how much of the log is read.
+        disk: holds the store, which must be closed.
+        position: a log position; the record or damage that contains it is removed too. None: the
+            position of the first damage.
+        progress: called with the progress of reading the log.
 
     Returns:
-        None if there is nothing to cut: no damage, or the log ends before.
+        None if there is nothing to remove: no damage, or the log ends before `position`.
 
     Raises:
         OSError: a directory cannot be read.
@@ -115,12 +115,12 @@ def _take(plan: Truncation, piece: LogPiece) -> None:
 
 
 def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None:
-    """Cut the log as planned, durably, and recover the store.
+    """Truncate the log as planned, durably, and recover the store.
 
     Raises:
-        StoreLockedError: somebody has it open; nothing was changed.
-        StoreError: the store cannot be opened after; the log is cut.
-        OSError: a file cannot be written; the next start recovers, or the cut is made again.
+        StoreLockedError: another process has the store open; nothing was changed.
+        StoreError: the store cannot be opened afterwards; the log is truncated.
+        OSError: a file cannot be written; start the store to recover it, or truncate again.
     """
     with locked(disk):
         checkpoint = load_checkpoint(disk)
@@ -134,7 +134,7 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
 
 
 def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
-    """Return the checkpoint with nothing that lies behind the cut."""
+    """Return the checkpoint with all fields lowered to the log's new end."""
     last = plan.last_kept
     at_ms = last.header.store_at_ms if last is not None and last.header is not None else 0
     return checkpoint._replace(
@@ -142,7 +142,7 @@ def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
         queues_at_ms=min(checkpoint.queues_at_ms, at_ms),
         index_at_ms=min(checkpoint.index_at_ms, at_ms),
         queues_offset=min(checkpoint.queues_offset, 0 if last is None else last.position),
-        # Whatever was known: what was read is there, and damage before it is to be stepped over.
+        # Declare the rest durable, whatever was known before: recovery then skips damage in it.
         synced_position=0 if last is None else last.end,
         confirmed_offset=min(checkpoint.confirmed_offset, plan.position),
         queue_files=0,
@@ -150,9 +150,9 @@ def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
 
 
 def _cut(disk: Disk, files: list[LogFile], segment_bytes: int, position: int) -> None:
-    """Remove the files from the position on, the last first; zero the rest of the one that stays.
+    """Remove the files from the position on, in reverse order; zero the rest of the last one.
 
-    The first file stays whatever it holds: where the log begins, positions go on.
+    The first file is kept even if it becomes empty, since its name determines the log's positions.
     """
     for file in reversed(files):
         if file.start >= position and file is not files[0]:
