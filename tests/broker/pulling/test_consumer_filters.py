@@ -1,4 +1,4 @@
-"""Filters of groups: registered by heartbeats, kept in Java's file, forgotten a day after death."""
+"""Filters of groups: registration by heartbeats, Java's file, removal a day after death."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sql(expression: str, version: int = 1, topic: str = "T") -> SubscriptionData
 
 
 class Rig:
-    """The filters of a broker that runs, and is started again."""
+    """The filters of a broker over restarts."""
 
     def __init__(self) -> None:
         self.disk = SimDisk()
@@ -111,7 +111,7 @@ def test_a_filter_comes_back_dead_and_lives_with_the_next_heartbeat() -> None:
     run(test)
 
 
-def test_after_a_crash_filters_are_born_anew_since_the_file_may_lack_the_latest() -> None:
+def test_filters_get_a_new_birth_time_after_a_crash() -> None:
     async def test(rig: Rig) -> None:
         rig.filters.register("g", [sql("a > 5", 7)])
         await rig.filters.persist()
@@ -122,7 +122,7 @@ def test_after_a_crash_filters_are_born_anew_since_the_file_may_lack_the_latest(
     run(test)
 
 
-def test_what_the_group_wants_replaces_what_it_wanted_whatever_its_version() -> None:
+def test_a_new_subscription_replaces_the_filter_whatever_its_version() -> None:
     async def test(rig: Rig) -> None:
         for expression, version in (("a > 5", 7), ("a > 5", 8), ("a > 9", 9), ("a > 1", 6)):
             rig.filters.register("g", [sql(expression, version)])
@@ -136,7 +136,7 @@ def test_what_the_group_wants_replaces_what_it_wanted_whatever_its_version() -> 
     run(test)
 
 
-def test_a_newer_expression_that_is_wrong_removes_the_filter_and_is_logged(
+def test_an_invalid_new_expression_removes_the_filter_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(rig: Rig) -> None:
@@ -158,7 +158,7 @@ def test_an_unknown_kind_of_expression_is_no_filter() -> None:
     run(test)
 
 
-def test_what_a_heartbeat_does_not_name_any_more_is_dead() -> None:
+def test_a_filter_missing_from_a_heartbeat_is_dead() -> None:
     async def test(rig: Rig) -> None:
         rig.filters.register("g", [sql("a > 5"), sql("a > 6", topic="U")])
         rig.filters.register("g", [sql("a > 5")])
@@ -169,7 +169,7 @@ def test_what_a_heartbeat_does_not_name_any_more_is_dead() -> None:
     run(test)
 
 
-def test_the_dead_are_kept_for_a_day_and_counted_in_bit_maps_until_then() -> None:
+def test_dead_filters_are_kept_for_a_day_with_their_bits() -> None:
     async def test(rig: Rig) -> None:
         rig.filters.register("g", [sql("a > 5")])
         rig.filters.unregister("g")
@@ -197,7 +197,7 @@ def test_a_file_of_another_bloom_filter_is_ignored() -> None:
     run(test)
 
 
-def test_more_expressions_than_memory_is_given_are_refused(
+def test_expressions_beyond_the_memory_limit_are_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(rig: Rig) -> None:
@@ -217,7 +217,7 @@ def test_more_expressions_than_memory_is_given_are_refused(
     run(test)
 
 
-def test_what_is_replaced_leaves_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_filter_frees_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
         monkeypatch.setattr(consumer_filters, "EXPRESSIONS_LENGTH_MAX", 12)
         for version in range(1, 10):
@@ -241,7 +241,7 @@ def test_the_file_of_a_java_broker_is_read() -> None:
     assert decode_consumer_filters(b'{\n\t"filterDataByTopic":{}\n}') == []
 
 
-def test_one_heartbeat_compiles_so_much_and_the_next_ones_the_rest() -> None:
+def test_expressions_beyond_a_heartbeats_limit_are_compiled_with_the_next() -> None:
     async def test(rig: Rig) -> None:
         long = "a = 1" + " " * (COMPILED_LENGTH_MAX - 5)
         wanted = [sql(long, topic="T"), sql("b = 2", topic="U"), sql("c = 3", topic="V")]

@@ -1,4 +1,4 @@
-"""A plain pull gets the same bytes by the fast path and leaves the same; others are left alone."""
+"""The fast path of pulls has the outcome of the general path, and leaves other pulls to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ USUAL: dict[str, object] = {
 
 
 def frame(fields: Mapping[str, object], *, body: bytes = b"", **members: object) -> bytes:
-    """Return a pull as clients write it, with what differs."""
+    """Return a pull as clients write it, with the given fields changed."""
     header: dict[str, object] = {"code": 11, "extFields": {**USUAL, **fields}, "flag": 0}
     header |= {"language": "JAVA", "opaque": 7, "serializeTypeCurrentRPC": "JSON", "version": 513}
     text = json.dumps(header | members, separators=(",", ":")).encode()
@@ -54,7 +54,7 @@ def frame(fields: Mapping[str, object], *, body: bytes = b"", **members: object)
 
 
 class Peer(FakePeer):
-    """A connection that keeps the frames it sends."""
+    """A connection that records the frames it sends."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def fast_path(parts: BrokerParts) -> FastPull:
 
 
 def serve_fast(parts: BrokerParts, data: bytes, peer: Peer | None = None) -> bytes | None:
-    """Return the frame of the answer; None if the fast path leaves the request."""
+    """Return the frame of the answer; None if the fast path does not accept the request."""
     peer = peer or Peer()
     buffer = bytearray(b"before" + data + b"behind")
     at = fast_path(parts)(cast(Connection, peer), buffer, 6, len(buffer))
@@ -89,7 +89,7 @@ def serve_fast(parts: BrokerParts, data: bytes, peer: Peer | None = None) -> byt
 
 
 async def serve(parts: BrokerParts, data: bytes) -> bytes | None:
-    """Return the frame of the answer by the ordinary way; None if there is none."""
+    """Return the frame of the general path's answer; None if there is none."""
     peer = Peer()
     try:
         peer.ask(parts.pulls.on_pull_message, peer.request_of(decode_frame(data[4:])))
@@ -100,7 +100,7 @@ async def serve(parts: BrokerParts, data: bytes) -> bytes | None:
 
 
 def left_behind(parts: BrokerParts) -> object:
-    """Return what pulls leave: offsets, statistics, groups."""
+    """Return the state that pulls change: offsets, statistics, groups."""
     gets = [
         (topic, group, [(item.calls, item.messages, item.size_bytes) for item in items])
         for topic, group, items in parts.stats.gets()
@@ -115,7 +115,7 @@ def left_behind(parts: BrokerParts) -> object:
 
 
 async def fill(parts: BrokerParts, dice: random.Random, count: int) -> None:
-    """Store messages of all sizes in four queues, some of them with tags."""
+    """Store messages of various sizes in four queues, some with tags."""
     parts.groups.get_or_create("g")
     for _ in range(count):
         tags = dice.choice(("", "TagA", "TagB"))
@@ -126,7 +126,7 @@ async def fill(parts: BrokerParts, dice: random.Random, count: int) -> None:
 
 
 def differing(dice: random.Random) -> dict[str, object]:
-    """Return fields of which most make a usual pull."""
+    """Return random fields, mostly those of a plain pull."""
     choices: dict[str, tuple[object, ...]] = {
         "queueId": ("0", "1", "2", "3", "4", "-1", "x", "00", 1),
         "queueOffset": (*map(str, range(40)), "99", "-1", "", "+1", "1_0", "1.0", " 1", "1e1"),
@@ -156,7 +156,7 @@ def subscribe(parts: BrokerParts, text: str = "*", version: int = 1, **options: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_pulls_leave_the_same_answers_and_the_same_behind(seed: int) -> None:
+def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
     answers: list[list[bytes | None]] = []
     left: list[object] = []
     fast_count = 0
@@ -189,7 +189,7 @@ def test_random_pulls_leave_the_same_answers_and_the_same_behind(seed: int) -> N
     assert fast_count > 30
 
 
-def test_a_plain_pull_is_answered_with_what_is_stored() -> None:
+def test_a_plain_pull_is_answered_with_the_stored_bytes() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
         await parts.store_messages([parts.draft(b"elsewhere", queue_id=1)])
@@ -238,7 +238,7 @@ def test_a_member_is_served_by_its_groups_subscription() -> None:
     run_with_parts(test)
 
 
-def test_a_change_counts_from_the_next_pull_on() -> None:
+def test_a_change_takes_effect_with_the_next_pull() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
@@ -262,7 +262,7 @@ def test_a_change_counts_from_the_next_pull_on() -> None:
     run_with_parts(test)
 
 
-def test_a_broadcasting_group_is_refused_by_the_ordinary_way() -> None:
+def test_a_broadcasting_group_is_refused_by_the_general_path() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.put(SubscriptionGroup("g", consume_broadcast_enable=False))
@@ -273,7 +273,7 @@ def test_a_broadcasting_group_is_refused_by_the_ordinary_way() -> None:
     run_with_parts(test)
 
 
-def test_what_another_process_wrote_is_compared() -> None:
+def test_records_of_another_process_are_verified() -> None:
     async def write(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
 
@@ -288,7 +288,7 @@ def test_what_another_process_wrote_is_compared() -> None:
     run_with_parts(read, run_with_parts(write))
 
 
-def test_a_damaged_record_of_another_process_is_left_each_time() -> None:
+def test_a_damaged_record_of_another_process_is_always_left_to_the_general_path() -> None:
     async def write(parts: BrokerParts) -> None:
         for number in range(8):
             await parts.store_messages([parts.draft(b"body-%d" % number)])
@@ -311,7 +311,7 @@ def test_a_damaged_record_of_another_process_is_left_each_time() -> None:
     run_with_parts(read, disk)
 
 
-def test_what_is_not_in_memory_is_left_to_a_thread() -> None:
+def test_records_that_are_not_in_memory_are_read_by_a_thread() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
@@ -321,7 +321,7 @@ def test_what_is_not_in_memory_is_left_to_a_thread() -> None:
     run_with_parts(test, ColdDisk())
 
 
-def test_the_limits_of_old_messages_are_kept_by_the_ordinary_way() -> None:
+def test_limits_on_old_messages_are_enforced_by_the_general_path() -> None:
     config = small_config(
         store=StoreConfig(
             commitlog_segment_bytes=1 << 20, resident_bytes=1, cold_get_messages_max=1
@@ -356,7 +356,7 @@ def test_the_limits_of_old_messages_are_kept_by_the_ordinary_way() -> None:
         frame({}, code=310),
     ],
 )  # fmt: skip
-def test_an_unusual_frame_is_left_alone(data: bytes) -> None:
+def test_an_unusual_frame_is_left_to_the_general_path(data: bytes) -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
@@ -369,7 +369,7 @@ def test_an_unusual_frame_is_left_alone(data: bytes) -> None:
     run_with_parts(test)
 
 
-def test_a_frame_beyond_what_the_connection_takes_is_left_alone() -> None:
+def test_a_frame_above_the_connections_limit_is_left_to_the_general_path() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
@@ -382,7 +382,7 @@ def test_a_frame_beyond_what_the_connection_takes_is_left_alone() -> None:
     run_with_parts(test)
 
 
-def test_a_peer_with_too_many_unanswered_requests_is_left_to_be_told() -> None:
+def test_a_peer_with_too_many_unanswered_requests_is_left_to_the_general_path() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")

@@ -1,4 +1,4 @@
-"""A plain pull that waits is answered as by the ordinary way, whatever has changed by then."""
+"""Pulls held by the fast path have the outcome of the general path, whatever changes meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def connect(
 
 
 def is_all_answered(lone: LoneConnection) -> bool:
-    """Tell whether no request of the connection counts as unanswered."""
+    """Return whether no request of the connection counts as unanswered."""
     most = lone.connection.limits
     return lone.connection.unanswered.has_room(
         most.unanswered_bytes_max, most.unanswered_requests_max
@@ -43,7 +43,7 @@ def is_all_answered(lone: LoneConnection) -> bool:
 
 
 def change(parts: BrokerParts, dice: random.Random) -> None:
-    """Change something that decides on pulls, or change it back."""
+    """Change something that pull checks depend on, or change it back."""
     changes: list[Callable[[], object]] = [
         lambda: parts.topics.put(TopicConfig("T", 4, 4, perm=PERM_WRITE)),
         lambda: parts.topics.put(TopicConfig("T", 4, 4)),
@@ -61,7 +61,7 @@ def change(parts: BrokerParts, dice: random.Random) -> None:
 
 
 async def live(parts: BrokerParts, dice: random.Random, lone: LoneConnection) -> None:
-    """Let pulls come that mostly wait, messages that wake some of them, changes, and time pass."""
+    """Send random pulls, most of which are held, messages that wake some, and changes; wait."""
     for number in range(150):
         step = dice.randrange(10)
         if step < 5:
@@ -91,7 +91,7 @@ async def live(parts: BrokerParts, dice: random.Random, lone: LoneConnection) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pulls_that_wait_get_the_same_answers_and_leave_the_same_behind(seed: int) -> None:
+def test_held_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
     answers: list[dict[int, tuple[object, ...]]] = []
     left: list[object] = []
 
@@ -101,7 +101,7 @@ def test_pulls_that_wait_get_the_same_answers_and_leave_the_same_behind(seed: in
             await fill(parts, dice, 10)
             lone = connect(parts, is_fast=is_fast)
             await live(parts, dice, lone)
-            # Of pulls that one put wakes together, those that are not plain come a turn later.
+            # Of pulls woken together, the general path answers one loop iteration later.
             answers.append({one.opaque: (one.code, one.remark, one.ext_fields, one.body)
                             for one in lone.sent()})  # fmt: skip
             left.append((left_behind(parts), parts.stats.store.missed))
@@ -118,7 +118,7 @@ def test_pulls_that_wait_get_the_same_answers_and_leave_the_same_behind(seed: in
     assert left[0] == left[1]
 
 
-def test_the_answer_to_a_held_pull_leaves_before_the_producer_is_answered() -> None:
+def test_a_held_pull_is_answered_before_the_producer() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
@@ -141,7 +141,7 @@ def test_the_answer_to_a_held_pull_leaves_before_the_producer_is_answered() -> N
     run_with_parts(test)
 
 
-def test_all_groups_that_wait_for_a_message_get_it_by_one_read() -> None:
+def test_all_groups_with_held_pulls_share_one_read() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         counts = {f"g{number}": number % 2 + 1 for number in range(6)}
@@ -167,7 +167,7 @@ def test_all_groups_that_wait_for_a_message_get_it_by_one_read() -> None:
     run_with_parts(test)
 
 
-def test_pulls_of_one_connection_that_are_woken_together_leave_in_one_write() -> None:
+def test_woken_pulls_of_one_connection_are_answered_in_one_write() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
@@ -186,7 +186,7 @@ def test_pulls_of_one_connection_that_are_woken_together_leave_in_one_write() ->
     run_with_parts(test)
 
 
-def test_a_waiting_pull_counts_as_unanswered_until_it_is_answered() -> None:
+def test_a_held_pull_counts_as_unanswered_until_it_is_answered() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
@@ -202,7 +202,7 @@ def test_a_waiting_pull_counts_as_unanswered_until_it_is_answered() -> None:
     run_with_parts(test)
 
 
-def test_a_waiting_pull_goes_with_its_connection() -> None:
+def test_a_held_pull_is_dropped_with_its_connection() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
@@ -218,7 +218,7 @@ def test_a_waiting_pull_goes_with_its_connection() -> None:
     run_with_parts(test)
 
 
-def test_a_waiting_pull_whose_header_turns_out_wrong_ends_its_connection() -> None:
+def test_a_held_pull_with_an_invalid_header_closes_its_connection() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
@@ -234,7 +234,7 @@ def test_a_waiting_pull_whose_header_turns_out_wrong_ends_its_connection() -> No
     run_with_parts(test)
 
 
-def test_a_failure_with_one_waiting_pull_leaves_the_answer_to_the_ordinary_way(
+def test_a_held_pull_that_fails_is_answered_by_the_general_path(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -253,7 +253,7 @@ def test_a_failure_with_one_waiting_pull_leaves_the_answer_to_the_ordinary_way(
     run_with_parts(test)
 
 
-def test_there_is_no_place_for_more_plain_pulls_than_may_be_held() -> None:
+def test_held_pulls_of_the_fast_path_are_limited() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
@@ -268,20 +268,18 @@ def test_there_is_no_place_for_more_plain_pulls_than_may_be_held() -> None:
 
 
 @pytest.mark.parametrize("is_fast", [False, True])
-def test_held_pulls_of_a_connection_that_does_not_read_wait_until_it_reads(
-    *, is_fast: bool
-) -> None:
+def test_held_pulls_of_a_paused_connection_wait_until_it_resumes(*, is_fast: bool) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")
         lone = connect(parts, is_fast=is_fast, pause_bytes=1)
         for queue_id in range(4):
             lone.receive_bytes(frame({"queueId": str(queue_id), **WAITING}))
-        lone.transport.on_write = lone.connection.pause_writing  # each answer fills it
+        lone.transport.on_write = lone.connection.pause_writing  # each answer pauses it
 
         for queue_id in range(3):
             await parts.store_messages([parts.draft(b"news", queue_id=queue_id)])
-        await asyncio.sleep(61)  # beyond the time of the fourth
+        await asyncio.sleep(61)  # beyond the deadline of the fourth
         assert len(lone.sent()) == 1
         assert len(parts.held_pulls) == 3
         assert not is_all_answered(lone)
@@ -298,7 +296,7 @@ def test_held_pulls_of_a_connection_that_does_not_read_wait_until_it_reads(
     run_with_parts(test)
 
 
-def test_held_pulls_that_wait_for_a_reader_end_with_their_connection() -> None:
+def test_held_pulls_of_a_paused_connection_are_dropped_when_it_closes() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.groups.get_or_create("g")

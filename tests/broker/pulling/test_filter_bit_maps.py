@@ -1,4 +1,4 @@
-"""Bit maps spare pulls the messages that did not pass, and never hide one that did."""
+"""Bit maps exclude messages that do not match from pulls, and never exclude a match."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def config(**options: object) -> BrokerConfig:
 
 
 async def store(parts: BrokerParts, *numbers: int) -> None:
-    """Store messages a while after whatever came before, so that bit maps tell of it."""
+    """Store messages later than any filter's birth, so that their bit maps are valid for it."""
     await asyncio.sleep(0.01)
     await parts.store_messages([draft(parts, number) for number in numbers])
 
 
 def bit_maps(parts: BrokerParts) -> list[str]:
-    """Return the bit maps of queue 0 of topic T, as in the files."""
+    """Return the bit maps of queue 0 of topic T, from the files."""
     parts.store.flush(parts.clock.now_ms())
     name = "consumequeue_ext/T/0/00000000000000000000"
     found = []
@@ -70,7 +70,7 @@ def pulled(parts: BrokerParts) -> list[bytes]:
 
 
 def reads(parts: BrokerParts) -> list[int]:
-    """Note how many bytes of records each run of a pull looks at, from now on."""
+    """Record how many bytes each batch of a pull reads, from now on."""
     noted: list[int] = []
     at_once = parts.reads.at_once
 
@@ -102,7 +102,7 @@ def test_a_message_has_the_bits_of_the_groups_whose_filters_it_passes() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_pull_looks_at_no_record_whose_bit_map_denies_it() -> None:
+def test_a_pull_reads_no_record_excluded_by_its_bit_map() -> None:
     async def test(parts: BrokerParts) -> None:
         subscribe(parts, sql("a > 5", 1))
         await store(parts, *[1] * 20, 7)
@@ -113,7 +113,7 @@ def test_a_pull_looks_at_no_record_whose_bit_map_denies_it() -> None:
     run_with_parts(test, config=config())
 
 
-def test_what_was_stored_before_the_filter_was_born_is_evaluated() -> None:
+def test_messages_stored_before_the_filters_birth_are_evaluated() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.tables.filters.register("other", [sql("a = 1", 1)])
         await store(parts, 1, 7)
@@ -123,7 +123,7 @@ def test_what_was_stored_before_the_filter_was_born_is_evaluated() -> None:
     run_with_parts(test, config=config())
 
 
-def test_what_was_stored_before_the_clock_was_set_back_is_evaluated() -> None:
+def test_messages_stored_before_the_clock_was_set_back_are_evaluated() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.tables.filters.register("other", [sql("a = 1", 1)])
         await store(parts, 1, 7)
@@ -136,7 +136,7 @@ def test_what_was_stored_before_the_clock_was_set_back_is_evaluated() -> None:
 
 
 @pytest.mark.parametrize(("later_ms", "may_match"), [(-1, True), (0, True), (1, False)])
-def test_a_bit_map_of_the_moment_in_which_the_filter_was_born_says_nothing(
+def test_a_bit_map_of_the_millisecond_of_the_filters_birth_excludes_nothing(
     later_ms: int, *, may_match: bool
 ) -> None:
     bloom = BloomFilter()
@@ -145,7 +145,7 @@ def test_a_bit_map_of_the_moment_in_which_the_filter_was_born_says_nothing(
     assert MessageFilter(compile_sql("a > 5"), bits).may_match(unit) is may_match
 
 
-def test_a_filter_of_a_file_that_cannot_be_evaluated_hides_nothing(
+def test_a_filter_from_a_file_that_does_not_compile_hides_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = SimDisk()
@@ -167,7 +167,7 @@ def test_a_filter_of_a_file_that_cannot_be_evaluated_hides_nothing(
     run_with_parts(after, disk, config=config(), later_ms=60_000)
 
 
-def test_bit_maps_hold_after_a_restart() -> None:
+def test_bit_maps_are_valid_after_a_restart() -> None:
     disk = SimDisk()
 
     async def before(parts: BrokerParts) -> None:
@@ -185,7 +185,7 @@ def test_bit_maps_hold_after_a_restart() -> None:
     run_with_parts(after, disk, config=config(), later_ms=60_000)
 
 
-def test_no_message_is_hidden_by_bit_maps_of_a_filter_that_a_crash_took_back() -> None:
+def test_bit_maps_of_a_filter_lost_in_a_crash_hide_no_message() -> None:
     disk = SimDisk()
 
     async def crashed() -> None:
@@ -194,7 +194,7 @@ def test_no_message_is_hidden_by_bit_maps_of_a_filter_that_a_crash_took_back() -
         await store(parts, 1)
         await parts.tables.persist()
         await parts.tables.filters.persist()
-        subscribe(parts, sql("a < 5", 2))  # the file knows nothing of it
+        subscribe(parts, sql("a < 5", 2))  # not in the file
         await store(parts, 7, 3)
         for _ in range(3):
             parts.commit.flush(parts.clock.now_ms())
@@ -233,7 +233,7 @@ def test_tags_filter_an_extended_queue_beside_bit_maps() -> None:
     run_with_parts(test, config=config())
 
 
-def test_an_administrator_sees_the_filter_and_what_bit_maps_say() -> None:
+def test_an_administrator_sees_the_filter_and_the_bit_maps() -> None:
     async def test(parts: BrokerParts) -> None:
         subscribe(parts, sql("a > 5", 1))
         await store(parts, 1, 7)

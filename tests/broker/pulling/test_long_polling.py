@@ -1,4 +1,4 @@
-"""A held pull is woken by what it waits for, once, or answered when its time is over."""
+"""The table of held pulls: waking by messages, deadlines, limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class News:
 
 @dataclass(frozen=True)
 class Batch:
-    """Several that came together."""
+    """Several messages that arrived together."""
 
     news: tuple[News, ...]
     topic: str = "T"
@@ -60,7 +60,7 @@ def names(pulls: list[Held[str]]) -> list[str]:
     return [one.pull for one in pulls]
 
 
-def test_a_pull_that_looks_at_messages_is_woken_by_what_it_wants() -> None:
+def test_a_pull_with_a_filter_is_woken_by_matching_messages() -> None:
     polling: LongPolling[str] = LongPolling()
     seen: list[int] = []
 
@@ -95,7 +95,7 @@ def test_a_pull_is_woken_once_however_many_messages_came() -> None:
     assert polling.next_due_ms() is None
 
 
-def test_a_message_with_another_tag_wakes_nobody() -> None:
+def test_a_message_with_another_tag_wakes_no_pull() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held(tags="a || b"))
 
@@ -103,7 +103,7 @@ def test_a_message_with_another_tag_wakes_nobody() -> None:
     assert names(polling.woken([News(tags_code=tags_code("b"))])) == ["p"]
 
 
-def test_a_message_before_the_wanted_offset_wakes_nobody() -> None:
+def test_a_message_before_the_pulls_offset_wakes_no_pull() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held(at=9))
 
@@ -143,7 +143,7 @@ def test_a_woken_pull_does_not_expire_too() -> None:
     assert polling.expired(60_000) == []
 
 
-def test_a_closed_connection_takes_its_pulls_with_it() -> None:
+def test_pulls_of_a_closed_connection_are_dropped() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held("a", owner="gone"))
     polling.hold(held("b", owner="gone", queue_id=1))
@@ -154,7 +154,7 @@ def test_a_closed_connection_takes_its_pulls_with_it() -> None:
     assert names(polling.woken([News(), News(queue_id=1)])) == ["c"]
 
 
-def test_places_are_bounded_in_all_and_for_one_connection() -> None:
+def test_held_pulls_are_limited_in_total_and_per_connection() -> None:
     polling: LongPolling[str] = LongPolling(held_max=3, held_per_owner_max=2)
 
     assert polling.hold(held(owner="x"))
@@ -178,7 +178,7 @@ def test_places_are_bounded_in_all_and_for_one_connection() -> None:
         max_size=40,
     )
 )
-def test_every_pull_leaves_once_and_nothing_of_it_stays(
+def test_every_pull_is_removed_once_and_completely(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     polling: LongPolling[int] = LongPolling()
@@ -209,7 +209,7 @@ def test_every_pull_leaves_once_and_nothing_of_it_stays(
     assert polling._by_owner == {}
 
 
-def test_what_held_pulls_take_is_bounded_and_given_back() -> None:
+def test_memory_of_held_pulls_is_limited_and_released() -> None:
     polling: LongPolling[str] = LongPolling(held_bytes_max=100)
     large, small = (replace(held(name), size_bytes=60) for name in ("large", "small"))
 
@@ -219,7 +219,7 @@ def test_what_held_pulls_take_is_bounded_and_given_back() -> None:
     assert polling.hold(small)
 
 
-def test_filtering_for_many_held_pulls_ends_when_a_turn_has_spent_enough() -> None:
+def test_filtering_for_held_pulls_is_limited_per_loop_iteration() -> None:
     polling: LongPolling[str] = LongPolling()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A pull gets what is there, waits for what is not, and is refused with Java's codes, in order."""
+"""Pulls: messages returned, next offsets, refusals with Java's codes in order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def subscribe(
     parts.tables.filters.register("g", subscriptions)
 
 
-def test_what_is_there_is_handed_out_as_it_is_stored() -> None:
+def test_messages_are_returned_as_stored() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
         await parts.store_messages([parts.draft(b"elsewhere", queue_id=1)])
@@ -81,7 +81,7 @@ def test_what_is_there_is_handed_out_as_it_is_stored() -> None:
         "11_PULL_MESSAGE_pull-tag-not-matched_rc20",
     ],
 )
-def test_the_answer_has_the_fields_of_javas(golden: Golden, name: str) -> None:
+def test_the_answer_has_javas_fields(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
@@ -110,7 +110,7 @@ def test_the_answer_has_the_fields_of_javas(golden: Golden, name: str) -> None:
         (-1, 2, (21, "OFFSET_TOO_SMALL", "0")),
     ],
 )
-def test_nothing_found_says_where_to_go_on(
+def test_a_pull_without_messages_returns_the_next_offset(
     at: int, stored: int, expected: tuple[int, str, str]
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -124,10 +124,10 @@ def test_nothing_found_says_where_to_go_on(
 
 
 @pytest.mark.parametrize(("committed", "expected"), [(None, "0"), (1, "1"), (3, "3")])
-def test_pull_beyond_the_end_is_led_to_where_the_group_is(
+def test_a_pull_beyond_the_end_returns_the_groups_offset(
     committed: int | None, expected: str
 ) -> None:
-    """RocketMQ leads it to the end; all else is as it says."""
+    """RocketMQ returns the end of the queue; the other fields are the same."""
 
     async def test(parts: BrokerParts) -> None:
         for _ in range(3):
@@ -144,7 +144,7 @@ def test_pull_beyond_the_end_is_led_to_where_the_group_is(
 
 
 @pytest.mark.parametrize(("offset", "is_committed"), [(2, True), (3, True), (4, False)])
-def test_pull_commits_no_offset_beyond_the_end(offset: int, *, is_committed: bool) -> None:
+def test_a_pull_commits_no_offset_beyond_the_end(offset: int, *, is_committed: bool) -> None:
     async def test(parts: BrokerParts) -> None:
         for _ in range(3):
             await parts.store_messages([parts.draft()])
@@ -157,7 +157,7 @@ def test_pull_commits_no_offset_beyond_the_end(offset: int, *, is_committed: boo
     run_with_parts(test)
 
 
-def test_other_tags_are_passed_over() -> None:
+def test_messages_with_other_tags_are_skipped() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"1", tags="a"), parts.draft(b"2", tags="b")])
         peer = FakePeer()
@@ -168,7 +168,7 @@ def test_other_tags_are_passed_over() -> None:
     run_with_parts(test)
 
 
-def test_an_answer_has_no_more_messages_than_asked_for_and_allowed() -> None:
+def test_an_answer_has_at_most_the_requested_and_allowed_messages() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % number) for number in range(5)])
         peer = FakePeer()
@@ -180,7 +180,7 @@ def test_an_answer_has_no_more_messages_than_asked_for_and_allowed() -> None:
     run_with_parts(test, config=small_config(pull_messages_max=3))
 
 
-def test_an_offset_is_committed_once_and_only_when_asked() -> None:
+def test_an_offset_is_committed_once_and_only_on_request() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(), parts.draft()])
         peer = FakePeer()
@@ -194,7 +194,7 @@ def test_an_offset_is_committed_once_and_only_when_asked() -> None:
 
         flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET | PULL_SUSPEND
         assert parts.pull(peer, flags=flags, queue_offset=2, commit_offset=2) is None
-        parts.offsets.commit("g", "T", 0, 0)  # an operator sets it back while the pull is held
+        parts.offsets.commit("g", "T", 0, 0)  # set back by an administrator while the pull is held
         await parts.store_messages([parts.draft()])
         assert parts.offsets.query("g", "T", 0) == 0
 
@@ -202,7 +202,7 @@ def test_an_offset_is_committed_once_and_only_when_asked() -> None:
 
 
 def run_cold(test: Callable[[BrokerParts], Coroutine[Any, Any, None]]) -> None:
-    """Run `test` with a broker whose disk must be waited for, and do not check the store."""
+    """Run `test` with a broker that reads from a slow disk, and do not check the store."""
 
     async def main() -> None:
         parts = BrokerParts(ColdDisk())
@@ -227,7 +227,7 @@ def test_messages_that_are_not_in_memory_are_read_off_the_loop() -> None:
     run_with_parts(test, ColdDisk())
 
 
-def test_the_loop_waits_neither_for_records_nor_for_queue_entries() -> None:
+def test_the_event_loop_waits_neither_for_records_nor_for_queue_entries() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % number) for number in range(5)])
         parts.store.flush(parts.clock.now_ms())
@@ -245,7 +245,7 @@ def test_the_loop_waits_neither_for_records_nor_for_queue_entries() -> None:
     run_with_parts(test, ColdDisk())
 
 
-def test_a_read_that_fails_is_told_to_its_client_only() -> None:
+def test_a_failed_read_is_reported_to_its_client_only() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         unlucky, lucky = FakePeer(1), FakePeer(2)
@@ -264,13 +264,13 @@ def test_a_read_that_fails_is_told_to_its_client_only() -> None:
 
 
 def spoil(parts: BrokerParts, body: bytes) -> None:
-    """Change a body on the disk, behind the back of the store."""
+    """Change a body on the disk without the store's knowledge."""
     log = f"commitlog/{0:020d}"
     at = parts.disk.read(log, 0, 10_000).index(body)
     parts.disk.write(log, at, [b"X"])
 
 
-def test_a_damaged_message_is_refused_by_name_after_those_before_it_were_handed_out(
+def test_a_damaged_message_is_refused_after_the_messages_before_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -296,7 +296,7 @@ def test_a_damaged_message_is_refused_by_name_after_those_before_it_were_handed_
     assert sum("record.damaged" in one.message for one in caplog.records) == 1
 
 
-def test_a_damaged_message_is_passed_over_when_an_operator_says_so() -> None:
+def test_a_damaged_message_is_skipped_when_configured() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(body) for body in (b"one", b"two", b"three")])
         spoil(parts, b"one")
@@ -377,7 +377,7 @@ def test_a_registered_subscription_filters() -> None:
     run_with_parts(test)
 
 
-def test_a_registered_property_filter_is_refused_as_not_served() -> None:
+def test_a_registered_property_filter_is_refused_while_filters_are_off() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         subscribe(parts, SubscriptionData("T", "a = 1", expression_type="SQL92"))
@@ -401,7 +401,7 @@ def test_a_group_that_may_not_broadcast_is_refused() -> None:
     run_with_parts(test)
 
 
-def test_a_topic_that_the_group_is_forbidden_is_refused() -> None:
+def test_a_topic_that_the_group_may_not_read_is_refused() -> None:
     disk = SimDisk()
     disk.make_directory("config")
     text = b'{"forbiddenTable":{"g":{"T":4}},"subscriptionGroupTable":{"g":{"groupName":"g"}}}'
@@ -419,7 +419,7 @@ def test_a_topic_that_the_group_is_forbidden_is_refused() -> None:
     run_with_parts(test, disk)
 
 
-def test_a_pull_without_its_fields_is_refused_by_name(golden: Golden) -> None:
+def test_a_missing_field_is_named_in_the_refusal(golden: Golden) -> None:
     recorded, expected = golden("11_PULL_MESSAGE_raw-pull-missing-header_rc1")
     assert expected is not None
 

@@ -1,4 +1,4 @@
-"""A pull that finds nothing waits: for a message that concerns it, or for its deadline."""
+"""Held pulls of the general path: answered by a matching message or at the deadline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_held_pull_is_answered_when_a_message_comes() -> None:
     run_with_parts(test)
 
 
-def test_messages_of_one_turn_answer_a_held_pull_together() -> None:
+def test_messages_of_one_loop_iteration_answer_a_held_pull_together() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -64,7 +64,7 @@ def test_messages_of_one_turn_answer_a_held_pull_together() -> None:
     run_with_parts(test)
 
 
-def test_a_held_pull_sees_nothing_that_a_crash_could_take_back() -> None:
+def test_a_held_pull_gets_only_durable_messages() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -94,7 +94,7 @@ def test_a_message_with_another_tag_leaves_the_pull_held() -> None:
         assert peer.sent == []
         await asyncio.sleep(15.2)
 
-        # It learns at the end that there is nothing for it in what came.
+        # At its deadline it gets the offset after the messages that did not match.
         assert outcome(peer.sent[0]) == (20, "NO_MATCHED_MESSAGE", "1")
 
     run_with_parts(test)
@@ -131,7 +131,7 @@ def test_no_pull_is_held_for_longer_than_the_limit() -> None:
     run_with_parts(test)
 
 
-def test_with_long_polling_off_a_pull_is_held_shortly() -> None:
+def test_a_pull_is_held_briefly_with_long_polling_off() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -144,7 +144,7 @@ def test_with_long_polling_off_a_pull_is_held_shortly() -> None:
     run_with_parts(test, config=small_config(long_polling_enable=False))
 
 
-def test_more_pulls_than_may_be_held_are_answered_at_once() -> None:
+def test_pulls_above_the_limit_of_held_pulls_are_answered_at_once() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -155,7 +155,7 @@ def test_more_pulls_than_may_be_held_are_answered_at_once() -> None:
     run_with_parts(test, config=small_config(held_pulls_max=1))
 
 
-def test_what_no_wait_would_change_is_answered_at_once() -> None:
+def test_a_pull_that_waiting_cannot_satisfy_is_answered_at_once() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(tags="a")])
         peer = FakePeer()
@@ -169,7 +169,7 @@ def test_what_no_wait_would_change_is_answered_at_once() -> None:
     run_with_parts(test)
 
 
-def test_a_pull_that_wants_no_answer_is_not_held() -> None:
+def test_a_oneway_pull_is_not_held() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.pull(FakePeer(), flags=HOLD, is_oneway=True)
@@ -178,7 +178,7 @@ def test_a_pull_that_wants_no_answer_is_not_held() -> None:
     run_with_parts(test)
 
 
-def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
+def test_held_pulls_of_a_closed_connection_are_dropped() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         gone, stays = FakePeer(1), FakePeer(2)
@@ -194,7 +194,7 @@ def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
     run_with_parts(test)
 
 
-def test_a_pull_whose_topic_is_deleted_while_it_waits_is_refused_in_the_end() -> None:
+def test_a_held_pull_of_a_deleted_topic_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -209,7 +209,7 @@ def test_a_pull_whose_topic_is_deleted_while_it_waits_is_refused_in_the_end() ->
 
 
 @pytest.mark.parametrize("is_news", [True, False], ids=["by news", "in the end"])
-def test_a_pull_whose_topic_may_no_longer_be_read_gets_nothing(*, is_news: bool) -> None:
+def test_a_held_pull_of_an_unreadable_topic_gets_no_messages(*, is_news: bool) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -244,7 +244,7 @@ def _heartbeat(parts: BrokerParts, peer: FakePeer, tags: str, version: int) -> N
     assert answer.code == 0
 
 
-def test_a_held_pull_is_served_by_what_its_group_wants_as_soon_as_that_changes() -> None:
+def test_a_changed_subscription_answers_held_pulls_of_its_group() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         member, reader, other = FakePeer(), FakePeer(), FakePeer()

@@ -1,4 +1,4 @@
-"""Offsets, times and single messages are found as the Java broker finds them."""
+"""Queries of offsets, times and single messages have the results of Java's broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 
 class QueryBench:
-    """Look-ups beside a broker's sends."""
+    """Queries of a broker's sends."""
 
     def __init__(self, sends: SendRig) -> None:
         self.sends = sends
@@ -75,7 +75,7 @@ def test_the_bounds_of_a_queue() -> None:
     run_sends(test)
 
 
-def test_what_does_not_exist_is_an_empty_queue() -> None:
+def test_a_missing_topic_or_queue_is_treated_as_empty() -> None:
     async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         for header in (
@@ -106,7 +106,7 @@ def test_an_offset_is_found_by_time_from_either_side() -> None:
     run_sends(test)
 
 
-def test_what_reads_the_log_leaves_the_loop() -> None:
+def test_queries_that_read_the_log_run_off_the_event_loop() -> None:
     left: list[str] = []
 
     async def offload(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ def test_a_message_is_found_by_its_physical_offset(golden: Golden) -> None:
     run_sends(test)
 
 
-def test_no_message_is_found_where_none_begins() -> None:
+def test_no_message_is_found_inside_a_record() -> None:
     async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         offsets = await send_three(bench)

@@ -1,4 +1,4 @@
-"""Messages are found by key, unique id and tag, and nothing else is, in the span that is named."""
+"""Queries of messages by key, unique id and tag within a span of store times."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ R = TypeVar("R")
 
 
 async def in_a_while(search: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> R:
-    """Run as a thread that is slow would."""
+    """Run the search after a delay, like a slow thread."""
     await asyncio.sleep(1)
     return search(*arguments, **named)
 
 
 async def follow(parts: BrokerParts) -> None:
-    """Let the index come up to the log."""
+    """Index the log up to its end."""
     following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
     following.start()
     while parts.store.index_lag_bytes:  # noqa: ASYNC110 - in virtual time
@@ -100,7 +100,7 @@ def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_follow
     run_with_parts(test)
 
 
-def test_an_index_that_is_made_again_finds_all_by_key_id_and_time() -> None:
+def test_a_rebuilt_index_finds_all_messages_by_key_id_and_time() -> None:
     ids = UniqueIds("10.0.0.7", 4711, lambda: 99)
     sent: list[str] = []
     at_ms: list[int] = []
@@ -128,7 +128,7 @@ def test_an_index_that_is_made_again_finds_all_by_key_id_and_time() -> None:
     run_with_parts(check, disk, later_ms=3_600_000)
 
 
-def test_of_many_the_newest_come_in_the_order_of_the_log() -> None:
+def test_the_newest_of_many_messages_are_returned_in_log_order() -> None:
     async def test(parts: BrokerParts) -> None:
         for number in range(100):
             if number == 60:
@@ -143,7 +143,7 @@ def test_of_many_the_newest_come_in_the_order_of_the_log() -> None:
     run_with_parts(test)
 
 
-def test_a_send_that_was_tried_again_is_found_as_often_as_it_is_stored() -> None:
+def test_a_retried_send_is_found_as_often_as_it_is_stored() -> None:
     async def test(parts: BrokerParts) -> None:
         for queue_id in (0, 3):
             await send(parts, b"twice", queue_id, UNIQ_KEY="id-1")
@@ -153,7 +153,7 @@ def test_a_send_that_was_tried_again_is_found_as_often_as_it_is_stored() -> None
     run_with_parts(test)
 
 
-def test_the_span_is_one_of_store_times_to_the_millisecond() -> None:
+def test_the_span_selects_store_times_to_the_millisecond() -> None:
     async def test(parts: BrokerParts) -> None:
         at_ms = []
         for number in range(5):
@@ -174,7 +174,7 @@ def test_the_span_is_one_of_store_times_to_the_millisecond() -> None:
     run_with_parts(test)
 
 
-def test_the_answer_tells_how_far_the_index_is() -> None:
+def test_the_answer_has_the_progress_of_the_index() -> None:
     async def test(parts: BrokerParts) -> None:
         await send(parts, b"1", KEYS="k")
         at_ms = parts.clock.now_ms()
@@ -188,7 +188,7 @@ def test_the_answer_tells_how_far_the_index_is() -> None:
     run_with_parts(test)
 
 
-def test_a_key_that_stands_elsewhere_in_a_message_is_not_its_key() -> None:
+def test_a_key_elsewhere_in_a_message_is_not_found() -> None:
     async def test(parts: BrokerParts) -> None:
         await send(parts, b"o-1", note="o-1", MYKEYS="o-1", KEYS="o-11 xo-1")
         await parts.store_messages([parts.draft(topic="T2", properties={"KEYS": "o-1"})])
@@ -207,7 +207,7 @@ def test_a_key_that_stands_elsewhere_in_a_message_is_not_its_key() -> None:
         ({"is_unique_key": True}, "can not find message"),
     ],
 )
-def test_what_is_not_found_is_answered_as_by_java(fields: dict[str, Any], text: str) -> None:
+def test_a_query_without_results_is_answered_as_by_java(fields: dict[str, Any], text: str) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         answer = await query(parts, "o-17", **fields)
@@ -218,7 +218,7 @@ def test_what_is_not_found_is_answered_as_by_java(fields: dict[str, Any], text: 
     run_with_parts(test)
 
 
-def test_a_broker_without_an_index_says_so() -> None:
+def test_a_query_without_an_index_is_answered_with_the_reason() -> None:
     store = StoreConfig(
         commitlog_segment_bytes=1 << 20,
         consumequeue_file_bytes=20 * 1000,
@@ -234,7 +234,7 @@ def test_a_broker_without_an_index_says_so() -> None:
     run_with_parts(test, config=small_config(store=store))
 
 
-def test_more_searches_at_once_than_may_be_are_refused() -> None:
+def test_searches_above_the_limit_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         await send(parts, b"1", KEYS="k")
         slow = MessageQueryHandler(parts.topics, parts.store, in_a_while, parts.later)
@@ -251,7 +251,7 @@ RECORDED = sorted(name for name in exchanges() if name.startswith("12_QUERY_MESS
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_java_was_asked_is_answered_as_java_answered(name: str) -> None:
+def test_recorded_queries_are_answered_as_by_java(name: str) -> None:
     exchange = exchanges()[name]
     assert exchange.response is not None
     asked, java = exchange.request.command, exchange.response.command
@@ -266,7 +266,7 @@ def test_what_java_was_asked_is_answered_as_java_answered(name: str) -> None:
         if record:
             await parts.store_messages([draft_of(record)])
         await follow(parts)
-        # Its times are of the day of the recording; here it was stored now.
+        # The recorded span is that of the recording's date; here the message was stored now.
         now = replace(header, begin_timestamp=0, end_timestamp=LONG_MAX)
         answer = await parts.ask(handler(parts).on_query_message, now)
         assert (answer.code, answer.remark) == (java.code, java.remark)

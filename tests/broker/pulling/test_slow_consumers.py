@@ -1,4 +1,4 @@
-"""A group that is too far behind is stopped, if that is asked, and others go on."""
+"""A group that is too far behind is stopped if the option is on; other groups continue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def behind(w: Recording) -> SlowConsumers:
 
 
 async def take_one(w: Recording) -> PushConsumer:
-    """Let the group `slow` commit the first message, and pull no more than two."""
+    """Commit the first message for the group `slow`, and pull two."""
 
     async def hang(message: MessageExt) -> None:
         if message.queue_offset:
@@ -55,7 +55,7 @@ async def take_one(w: Recording) -> PushConsumer:
 
 
 @pytest.mark.parametrize("is_on", [False, True])
-def test_a_group_that_is_too_far_behind_is_stopped_where_that_is_on(
+def test_a_group_too_far_behind_is_stopped_with_the_option_on(
     is_on: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -86,7 +86,7 @@ def test_a_group_that_is_too_far_behind_is_stopped_where_that_is_on(
     assert len(stopped) == is_on
 
 
-def test_a_group_goes_on_where_it_was_when_it_may_again() -> None:
+def test_a_stopped_group_continues_at_its_offset_when_enabled() -> None:
     async def main() -> None:
         async with recording(
             queues=1, disable_consume_if_consumer_read_slowly=True, **OPTIONS
@@ -122,7 +122,7 @@ def test_the_queue_that_is_furthest_behind_counts() -> None:
 
 
 class FarEnd:
-    """A log of which everything lies before every group."""
+    """A log whose whole length is unread by every group."""
 
     min_position = 0
     visible_position = 1 << 40
@@ -136,7 +136,7 @@ class FarEnd:
         return None
 
 
-def test_groups_of_the_broker_itself_are_never_stopped() -> None:
+def test_system_groups_are_never_stopped() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.live.update({"disableConsumeIfConsumerReadSlowly": "true"}, 0)
         for group in ("billing", f"{SYSTEM_GROUP_PREFIX}TRANS"):
@@ -158,7 +158,7 @@ def test_groups_of_the_broker_itself_are_never_stopped() -> None:
     run_with_parts(test)
 
 
-def test_who_is_away_is_never_stopped() -> None:
+def test_a_group_without_members_is_never_stopped() -> None:
     async def main() -> None:
         async with recording(
             queues=1, disable_consume_if_consumer_read_slowly=True, **OPTIONS

@@ -1,4 +1,4 @@
-"""A pull by properties gets the messages that match, and wakes up for no others."""
+"""A pull with a property filter gets matching messages only, and is woken by them only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bodies(answer: RemotingCommand | None) -> list[bytes]:
     return [message.body for message in decode_messages(answer.body)]
 
 
-def test_a_pull_gets_what_matches_and_goes_on_behind_what_was_looked_at() -> None:
+def test_a_pull_gets_matches_and_the_offset_after_the_examined_messages() -> None:
     async def test(parts: BrokerParts) -> None:
         await store(parts, 1, 7, 3, 9, 2)
 
@@ -73,7 +73,7 @@ def test_a_pull_gets_what_matches_and_goes_on_behind_what_was_looked_at() -> Non
     run_with_parts(test, config=config())
 
 
-def test_nothing_that_matches_says_where_to_go_on() -> None:
+def test_a_pull_without_matches_returns_the_next_offset() -> None:
     async def test(parts: BrokerParts) -> None:
         await store(parts, 1, 2)
 
@@ -86,7 +86,7 @@ def test_nothing_that_matches_says_where_to_go_on() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_group_is_filtered_by_what_its_heartbeat_said() -> None:
+def test_a_group_is_filtered_by_the_expression_of_its_heartbeat() -> None:
     async def test(parts: BrokerParts) -> None:
         await store(parts, 1, 7)
         subscribe(parts, sql("a > 5", 4))
@@ -97,7 +97,7 @@ def test_a_group_is_filtered_by_what_its_heartbeat_said() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_filter_that_is_missing_or_older_is_named() -> None:
+def test_a_missing_or_older_filter_is_refused_with_its_name() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         subscribe(parts, sql("a >> 5", 4))
@@ -112,7 +112,7 @@ def test_a_filter_that_is_missing_or_older_is_named() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_wrong_expression_is_refused_with_what_is_wrong_and_where() -> None:
+def test_an_invalid_expression_is_refused_with_error_and_position() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
 
@@ -124,7 +124,7 @@ def test_a_wrong_expression_is_refused_with_what_is_wrong_and_where() -> None:
     run_with_parts(test, config=config())
 
 
-def test_no_more_than_asked_for_is_handed_out_and_the_next_pull_goes_on_there() -> None:
+def test_a_filtered_pull_respects_the_count_and_continues_after_it() -> None:
     async def test(parts: BrokerParts) -> None:
         await store(parts, *[7, 1] * 6)
 
@@ -137,7 +137,7 @@ def test_no_more_than_asked_for_is_handed_out_and_the_next_pull_goes_on_there() 
     run_with_parts(test, config=config())
 
 
-def test_one_read_looks_at_no_more_entries_than_java_does() -> None:
+def test_a_filtered_read_examines_at_most_javas_number_of_entries() -> None:
     async def test(parts: BrokerParts) -> None:
         for _ in range(10):
             await parts.store_messages([draft(parts, 1) for _ in range(100)])
@@ -155,7 +155,7 @@ def test_one_read_looks_at_no_more_entries_than_java_does() -> None:
     run_with_parts(test, config=config())
 
 
-def test_one_read_looks_at_no_more_bytes_than_the_loop_has_time_for() -> None:
+def test_a_filtered_read_examines_a_limited_number_of_bytes() -> None:
     async def test(parts: BrokerParts) -> None:
         for _ in range(20):
             await store(parts, 1, body=bytes(100_000))
@@ -168,7 +168,7 @@ def test_one_read_looks_at_no_more_bytes_than_the_loop_has_time_for() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_held_pull_is_woken_by_what_matches_only() -> None:
+def test_a_held_pull_is_woken_by_matching_messages_only() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -185,7 +185,7 @@ def test_a_held_pull_is_woken_by_what_matches_only() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_held_pull_whose_time_is_over_goes_on_behind_what_did_not_match() -> None:
+def test_an_expired_held_pull_returns_the_offset_after_unmatched_messages() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
@@ -199,7 +199,7 @@ def test_a_held_pull_whose_time_is_over_goes_on_behind_what_did_not_match() -> N
     run_with_parts(test, config=config())
 
 
-def test_what_is_not_in_memory_is_filtered_off_the_loop() -> None:
+def test_messages_that_are_not_in_memory_are_filtered_off_the_event_loop() -> None:
     disk = ColdDisk()
 
     async def fill(parts: BrokerParts) -> None:
@@ -216,7 +216,7 @@ def test_what_is_not_in_memory_is_filtered_off_the_loop() -> None:
     run_with_parts(test, disk, config=config())
 
 
-def test_what_matches_before_a_damaged_message_is_handed_out_before_it_is_named() -> None:
+def test_matches_before_a_damaged_message_are_returned_first() -> None:
     async def main() -> None:
         parts = BrokerParts(ColdDisk(), config=config())
         await store(parts, 1, 7, 2)
@@ -234,7 +234,7 @@ def test_what_matches_before_a_damaged_message_is_handed_out_before_it_is_named(
     run_virtual(main())
 
 
-def test_retries_are_filtered_once_more_where_that_is_on() -> None:
+def test_retries_are_filtered_with_the_option_on() -> None:
     retries = retry_topic("g")
 
     async def test(parts: BrokerParts) -> None:
@@ -254,7 +254,7 @@ def test_retries_are_filtered_once_more_where_that_is_on() -> None:
     run_with_parts(test, config=config())
 
 
-def test_retries_are_not_filtered_where_a_group_takes_them_all() -> None:
+def test_retries_are_not_filtered_by_the_expression_for_another_topic() -> None:
     async def test(parts: BrokerParts) -> None:
         topic = retry_topic("g")
         await parts.store_messages(
@@ -268,7 +268,7 @@ def test_retries_are_not_filtered_where_a_group_takes_them_all() -> None:
 
 
 @pytest.mark.parametrize("flags", [0, PULL_SUBSCRIPTION])
-def test_filters_are_refused_in_javas_words_while_they_are_off(flags: int) -> None:
+def test_filters_are_refused_with_javas_remark_while_they_are_off(flags: int) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         subscribe(parts, sql("a > 5"))
@@ -302,9 +302,7 @@ def test_filters_can_be_switched_on_while_the_broker_runs() -> None:
         ("11_PULL_MESSAGE_raw-default-sql-disabled_rc1", False),
     ],
 )
-def test_recorded_pulls_are_answered_as_java_does(
-    golden: Golden, name: str, *, is_on: bool
-) -> None:
+def test_recorded_pulls_are_answered_as_by_java(golden: Golden, name: str, *, is_on: bool) -> None:
     recorded, expected = golden(name)
     assert expected is not None
     topic = recorded.ext_fields["topic"]
@@ -328,7 +326,7 @@ def test_recorded_pulls_are_answered_as_java_does(
     run_with_parts(test, config=small_config(enable_property_filter=is_on))
 
 
-def test_a_pull_that_does_not_compile_is_refused_where_java_hands_out_everything(
+def test_a_pull_with_an_invalid_expression_is_refused_unlike_in_java(
     golden: Golden,
 ) -> None:
     recorded, expected = golden("11_PULL_MESSAGE_raw-pull-bad-sql")
@@ -343,7 +341,7 @@ def test_a_pull_that_does_not_compile_is_refused_where_java_hands_out_everything
     run_with_parts(test, config=config())
 
 
-def test_a_long_expression_looks_at_fewer_messages_a_pull_and_skips_none() -> None:
+def test_a_long_expression_examines_fewer_messages_per_pull_and_skips_none() -> None:
     expression = " OR ".join(f"a = {number}" for number in range(100, 840))
 
     async def test(parts: BrokerParts) -> None:

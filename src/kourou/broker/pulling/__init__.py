@@ -1,1 +1,1 @@
-"""Pulls and queries: what a consumer may read, at once or when it has arrived."""
+"""Pulls, held pulls and queries: permission checks, filters, and reads of the store."""

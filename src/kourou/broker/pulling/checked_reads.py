@@ -1,7 +1,7 @@
-"""Reads of queues, compared with what was written: at once from memory, or off the loop.
+"""Verified reads of queues, from memory at once or off the event loop.
 
-What such a read finds out on its way is seen to here: entries that rotted are written again,
-messages that are damaged are counted, and named in the log once each.
+Repairs and damage found by a read are handled here: corrupt queue entries are rewritten, and each
+damaged message is counted and logged once.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from kourou.store.message_store import Asked, Found, MessageStore
 log = logging.getLogger(__name__)
 
 REMEDY: Final = (
-    "it is read again and again until its file is restored from a copy; to go on without it, move "
-    "the group behind it (kourou group reset-offset GROUP TOPIC --broker NAME --queue ID "
-    "--offset N), or let all go on (kourou broker set NAME skipDamagedRecords=true)"
+    "reads of it fail until its file is restored from a copy; to continue without it, reset the "
+    "group's offset beyond it (kourou group reset-offset GROUP TOPIC --broker NAME --queue ID "
+    "--offset N), or skip damaged messages for all groups (kourou broker set NAME "
+    "skipDamagedRecords=true)"
 )
-"""What can be done about a damaged record; ends the answer to who asks for it."""
+"""Remedies for a damaged record; appended to the answer to its reader."""
 
 _NAMED_MAX: Final = 10_000
-"""Places that are remembered, so that each is said once."""
+"""Limit on remembered positions of damaged messages, so that each is logged once."""
 
 
 class CheckedReads:
     """Reads the queues of one store.
 
     Attributes:
-        damaged_count: damaged messages that reads met, each once.
-        skipped_count: how often one was passed over, for any reader.
+        damaged_count: damaged messages that reads have found, each counted once.
+        skipped_count: number of times that a damaged message was skipped, over all readers.
     """
 
     def __init__(self, store: MessageStore, config: LiveConfig, offload: Offload) -> None:
         """Read `store`.
 
         Args:
-            store: to read, and to mend.
-            config: says whether damaged records are skipped.
-            offload: takes reads that may wait off the loop.
+            store: is read, and repaired where entries are corrupt.
+            config: whether damaged records are skipped.
+            offload: runs reads that may block off the event loop.
         """
         self._store = store
         self._config = config
@@ -51,14 +52,14 @@ class CheckedReads:
         self.skipped_count = 0
 
     def at_once(self, topic: str, queue_id: int, asked: Asked) -> Found | None:
-        """Return what is found if it is in memory and in order; None if `read` must look."""
+        """Return the result if all of it is in memory and intact; None if `read` is needed."""
         return self._store.get_resident(topic, queue_id, asked)
 
     async def read(self, topic: str, queue_id: int, asked: Asked) -> Found:
-        """Return what is found.
+        """Read from memory or disk.
 
         Raises:
-            DamagedRecordError: the first message is damaged, and not to be skipped.
+            DamagedRecordError: the first message is damaged, and skipping is off.
             CorruptRecordError: the queue's file is missing or cut short.
             OSError: the device fails.
         """

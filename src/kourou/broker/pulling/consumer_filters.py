@@ -1,15 +1,15 @@
-"""The property filters of consumer groups: `config/consumerFilter.json`.
+"""Property filters of consumer groups, saved in `config/consumerFilter.json`.
 
-A heartbeat that subscribes by an expression other than tags registers it, compiled, by topic and
-group; pulls and bit maps use what is registered, and not what a pull says. What the group wants
-(`kourou.broker.clients`) replaces what it wanted before; an expression that does not compile
-removes it, so that pulls are refused with 27.
+A heartbeat whose subscription has an expression other than tags registers the compiled expression
+by topic and group. Pulls and bit maps use the registered filter, not the expression of the pull. A
+new subscription of the group (`kourou.broker.clients`) replaces the filter. An expression that does
+not compile removes it, so that pulls are refused with code 27.
 
-A group without members keeps its filters for a day, dead: its bit of the bit maps goes on being
-made, so that what is stored meanwhile need not be evaluated when it comes back.
+The filters of a group without members are kept for a day as dead. Their bits are still computed, so
+that messages stored meanwhile need not be evaluated when the group returns.
 
-A bit map says something about a filter only if the message was stored after the filter was born.
-After a crash the file may be older than the bit maps are: then all are born anew.
+A bit map is valid for a filter only if the message was stored after the filter's birth. After a
+crash the file may be older than the bit maps; then all filters are given a new birth time.
 
 Source: ConsumerFilterManager.java, ConsumerFilterData.java, apache/rocketmq 5.5.0.
 """
@@ -42,28 +42,29 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/consumerFilter.json"
 FILTERS_MAX: Final = 100_000
-"""Filters of all groups, dead ones too."""
+"""Limit on filters of all groups, dead ones included."""
 EXPRESSIONS_LENGTH_MAX: Final = 2 * 1024 * 1024
-"""Characters of all expressions: compiled, one takes up to 125 bytes a character."""
+"""Limit on characters of all expressions: compiled, each takes up to 125 bytes per character."""
 
 COMPILED_LENGTH_MAX: Final = LENGTH_MAX
-"""Characters of new expressions that one heartbeat has compiled, 4 us each, in which no other
-client is served. What is more is compiled with the next heartbeats."""
+"""Limit on characters of new expressions compiled for one heartbeat. Each takes 4 us, in which no
+other client is served. Expressions beyond it are compiled with the next heartbeats."""
 
 _LOADED_DEAD_MS: Final = 30_000
-"""Who was alive when the broker stopped is thought dead for so long; the next heartbeat tells."""
+"""Filters that were live when the broker stopped are loaded as dead for this long; the group's next
+heartbeat revives them."""
 
 
 @dataclass(slots=True, eq=False)
 class ConsumerFilter:
-    """What one group wants of one topic.
+    """Filter of one group for one topic.
 
     Attributes:
-        born_at_ms: since when bit maps tell of it, in epoch milliseconds.
-        dead_at_ms: since when the group has no member that wants it; 0 while it has.
-        client_version: of the subscription.
+        born_at_ms: bit maps are valid for messages stored after this time, in epoch milliseconds.
+        dead_at_ms: time since which the group has no member with this filter; 0 while it has.
+        client_version: version of the subscription.
         positions: its bits in the bit maps.
-        compiled: None if a file of another broker holds an expression that is none.
+        compiled: None if the expression, loaded from a file of another broker, does not compile.
     """
 
     group: str
@@ -82,7 +83,7 @@ class ConsumerFilter:
 
 
 class ConsumerFilters:
-    """The filters of all groups, by topic. In memory; `persist` makes them durable."""
+    """Filters of all groups, by topic. In memory; `persist` makes them durable."""
 
     def __init__(
         self,
@@ -95,17 +96,17 @@ class ConsumerFilters:
         keep_dead_ms: int = 24 * 3600 * 1000,
         shares: Shares | None = None,
     ) -> None:
-        """Start with what the file says, all dead until a heartbeat comes.
+        """Load the file's filters, all dead until a heartbeat arrives.
 
         Args:
             file: read now; written by `persist`.
-            offload: takes the writes off the loop.
-            clock: for births and deaths.
-            bloom: gives each filter its bits; a file that was written with another is ignored.
-            was_clean: the broker stopped in order; else the file may lack the latest filters.
-            keep_dead_ms: a filter that is dead for so long is forgotten.
-            shares: characters of expressions that clients of one host may register; without, as
-                many as there may be.
+            offload: runs the writes off the event loop.
+            clock: gives the times of birth and death.
+            bloom: assigns each filter its bits; a file written with another one is ignored.
+            was_clean: the last stop was clean; otherwise the file may lack the latest filters.
+            keep_dead_ms: time after which a dead filter is removed.
+            shares: limit on characters of expressions registered by the clients of one host; by
+                default the total limit.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -125,29 +126,29 @@ class ConsumerFilters:
             self._load(decode_consumer_filters(text), was_clean=was_clean)
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
-        """Return the group's filter of the topic."""
+        """Return the group's filter for the topic; None if there is none."""
         return self._by_topic.get(topic, {}).get(group)
 
     def of_topic(self, topic: str) -> Collection[ConsumerFilter]:
-        """Return the filters of all groups of the topic, dead ones too."""
+        """Return the filters of all groups for the topic, dead ones included."""
         return self._by_topic.get(topic, {}).values()
 
     def begin_heartbeat(self) -> None:
-        """Allow `register` to compile as much as one heartbeat may have compiled."""
+        """Reset the limit on characters that `register` compiles for one heartbeat."""
         self._compiled_length = 0
 
     def register(
         self, group: str, subscriptions: Iterable[SubscriptionData], host: str | None = None
     ) -> bool:
-        """Take over what the live group wants; what it does not name is dead.
+        """Register the filters of a live group, and mark its other filters as dead.
 
         Args:
-            group: of the member.
-            subscriptions: all that it subscribes to.
-            host: the member's, in whose share new expressions count.
+            group: group of the member.
+            subscriptions: all subscriptions of the member.
+            host: host of the member; new expressions count towards its share.
 
         Returns:
-            Whether all is registered; False if some has to wait for the next heartbeat.
+            Whether all filters are registered; False if some are put off to the next heartbeat.
         """
         topics, is_all = set(), True
         for subscription in subscriptions:
@@ -159,12 +160,12 @@ class ConsumerFilters:
         return is_all
 
     def unregister(self, group: str) -> None:
-        """Note that the group has no members."""
+        """Mark the filters of a group without members as dead."""
         for topic in self._topics_of.get(group, ()):
             self._die(self._by_topic[topic][group])
 
     def clean(self) -> None:
-        """Forget what is dead for too long."""
+        """Remove filters that have been dead for too long."""
         before = self._clock.now_ms() - self._keep_dead_ms
         for filters in list(self._by_topic.values()):
             for one in list(filters.values()):
@@ -181,7 +182,7 @@ class ConsumerFilters:
         return await self._saver.save()
 
     def _register_one(self, group: str, subscription: SubscriptionData, host: str | None) -> bool:
-        """Register, and return False if that has to wait for the next heartbeat."""
+        """Register a filter; False if it is put off to the next heartbeat."""
         known = self.get(subscription.topic, group)
         if known is not None and not _is_other(known, subscription):
             if known.client_version != subscription.sub_version:
@@ -205,9 +206,9 @@ class ConsumerFilters:
     def _make(
         self, group: str, subscription: SubscriptionData, host: str | None
     ) -> ConsumerFilter | None:
-        """Return a new filter; None, and a log entry, if there is no room or it does not compile.
+        """Compile a new filter; None, with a log entry, if it exceeds a limit or does not compile.
 
-        The client is told by its next pull.
+        The client learns of it by the refusal of its next pull.
         """
         topic, expression = subscription.topic, subscription.sub_string
         try:
@@ -228,10 +229,10 @@ class ConsumerFilters:
         )
 
     def _make_room(self, length: int, host: str | None) -> None:
-        """Forget filters of groups that are gone, if there is no room otherwise.
+        """Remove dead filters if there is not enough room otherwise.
 
         Raises:
-            SystemBusyError: there is none even then.
+            SystemBusyError: there is still not enough room.
         """
         if self._has_room(length, host):
             return
@@ -289,7 +290,7 @@ class ConsumerFilters:
             self._saver.changed()
 
     def _load(self, texts: Collection[ConsumerFilterText], *, was_clean: bool) -> None:
-        """Take over the filters of a file, unless they were made for other bit maps."""
+        """Add the filters of a file, unless they were made for another size of bit maps."""
         if not all(map(self._has_its_bits, texts)):
             log.info("consumer_filter.other_bloom bits=%d", self.bloom.bit_count)
             return
@@ -323,7 +324,7 @@ class ConsumerFilters:
         return [encode_consumer_filters(map(self.text_of, filters))]
 
     def text_of(self, one: ConsumerFilter) -> ConsumerFilterText:
-        """Return the filter as files and administrators are told it."""
+        """Return the filter in the form of the file and of admin answers."""
         return ConsumerFilterText(
             one.group,
             one.topic,
@@ -338,13 +339,13 @@ class ConsumerFilters:
 
 
 def compile_expression(kind: str, expression: str) -> SqlFilter:
-    """Return the compiled expression.
+    """Compile the expression.
 
     Raises:
-        FilterSyntaxError: it is none, or of a kind that does not exist.
+        FilterSyntaxError: it is invalid, or of an unknown type.
     """
     if kind != SQL92_EXPRESSION:
-        raise FilterSyntaxError(f"there are no {kind} expressions, only TAG and SQL92")
+        raise FilterSyntaxError(f"unknown expression type {kind}: there are only TAG and SQL92")
     return compile_sql(expression)
 
 

@@ -1,8 +1,8 @@
-"""Which messages a pull wants by the expression of its group: what tags cannot say.
+"""Message filters by property expressions, which tags cannot express.
 
-It is asked twice. At the queue entry, by the bit map of its extension unit, if there is one: a bit
-map without the filter's bits says that the message did not pass. Then at the record, by its
-properties.
+A filter is applied in two steps. First to the bit map in the queue entry's extension unit, if there
+is one: a bit map without the filter's bits proves that the message does not match. Then to the
+properties of the record.
 
 Source: ExpressionMessageFilter.java, ExpressionForRetryMessageFilter.java, apache/rocketmq 5.5.0.
 """
@@ -18,21 +18,21 @@ from kourou.model.subscription import TAG_EXPRESSION
 
 
 def is_tag_expression(kind: str | None) -> bool:
-    """Return whether an expression of this type is a tag expression; no type means that too."""
+    """Return whether an expression of this type is a tag expression, which is the default type."""
     return not kind or kind == TAG_EXPRESSION
 
 
 def not_served(kind: str | None) -> str:
-    """Return what to tell a client that filters by properties, which is off; Java's words."""
+    """Return Java's remark for a pull that filters by properties while that is off."""
     return f"The broker does not support consumer to filter message by {kind}"
 
 
 _COST_MIN: Final = 16
-"""What reading a message costs beside, in eighths of a us."""
+"""Fixed cost of evaluating a message, in eighths of a us."""
 
 
 class Compiled(Protocol):
-    """A compiled expression, see `kourou.filter.sql92.SqlFilter`."""
+    """A compiled expression; see `kourou.filter.sql92.SqlFilter`."""
 
     @property
     def expression(self) -> str: ...
@@ -41,7 +41,7 @@ class Compiled(Protocol):
 
 
 class Unit(Protocol):
-    """What an extension unit says of a message."""
+    """A message's extension unit, as far as filters read it."""
 
     @property
     def store_at_ms(self) -> int: ...
@@ -51,7 +51,7 @@ class Unit(Protocol):
 
 
 class Bits(NamedTuple):
-    """How bit maps tell of a filter: which bits it has, in those of messages stored since when."""
+    """A filter's bits in bit maps; valid for messages stored after `born_at_ms`."""
 
     bloom: BloomFilter
     positions: Sequence[int]
@@ -59,7 +59,7 @@ class Bits(NamedTuple):
 
 
 class MessageFilter:
-    """The filter of one pull."""
+    """Message filter of one pull."""
 
     __slots__ = ("_bits", "_compiled", "_of_real_topic")
 
@@ -69,32 +69,35 @@ class MessageFilter:
         bits: Bits | None = None,
         of_real_topic: Callable[[str], Compiled | None] | None = None,
     ) -> None:
-        """Filter by `compiled`; None takes all.
+        """Filter by `compiled`; None accepts all messages.
 
         Args:
             compiled: the expression.
-            bits: how bit maps tell of it; None where they do not.
-            of_real_topic: gives the group's expression for the topic that a message of its retry
-                topic was first sent to; None for other topics, and where retries are not filtered.
+            bits: the expression's bits in bit maps; None if it has none.
+            of_real_topic: returns the group's expression for the topic that a message of its retry
+                topic was first sent to; None for other topics, or if retries are not filtered.
         """
         self._compiled = compiled
         self._bits = bits
         self._of_real_topic = of_real_topic
 
     def may_match(self, unit: Unit) -> bool:
-        """Return False if the bit map says that the message did not pass."""
+        """Return False if the bit map proves that the message does not match."""
         bits = self._bits
         if bits is None or unit.store_at_ms <= bits.born_at_ms:
             return True
         return bits.bloom.has(unit.bit_map, bits.positions)
 
     def cost(self, properties_size: int) -> int:
-        """Return about what `matches` costs for properties of so many bytes, in eighths of a us."""
+        """Return the estimated cost of `matches`, in eighths of a us.
+
+        `properties_size`: bytes of the properties.
+        """
         compiled = self._compiled
         return _COST_MIN + properties_size // 2 + (len(compiled.expression) if compiled else 0)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Return whether a message with these properties is wanted."""
+        """Return whether a message with these properties passes the filter."""
         compiled = self._compiled
         if self._of_real_topic is not None:
             compiled = self._of_real_topic(properties.get(RETRY_TOPIC, ""))

@@ -1,19 +1,20 @@
-"""The path of plain pulls: PULL_MESSAGE (11) without a command, a header or an answer object.
+"""Fast path of pulls: PULL_MESSAGE (11) without command, header or answer objects.
 
-Catching up means this and nothing else, so its frames are decoded, answered and encoded by hand: a
-pull of 32 messages of 1 KB costs the broker about half of what it costs in `pull.py`. One that has
-caught up is held and answered here as well: the ordinary way had more than half of all the time
-that a message took for which somebody waits. A frame is taken only if nothing about it is unusual:
+Consumers that catch up send nothing else, so these frames are decoded, answered and encoded by
+hand: a pull of 32 messages of 1 KB costs the broker about half of its cost in `pull.py`. Pulls of
+consumers that have caught up are held and answered here as well: on the general path they took more
+than half of the latency of a message for which a pull is held. A frame is accepted only if it has
+all of these properties:
 
-    header      JSON, the fields that clients write, numbers written plainly; not oneway
-    checks      all pass (`PullChecks.passes`), no reset is to be told
-    messages    there are some, all are wanted, this process wrote them, they are in memory;
-                or the next one will be the one it asks for, and it asks to be held
+    header      JSON, the fields that clients write, numbers in canonical form; not one-way
+    checks      all pass (`PullChecks.passes`), no offset reset is pending
+    messages    at least one; all match, were written by this process and are in memory. Or the
+                pull's offset is the end of the queue, and the pull asks to be held
 
-Whatever else, it leaves to `pull.py`, which alone is complete, and has changed nothing then; so
-what is unusual about a held pull by the time that it is woken. By either path a pull gets the same
-bytes, and leaves the same offsets and statistics:
-`tests/broker/pulling/test_fast_pull.py` compares them.
+All other frames are left to the general path (`pull.py`), which serves every request; nothing has
+changed by then. A held pull that has become unusual by the time it is woken is passed on too. Both
+paths produce the same bytes, offsets and statistics; `tests/broker/pulling/test_fast_pull.py`
+compares them.
 
 Source: see `kourou.broker.pulling.pull`.
 """
@@ -52,7 +53,7 @@ _START_AT: Final = 8
 _SIZES: Final = struct.Struct(">II").unpack_from
 _PACK_SIZES: Final = struct.Struct(">II").pack
 _FRAME_BYTES_MAX: Final = 4096
-"""A usual one has about 400 bytes."""
+"""A typical frame has about 400 bytes."""
 _HEADER_BYTES_MAX: Final = 4096
 _DIGITS_MAX: Final = 18
 _ALL: Final = (None, "", SUB_ALL)
@@ -69,7 +70,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
 
 
 class _Fields(msgspec.Struct, rename="camel", gc=False):
-    """The fields of `PullMessageRequestHeader` that are asked for; others do not matter."""
+    """The fields of `PullMessageRequestHeader` that this path reads; others are ignored."""
 
     consumer_group: str
     topic: str
@@ -88,7 +89,7 @@ class _Fields(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Header(msgspec.Struct, gc=False):
-    """The JSON header of such a request, as far as it matters; see `kourou.protocol.frame`."""
+    """The members of the JSON header that this path reads; see `kourou.protocol.frame`."""
 
     code: Literal[11]
     extFields: _Fields  # noqa: N815 - wire name
@@ -104,11 +105,11 @@ _Key = tuple[str, str, str, str, str, str, str, str | None, str | None, str | No
 
 
 class _Held:
-    """A plain pull that waits; see `HeldPull`.
+    """A pull held by the fast path; see `HeldPull`.
 
     Attributes:
-        frame: all of it.
-        size: its bytes, as they count among the unanswered ones.
+        frame: the whole frame.
+        size: its size as counted among the unanswered requests, in bytes.
     """
 
     __slots__ = ("_path", "asked", "connection", "frame", "offset", "opaque", "size")
@@ -139,7 +140,7 @@ class _Held:
 
 
 class FastPull:
-    """Serves the plain pulls among the frames of connections."""
+    """Serves pulls on the fast path; a `FastPath` of connections."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class FastPull:
         stats: BrokerStats,
         ordinary: Callable[[Request], None],
     ) -> None:
-        """Serve what is plain; `ordinary` answers a pull that was held and no longer is plain."""
+        """Serve pulls; `ordinary` serves a held pull that the fast path cannot answer."""
         self._config = config
         self._checks = checks
         self._offsets = offsets
@@ -160,19 +161,19 @@ class FastPull:
         self._held = held
         self._stats = stats
         self._ordinary = ordinary
-        # What texts of a header mean; it never changes, so that nothing need be told of changes.
+        # Decoded header texts. Their meaning never changes, so the cache needs no invalidation.
         self._known: dict[_Key, PlainPull] = {}
         self._templates: dict[tuple[int, int], bytes] = {}
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        """Serve the frame at `start` if it is a plain pull; return where it, or nothing, ends."""
+        """Serve the frame at `start`; return its end, or `start` if the path does not accept it."""
         if not buffer.startswith(_START, start + _START_AT, end):
             return start
         size, header_size = _SIZES(buffer, start)
         next_at: int = start + 4 + size
         if size > _FRAME_BYTES_MAX or size > connection.limits.frame_bytes_max or next_at > end:
             return start
-        header_end = start + _START_AT + header_size  # beyond the frame for one of another type
+        header_end = start + _START_AT + header_size  # for other serializations, beyond the frame
         if header_end > next_at:
             return start
         try:
@@ -185,12 +186,12 @@ class FastPull:
         return next_at if is_served else start
 
     def _serve(self, connection: Connection, header: _Header, frame: bytearray) -> bool:
-        """Answer or hold the pull; False if it is not plain, and nothing has changed."""
+        """Answer or hold the pull; False, with no effect, if the general path must serve it."""
         fields, opaque = header.extFields, header.opaque
         offset, commit_offset = _number(fields.queue_offset), _number(fields.commit_offset)
         asked = self._asked(fields)
         if asked is None or not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
-            return False  # what is answered here ends at `offset` or later: so far may be committed
+            return False  # the answer ends at `offset` or later, which bounds the commit offset
         host = connection.remote_address[0]
         if asked.is_committing and not self._offsets.has_room(asked.group, asked.topic, host):
             return False
@@ -198,7 +199,7 @@ class FastPull:
         if passed is None:
             return False
         if asked.suspend_ms and self._store.max_offset(asked.topic, asked.queue_id) == offset:
-            # Most pulls of consumers that have caught up: there is nothing to look for.
+            # The most frequent pull of consumers that have caught up: there is nothing to read.
             if not self._hold(_Held(self, connection, asked, offset, opaque, bytes(frame))):
                 return False
         else:
@@ -211,7 +212,7 @@ class FastPull:
         return True
 
     def _asked(self, fields: _Fields) -> PlainPull | None:
-        """Return what the pull asks; None if one of the texts that say so is no number."""
+        """Return the decoded fields; None if a number is invalid or a name is reserved."""
         key = (
             fields.consumer_group, fields.topic, fields.queue_id, fields.max_msg_nums,
             fields.sys_flag, fields.suspend_timeout_millis, fields.sub_version,
@@ -221,7 +222,7 @@ class FastPull:
         return self._known.get(key) or self._know(key)
 
     def _passes(self, asked: PlainPull) -> Passed | None:
-        """Return what the pull is about; None where the ordinary way must say what is the case."""
+        """Return topic and group of the pull; None if the general path must serve it."""
         if self._offsets.is_reset(asked.group, asked.topic, asked.queue_id):
             return None
         return self._checks.passes(asked)
@@ -234,10 +235,10 @@ class FastPull:
         opaque: int,
         reads: SharedReads | None,
     ) -> bytes | None:
-        """Return the frame that answers the pull; None if what it finds is not plain, or nothing.
+        """Return the answer's frame; None if nothing is found, or the general path must serve it.
 
-        About 20 us with 32 messages, of which 15 are spent finding and copying them; a third of
-        that where `reads` has them already.
+        This takes about 20 us for 32 messages, 15 of them to find and copy the messages; a third of
+        that if `reads` has them already.
         """
         found = self._find(asked, offset, reads)
         if found is None:
@@ -251,11 +252,11 @@ class FastPull:
         self._offsets.note_pulled(*where, next_offset)
         self._stats.on_get(*where, next_offset - offset, size, 0)
         sizes = _PACK_SIZES(header_size + size + 4, header_size)
-        # The one time that the messages are copied before the system takes them.
+        # The only copy of the messages before the operating system takes them.
         return b"".join((sizes, header, *records))
 
     def _find(self, asked: PlainPull, offset: int, reads: SharedReads | None) -> PlainFound | None:
-        """Read what the pull asks for, once for all pulls that share `reads`."""
+        """Read the messages, once for all pulls that share `reads`."""
         now = self._config.now
         max_messages = max(1, min(asked.max_messages, now.pull_messages_max))
         where = (asked.topic, asked.queue_id, offset, max_messages)
@@ -265,12 +266,12 @@ class FastPull:
         if found is None:
             found = self._store.get_plain(*where, now.pull_bytes_max)
             if found is not None:
-                # The views of the log are for at once: an answer sent may let others run.
+                # Views of the log are valid only at once: sending an answer may run other code.
                 found = reads[where] = found._replace(records=[memoryview(b"".join(found.records))])
         return found
 
     def _hold(self, pull: _Held) -> bool:
-        """Hold the pull, which is for the next message of its queue; return whether it is held."""
+        """Hold a pull that waits for the next message of its queue; return whether it is held."""
         asked, offset = pull.asked, pull.offset
         where = (asked.topic, asked.queue_id, offset)
         if not self._held.hold(pull, where, _EVERYTHING, asked.suspend_ms, len(pull.frame)):
@@ -281,11 +282,11 @@ class FastPull:
         return True
 
     def serve_again(self, pull: _Held, reads: SharedReads) -> bytes | None:
-        """Return the answer to a pull that was held; None if it is given by the ordinary way."""
+        """Return the answer to a held pull; None if the general path answers it."""
         try:
             passed = self._passes(pull.asked)
             answer = passed and self._answer(pull.asked, passed, pull.offset, pull.opaque, reads)
-        except Exception:  # one pull's failure must not stop those that are woken with it
+        except Exception:  # a failure of one pull must not affect those woken with it
             log.exception("held_pull.failed")
             answer = None
         if answer:
@@ -293,21 +294,21 @@ class FastPull:
             return answer
         try:
             command = decode_frame(memoryview(pull.frame)[4:])
-        except ProtocolError as error:  # in what did not matter here
+        except ProtocolError as error:  # in a part that this path does not read
             pull.connection.close(str(error))
         else:
             self._ordinary(Request(command, pull.connection, pull.size))
         return None
 
     def _know(self, key: _Key) -> PlainPull | None:
-        """Return what the texts mean; None if one is no number, or names what is reserved."""
+        """Decode and cache the fields; None if a number is invalid or a name is reserved."""
         group, topic, queue_id, max_messages, sys_flag, suspend_ms, sub_version = key[:7]
         subscription, expression_type, *optional = key[7:]
         if why_reserved(group, topic) is not None:
             return None
         try:
             held_ms = parse_long(suspend_ms)
-            for text in optional:  # of no use here, but they must be numbers
+            for text in optional:  # unused here, but they must be numbers
                 parse_int("0" if text is None else text)
             flags = parse_int(sys_flag)
             asked = PlainPull(
@@ -329,7 +330,7 @@ class FastPull:
         return asked
 
     def _template(self, passed: Passed) -> bytes:
-        """Return the header of an answer, for `bytes %`; made by who makes all headers."""
+        """Return an answer's header as a format for `bytes %`, cut from a sample and cached."""
         flags = (passed.topic.topic_sys_flag, passed.group.group_sys_flag)
         template = self._templates.get(flags)
         if template is not None:
@@ -345,7 +346,7 @@ class FastPull:
         template = encode_frame(sample)[_START_AT:].replace(b"%", b"%%")
         for number in (_NEXT, _LOW, _HIGH, _OPAQUE):
             before, found, after = template.partition(b"%d" % number)
-            assert found, "the answer says where to go on"
+            assert found, "the answer has these numbers in this order"
             template = before + b"%d" + after
         if len(self._templates) >= _TEMPLATES_MAX:
             self._templates.clear()
@@ -354,7 +355,7 @@ class FastPull:
 
 
 def _number(text: str) -> int:
-    """Return a number that is written plainly, -1 for anything else."""
+    """Return a number in canonical form, -1 for any other text."""
     if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX:
         return int(text)
     return -1

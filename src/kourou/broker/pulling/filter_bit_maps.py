@@ -1,7 +1,7 @@
-"""Bit maps of the messages that come: which filters of their topic's groups they pass.
+"""Bit maps of new messages: the set of their topic's group filters that each message passes.
 
-Made when a message gets its queue entry, where `enableCalcFilterBitMap` and `enableConsumeQueueExt`
-are on; a message without one is evaluated by each pull instead.
+A bit map is computed when a message gets its queue entry, if `enableCalcFilterBitMap` and
+`enableConsumeQueueExt` are on. A message without one is evaluated by each pull instead.
 
 Source: CommitLogDispatcherCalcBitMap.java, apache/rocketmq 5.5.0.
 """
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class FilterBitMaps:
-    """Makes the bit maps of one store."""
+    """Computes the bit maps for one store."""
 
     def __init__(self, config: LiveConfig, filters: ConsumerFilters, store: MessageStore) -> None:
         self._config = config
@@ -30,7 +30,7 @@ class FilterBitMaps:
         self._store = store
 
     def __call__(self, record: Appended) -> bytes:
-        """Return the message's bit map; an empty one, which says nothing, if it gets none."""
+        """Return the message's bit map; empty, which excludes no filter, if it gets none."""
         if not self._config.now.enable_calc_filter_bit_map:
             return b""
         filters = self._filters.of_topic(record.topic)

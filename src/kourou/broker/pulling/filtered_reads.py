@@ -1,8 +1,9 @@
-"""Reads of a queue by properties: run after run of messages, until enough of them match.
+"""Reads of a queue with a property filter: batch by batch until enough messages match.
 
-What is wanted is only known from the records, so that a read looks at many that it does not hand
-out. It looks at so many queue entries at most as Java does, and at so many bytes that the loop is
-not held up; one that found nothing until then says where to go on (20), and the client asks again.
+The filter needs the records, so a read examines many messages that it does not return. It examines
+at most as many queue entries as in Java, and so few bytes that the event loop is not blocked. A
+read without a match up to then returns the offset to continue from (code 20), and the client pulls
+again.
 
 Source: DefaultMessageStore.getMessage with a MessageFilter, apache/rocketmq 5.5.0.
 """
@@ -21,18 +22,18 @@ from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, Message
 from kourou.store.queues.dispatch import message_count
 
 ENTRIES_MAX: Final = 800
-"""Queue entries that one read looks at: Java's 16,000 bytes of them."""
+"""Limit on queue entries that one read examines: Java's 16,000 bytes of them."""
 BYTES_MAX: Final = 1024 * 1024
-"""Bytes of records that one read looks at; one run of them may lie above."""
+"""Limit on bytes of records that one read examines; the last batch may exceed it."""
 COST_MAX: Final = 200_000
-"""What one read may spend on filtering, as `MessageFilter.cost` counts it: some 25 ms, in which no
-other client is served."""
+"""Limit on the filtering cost of one read, in units of `MessageFilter.cost`: about 25 ms, in which
+no other client is served."""
 
 _RUN_MESSAGES: Final = 128
 
 
 class FilteredReads:
-    """Reads the queues of one store by filters."""
+    """Reads the queues of one store with filters."""
 
     def __init__(self, reads: CheckedReads) -> None:
         self._reads = reads
@@ -40,7 +41,7 @@ class FilteredReads:
     def at_once(
         self, topic: str, queue_id: int, asked: Asked, wanted: MessageFilter
     ) -> Found | None:
-        """Return what matches if all that is to be looked at is in memory; None if not."""
+        """Return the matches if all records to examine are in memory; None if not."""
         filtering = _Filtering(asked, wanted)
         while (run := filtering.next_run()) is not None:
             found = self._reads.at_once(topic, queue_id, run)
@@ -50,11 +51,11 @@ class FilteredReads:
         return filtering.found()
 
     async def read(self, topic: str, queue_id: int, asked: Asked, wanted: MessageFilter) -> Found:
-        """Return what matches; may wait for the device, off the loop.
+        """Return the matches; may read from disk, off the event loop.
 
         Raises:
             DamagedRecordError, CorruptRecordError, OSError: as `CheckedReads.read`, for what
-                comes before the first match.
+                records before the first match.
         """
         filtering = _Filtering(asked, wanted)
         while (run := filtering.next_run()) is not None:
@@ -62,14 +63,14 @@ class FilteredReads:
                 found = await self._reads.read(topic, queue_id, run)
             except DamagedRecordError:
                 if filtering.has_found:
-                    break  # whoever goes on behind what was found meets it
+                    break  # the read after the matches reports it
                 raise
             filtering.take(found)
         return filtering.found()
 
 
 class _Filtering:
-    """What one read has found, and what it still has to look at."""
+    """Progress of one filtered read: matches so far, and limits."""
 
     def __init__(self, asked: Asked, wanted: MessageFilter) -> None:
         self._asked = asked
@@ -89,7 +90,7 @@ class _Filtering:
         return bool(self._parts)
 
     def next_run(self) -> Asked | None:
-        """Return what to read next; None at the end."""
+        """Return the next batch to read; None at the end."""
         plan, asked = self._plan, self._asked
         run = asked._replace(
             offset=self._next_offset,
@@ -106,7 +107,7 @@ class _Filtering:
         return run if self._next_offset < plan.max_offset else None
 
     def take(self, found: Found) -> None:
-        """Take over what matches of a run."""
+        """Add the matches of a batch."""
         before = self._next_offset
         self._is_first, self._plan = self._plan is None, found.plan
         self._looked_at_bytes += len(found.body)
@@ -115,11 +116,11 @@ class _Filtering:
             try:
                 header = read_record(record, check_crc=False)
             except MalformedMessageError:
-                self._add(record, 1, before)  # clients name it
+                self._add(record, 1, before)  # consumers report the malformed record
                 continue
             start = header.properties_start
             text = record[start : start + header.properties_size]
-            if self._cost >= COST_MAX:  # not looked at: whoever goes on begins with it
+            if self._cost >= COST_MAX:  # not examined: the next read begins with it
                 self._is_full = True
                 self._next_offset = header.queue_offset
                 return
@@ -130,10 +131,10 @@ class _Filtering:
             if self._is_full:
                 return
         if self._next_offset <= before:
-            self._is_full = True  # nothing was looked at: the next run would not either
+            self._is_full = True  # nothing was examined, nor would the next batch be
 
     def _add(self, record: bytes, count: int, queue_offset: int) -> None:
-        """Add a match; one that does not fit ends the read before it."""
+        """Add a match; if it does not fit, end the read before it."""
         size = self._size + len(record)
         if self._parts and (
             self._count + count > self._asked.max_messages or size > self._asked.max_bytes
@@ -146,9 +147,9 @@ class _Filtering:
         self._size = size
 
     def found(self) -> Found:
-        """Return what there is to hand out."""
+        """Return the result of the read."""
         plan = self._plan
-        assert plan is not None, "a run was read"
+        assert plan is not None, "a batch was read"
         status = plan.status
         if self._parts:
             status = GetStatus.FOUND
@@ -159,19 +160,19 @@ class _Filtering:
 
 
 class ArrivedProperties:
-    """Tells waiting pulls the properties of messages that just came, each read once."""
+    """Evaluates the filters of held pulls on new messages; reads each message's properties once."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._last: tuple[int, dict[str, str]] = (-1, {})
 
     def is_wanted(self, wanted: MessageFilter, arrived: ArrivedMessage) -> bool:
-        """Return whether the message matches; True too where that cannot be seen."""
+        """Return whether the message matches; also True if it cannot be read."""
         properties = self._of(arrived.physical_offset, arrived.size)
         return properties is None or wanted.matches(properties)
 
     def _of(self, physical_offset: int, size: int) -> dict[str, str] | None:
-        """Return the properties of a record that is written; None if it cannot be read."""
+        """Return the properties of a written record; None if it cannot be read."""
         if self._last[0] == physical_offset:
             return self._last[1]
         try:

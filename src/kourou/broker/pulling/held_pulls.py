@@ -1,11 +1,11 @@
-"""Pulls that found nothing and asked to be held: kept until a message comes, or their time is over.
+"""Held pulls: pulls that found nothing and wait until a message arrives or their time is over.
 
-Who is held tells `long_polling.py`. What becomes of one that is woken is its own business: it was
-held by `pull.py`, or by the path of plain pulls (`fast_pull.py`).
+`long_polling.py` keeps the table of held pulls. A woken pull is served by the module that held it:
+`pull.py`, or the fast path of pulls (`fast_pull.py`).
 
-A pull of a connection whose peer does not read what it was sent is not served when it is woken: its
-answer would only wait in memory. It is served when the peer has read, or forgotten with the
-connection, which ends when nothing happens on it for its `idle_timeout_ms`.
+A woken pull is not served while its peer does not read what it was sent, because the answer would
+only take memory. It is served when the peer has read, or dropped with the connection, which is
+closed after its `idle_timeout_ms` without traffic.
 
 Source: PullRequestHoldService.java, apache/rocketmq 5.5.0.
 """
@@ -26,24 +26,25 @@ from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import PlainFound
 
 SUSPEND_MAX_MS: Final = 60_000
-"""Longest time that a request is held, whatever it asks for; clients ask for 15 to 20 s. A
-connection that hears nothing for 120 s is closed."""
+"""Limit on the time that a request is held, whatever it asks for; clients ask for 15 to 20 s. A
+connection without traffic for 120 s is closed."""
 
 
 TURN_BYTES: Final = 4 * 1024 * 1024
-"""Answers to woken pulls that one turn of the loop makes, about: the rest follows in the next ones,
-so that other clients are served in between, and what was made is sent before more is."""
+"""Approximate size of the answers to woken pulls that one loop iteration builds. The rest follows
+in the next iterations, so that other clients are served in between, and answers are sent before
+more are built."""
 
 _LATER_ANSWER_BYTES: Final = 64 * 1024
-"""What counts for an answer that is not returned by the pull that it answers."""
+"""Size counted for an answer that the pull sends by itself later."""
 
 
 SharedReads = dict[tuple[str, int, int, int], PlainFound]
-"""Reads by topic, queue id, offset and count: one serves all groups that wait for a message."""
+"""Reads by topic, queue id, offset and count; one read serves all groups waiting for a message."""
 
 
 class HeldPull(Protocol):
-    """A pull that waits."""
+    """A pull that can be held."""
 
     @property
     def group(self) -> str: ...
@@ -52,18 +53,18 @@ class HeldPull(Protocol):
     def connection(self) -> Connection: ...
 
     def serve_again(self, reads: SharedReads) -> bytes | None:
-        """Serve it, not to be held again; never raises.
+        """Serve the pull, without holding it again; never raises.
 
         Args:
-            reads: what pulls that were woken with this one have read; added to.
+            reads: reads of the pulls woken together with this one; new ones are added.
 
         Returns:
-            The frame of the answer, to be sent; None if that was or will be sent otherwise.
+            The frame of the answer, to be sent; None if it is sent in another way.
         """
 
 
 class HeldPulls:
-    """The held pulls of one broker, on the running loop."""
+    """The held pulls of one broker, on the running event loop."""
 
     def __init__(self, config: LiveConfig) -> None:
         self._config = config
@@ -88,16 +89,16 @@ class HeldPulls:
         is_wanted: Callable[[ArrivedMessage], bool] | None = None,
         wanted_cost: int = 0,
     ) -> bool:
-        """Hold the pull if there is room, and return whether it is held.
+        """Hold the pull if there is room; return whether it is held.
 
         Args:
             pull: served again when it is woken.
-            where: topic, queue id, and the offset that it reads on from.
-            subscription: which tags wake it.
-            timeout_ms: how long it asks to be held.
-            size_bytes: about what it keeps in memory.
-            is_wanted: tells of a message with such a tag whether it wakes it.
-            wanted_cost: about what that costs for a message, see `MessageFilter.cost`.
+            where: topic, queue id, and the offset that it reads from.
+            subscription: tags of messages that wake it.
+            timeout_ms: requested time to be held.
+            size_bytes: approximate memory that it takes.
+            is_wanted: decides for a message with such tags whether it wakes the pull.
+            wanted_cost: approximate cost of that decision; see `MessageFilter.cost`.
         """
         now = self._config.now
         timeout_ms = min(timeout_ms, SUSPEND_MAX_MS)
@@ -117,9 +118,9 @@ class HeldPulls:
         return True
 
     def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
-        """Serve the pulls that new messages concern; called once a turn of the loop.
+        """Serve the pulls that new messages concern; called once per loop iteration.
 
-        One alone is answered at once: a turn of the loop later it would be 10 us later.
+        A single pull is answered at once: in the next iteration it would be 10 us later.
         """
         woken = self._held.woken(arrivals)
         if len(woken) == 1 and not woken[0].pull.connection.is_paused:
@@ -130,13 +131,13 @@ class HeldPulls:
         self._serve_again(woken)
 
     def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
-        """Answer the pulls of the group, whose offset in the queue was reset."""
+        """Answer the pulls of a group whose offset in the queue was reset."""
         self._answer_group(group, topic, range(queue_id, queue_id + 1))
 
     def on_subscription_changed(self, group: str, topic: TopicConfig) -> None:
-        """Answer the pulls of the group, which wait for what it wanted before.
+        """Answer the pulls of a group whose subscription changed; they wait by the old one.
 
-        Java looks at all held pulls every 5 s, by what their groups want then.
+        Java re-evaluates all held pulls every 5 s with their groups' current subscriptions.
         """
         self._answer_group(group, topic.name, range(topic.read_queue_nums))
 
@@ -148,7 +149,7 @@ class HeldPulls:
         self._serve_again(of_group)
 
     def on_topic_deleted(self, topic: TopicConfig) -> None:
-        """Answer all pulls of a topic that is gone: one of its name could be made meanwhile."""
+        """Answer all pulls of a deleted topic: a topic of the same name may be created again."""
         queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
         of_topic = [one for number in queues for one in self._held.of_queue(topic.name, number)]
         for held in of_topic:
@@ -156,12 +157,12 @@ class HeldPulls:
         self._serve_again(of_topic)
 
     def on_connection_closed(self, connection: Connection) -> None:
-        """Forget the pulls of a connection that has ended."""
+        """Drop the pulls of a closed connection."""
         self._held.dropped(connection)
         self._unread.pop(connection, None)
 
     def close(self) -> None:
-        """Stop serving; what is held is not answered any more."""
+        """Stop serving; held pulls are no longer answered."""
         self._stop_timer()
         if self._next is not None:
             self._next.cancel()
@@ -174,7 +175,7 @@ class HeldPulls:
             self._timer = None
 
     def _set_timer(self) -> None:
-        """See to it that `_expire` runs when the next pull is due."""
+        """Set the timer for the next deadline of a held pull."""
         self._stop_timer()
         due_ms = self._held.next_due_ms()
         if due_ms is not None:
@@ -187,7 +188,7 @@ class HeldPulls:
         self._set_timer()
 
     def _serve_again(self, woken: Iterable[Held[HeldPull]]) -> None:
-        """Answer pulls that were held, in this turn and the next ones."""
+        """Answer woken pulls, in this loop iteration and the next ones."""
         for held in woken:
             self._due.append(held)
             self._due_of[held.pull.connection] += 1
@@ -195,7 +196,7 @@ class HeldPulls:
             self._serve_due()
 
     def _serve_due(self) -> None:
-        """Answer so many pulls as one turn may; those of one connection leave together."""
+        """Answer as many pulls as one iteration may; those of a connection share one write."""
         self._next = None
         due, left_bytes = self._due, TURN_BYTES
         reads: SharedReads = {}
@@ -221,9 +222,9 @@ class HeldPulls:
                     left_bytes -= len(answer)
                     if is_last:
                         connection.send_now(answer)
-                    else:  # they leave in one write
+                    else:  # sent in one write with the connection's last answer
                         connection.send_frames(answer)
 
     def _on_resumed(self, connection: Connection) -> None:
-        """Serve the pulls that were woken while the peer did not read, as far as it reads."""
+        """Serve the pulls that were woken while the peer did not read, as long as it reads."""
         self._serve_again(self._unread.pop(connection, ()))

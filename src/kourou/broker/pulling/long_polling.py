@@ -1,11 +1,11 @@
-"""Pulls that found nothing and wait for a message: who is held, and who must be woken.
+"""Table of held pulls, and the choice of those that a new message or the time wakes.
 
-A table and nothing else, keyed by topic and queue id. It costs memory for each held pull, no task
-and no timer: `pull.py` asks it once a turn for the pulls that new messages wake, and once a tick
+The table is keyed by topic and queue id. A held pull costs memory, but no task and no timer:
+`held_pulls.py` asks once per loop iteration for the pulls that new messages wake, and at deadlines
 for those whose time is over.
 
-Source: PullRequestHoldService.java, apache/rocketmq 5.5.0, which looks every 5 s at what to
-expire; a tick of 100 ms costs nothing here, since only pulls that are due are looked at.
+Source: PullRequestHoldService.java, apache/rocketmq 5.5.0, which looks for expired pulls every 5 s.
+A tick of 100 ms is cheap here, because only pulls that are due are examined.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from kourou.filter.tags import matches_code
 from kourou.model.subscription import SubscriptionData
 
 TICK_MS: Final = 100
-"""Pulls that become due within the same tick are answered together, at its end."""
+"""Pulls with deadlines within the same tick are answered together, at its end."""
 
 
 EVALUATION_COST_MAX: Final = 100_000
-"""What one turn may spend on filtering for held pulls, as `MessageFilter.cost` counts it: some 12
-ms. Pulls beyond it are woken, and find out themselves."""
+"""Limit on the filtering cost for held pulls in one loop iteration, in units of
+`MessageFilter.cost`: about 12 ms. Pulls beyond it are woken, and filter by themselves."""
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Header texts of held pulls; those of usual ones have about 200 bytes."""
+"""Limit on header texts of held pulls, in bytes; a typical pull has about 200."""
 
 
 class ArrivedMessage(Protocol):
-    """One message of what arrived."""
+    """One message of an arrival."""
 
     @property
     def queue_offset(self) -> int: ...
@@ -46,7 +46,7 @@ class ArrivedMessage(Protocol):
 
 
 class Arrived(Protocol):
-    """What consumers can see from now on, see `kourou.store.message_store.Arrival`."""
+    """New messages of one queue; see `kourou.store.message_store.Arrival`."""
 
     @property
     def topic(self) -> str: ...
@@ -55,7 +55,7 @@ class Arrived(Protocol):
     def queue_id(self) -> int: ...
 
     def records(self) -> Iterable[ArrivedMessage]:
-        """Return the messages; made only where somebody waits for the queue."""
+        """Return the messages; called only if a pull is held for the queue."""
 
 
 PullT = TypeVar("PullT")
@@ -63,17 +63,17 @@ PullT = TypeVar("PullT")
 
 @dataclass(slots=True, eq=False)
 class Held(Generic[PullT]):
-    """One pull that waits.
+    """A held pull.
 
     Attributes:
-        pull: what the caller needs to answer it.
+        pull: data that the caller needs to answer it.
         owner: its connection; compared by identity.
-        queue_offset: where it wants to read on.
-        subscription: which tags wake it.
-        deadline_ms: when it is to be answered even if nothing came, on the caller's clock.
-        size_bytes: about what it keeps in memory, beyond what every pull does.
-        is_wanted: tells of a message with such a tag whether it wakes it; None if each does.
-        wanted_cost: about what that costs for a message.
+        queue_offset: offset that it reads from.
+        subscription: tags of messages that wake it.
+        deadline_ms: time at which it is answered even without a message, on the caller's clock.
+        size_bytes: approximate memory that it takes beyond the minimum of a pull.
+        is_wanted: decides for a message with such tags whether it wakes the pull; None for always.
+        wanted_cost: approximate cost of that decision.
     """
 
     pull: PullT
@@ -89,7 +89,7 @@ class Held(Generic[PullT]):
 
 
 class LongPolling(Generic[PullT]):
-    """The held pulls."""
+    """Table of the held pulls."""
 
     def __init__(
         self,
@@ -98,18 +98,18 @@ class LongPolling(Generic[PullT]):
         held_per_owner_max: int = 10_000,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
-        """Start empty.
+        """Create an empty table.
 
         Args:
-            held_max: pulls held at once, of all connections.
-            held_per_owner_max: of one connection, so that one client cannot take all places.
-            held_bytes_max: the sizes of all together.
+            held_max: limit on held pulls of all connections.
+            held_per_owner_max: limit for one connection, so that a client cannot use up the table.
+            held_bytes_max: limit on the sum of the sizes.
         """
         self._held_max = held_max
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
         self._held_per_owner_max = held_per_owner_max
-        # Dictionaries serve as ordered sets: who waits longest is woken first.
+        # Dictionaries serve as ordered sets: pulls held longest are woken first.
         self._by_queue: dict[tuple[str, int], dict[Held[PullT], None]] = {}
         self._by_tick: dict[int, dict[Held[PullT], None]] = {}
         self._by_owner: dict[Hashable, dict[Held[PullT], None]] = {}
@@ -120,7 +120,7 @@ class LongPolling(Generic[PullT]):
         return self._count
 
     def hold(self, held: Held[PullT]) -> bool:
-        """Keep the pull, and return True; False when there is no place for it."""
+        """Add the pull and return True; False if the table is full."""
         held_bytes = self._held_bytes + held.size_bytes
         if self._count >= self._held_max or held_bytes > self._held_bytes_max:
             return False
@@ -135,9 +135,9 @@ class LongPolling(Generic[PullT]):
         return True
 
     def woken(self, arrivals: Iterable[Arrived]) -> list[Held[PullT]]:
-        """Take out and return the pulls that the new messages concern, each once.
+        """Remove and return the pulls that the new messages concern, each once.
 
-        A pull whose tags none of them has stays: it is spared a read that finds nothing.
+        A pull whose tags match none of them stays: a read would find nothing.
         """
         by_queue = self._by_queue
         if not by_queue:
@@ -157,15 +157,15 @@ class LongPolling(Generic[PullT]):
         return woken
 
     def of_queue(self, topic: str, queue_id: int) -> list[Held[PullT]]:
-        """Return the pulls that wait for messages of the queue."""
+        """Return the pulls held for the queue."""
         return list(self._by_queue.get((topic, queue_id), ()))
 
     def taken(self, held: Held[PullT]) -> None:
-        """Take out a pull that is held."""
+        """Remove a held pull."""
         self._forget(held)
 
     def expired(self, now_ms: int) -> list[Held[PullT]]:
-        """Take out and return the pulls whose deadline has passed, up to a tick late."""
+        """Remove and return the pulls whose deadline has passed, at most a tick late."""
         due = [tick for tick in self._by_tick if tick * TICK_MS <= now_ms]
         expired = [held for tick in sorted(due) for held in self._by_tick[tick]]
         for held in expired:
@@ -173,11 +173,11 @@ class LongPolling(Generic[PullT]):
         return expired
 
     def next_due_ms(self) -> int | None:
-        """Return when `expired` will next find a pull; None when nothing is held."""
+        """Return the time at which `expired` will next find a pull; None if nothing is held."""
         return min(self._by_tick) * TICK_MS if self._by_tick else None
 
     def dropped(self, owner: Hashable) -> int:
-        """Forget the pulls of a closed connection, and return how many there were."""
+        """Remove the pulls of a closed connection; return their number."""
         pulls = list(self._by_owner.get(owner, ()))
         for held in pulls:
             self._forget(held)
@@ -209,12 +209,12 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 def _tick(deadline_ms: int) -> int:
-    """Return the first tick that does not come before the deadline."""
+    """Return the first tick that is not before the deadline."""
     return -(-deadline_ms // TICK_MS)
 
 
 def _discard(table: dict[KeyT, dict[Held[PullT], None]], key: KeyT, held: Held[PullT]) -> None:
-    """Take the pull out of one index, and its key when nothing is left under it."""
+    """Remove the pull from one index, and the key with its last pull."""
     pulls = table[key]
     del pulls[held]
     if not pulls:

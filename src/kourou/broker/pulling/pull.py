@@ -1,20 +1,20 @@
-"""PULL_MESSAGE (11): hand out the messages of one queue, or hold the request until there are some.
+"""PULL_MESSAGE (11): return messages of one queue, or hold the request until some arrive.
 
-Who may pull what is decided in `pull_checks.py`.
+`pull_checks.py` decides whether the pull is permitted.
 
-What is found is sent as the ranges of stored bytes that it is, no object made of a message. What
-is not in memory is read off the loop, queue entries too. A message whose record is damaged is
-refused with 1, by name; consumers ask again after a while, and lose nothing meanwhile.
+Messages are sent as ranges of stored bytes, without an object for a message. Messages and queue
+entries that are not in memory are read off the event loop. A pull whose first message is damaged is
+refused with code 1 and an error that identifies the record. Consumers retry later and lose nothing.
 
-A request that finds nothing new is held when it asks for that: it then costs an entry in a table
-(`held_pulls.py`), until a message arrives, its time is over, or its connection closes; and is
-then served again, not held again.
+A request that finds nothing new is held if it asks for that. It then takes an entry in a table
+(`held_pulls.py`) until a message arrives, its time is over or its connection closes; after the
+first two it is served again, without being held a second time.
 
-So is a pull whose client has a newer subscription than is known here, until the client was asked
-for it (`subscriptions.py`).
+A pull whose client has a newer subscription than the broker is also held, until the client has sent
+its subscription on request (`subscriptions.py`).
 
-The first pull of a group after its offset was reset (`admin_offsets.py`) is answered 21 with the
-offset to go on at, whatever it asked for; one that is held then is answered at once.
+The first pull of a group after an offset reset (`admin_offsets.py`) is answered with code 21 and
+the new offset, whatever it asks for. A pull that is held at the reset is answered at once.
 
 Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -55,11 +55,11 @@ _OUTDATED: Final = frozenset(
 )
 
 AskMember = Callable[[Connection, str, str, Callable[[], None]], bool]
-"""Asks the member of a group, by its connection, what it wants of a topic; see `Subscriptions`."""
+"""Requests a group member's subscription to a topic by its connection; see `Subscriptions`."""
 
 
 class PullHandler:
-    """Serves pulls, at once or when there is something to read."""
+    """Serves pulls on the general path, at once or when messages arrive."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class PullHandler:
         later: LaterReplies,
         stats: BrokerStats,
     ) -> None:
-        """Serve what `checks` let pass.
+        """Serve the pulls that `checks` permit.
 
         Args:
-            config: says which pulls may be held, and for how long.
-            checks: who may pull what.
-            offsets: take those that come with pulls.
-            store: what is read,
-            reads: and how that is checked.
-            held: pulls that wait for messages.
-            ask_member: brings subscriptions that are newer than those known here.
-            later: answers pulls that have to read from the disk.
-            stats: count what is handed out.
+            config: which pulls may be held, and for how long.
+            checks: decide whether a pull is permitted.
+            offsets: store the offsets that pulls commit.
+            store: gives the bounds of queues.
+            reads: read and verify messages.
+            held: the held pulls.
+            ask_member: requests a subscription newer than the broker's.
+            later: answers pulls that read from disk.
+            stats: count the messages returned.
         """
         self._config = config
         self._checks = checks
@@ -100,25 +100,25 @@ class PullHandler:
         self._arrived = ArrivedProperties(store)
 
     def on_pull_message(self, request: Request) -> RemotingCommand | None:
-        """Answer with messages or with where to go on; None when the request is held."""
+        """Answer with messages or the next offset; None if the request is answered later."""
         header = request.command.header(PullMessageRequestHeader)
         return self._serve(request, header, is_first=True)
 
     def _is_told_later(self, request: Request, header: PullMessageRequestHeader) -> bool:
-        """Ask the member for what it wants; return whether the pull is answered by that."""
+        """Ask the member for its subscription; return whether that will answer the pull."""
 
         def serve() -> None:
-            if request.connection.is_open:  # else it would take an offset reset with it
+            if request.connection.is_open:  # else the pull would consume a pending offset reset
                 self.serve_again(request, header)
 
         return self._ask_member(request.connection, header.consumer_group, header.topic, serve)
 
     def serve_again(self, request: Request, header: PullMessageRequestHeader | None = None) -> None:
-        """Answer a pull that was held. Whatever happens to it, nothing is raised.
+        """Answer a pull that was held; never raises.
 
         Args:
             request: the pull.
-            header: its header, where that was decoded before.
+            header: its header, if it has been decoded.
         """
         try:
             header = header or request.command.header(PullMessageRequestHeader)
@@ -132,7 +132,7 @@ class PullHandler:
     def _serve(
         self, request: Request, header: PullMessageRequestHeader, *, is_first: bool
     ) -> RemotingCommand | None:
-        """Check and read. Only a request that was not held yet commits, and may be held."""
+        """Check and read. Only a request that has not been held commits, and may be held."""
         pull = self._checks.check(request, header)
         if isinstance(pull, RemotingCommand):
             is_told = is_first and pull.code in _OUTDATED and self._is_told_later(request, header)
@@ -143,7 +143,7 @@ class PullHandler:
         key = (header.consumer_group, header.topic, header.queue_id)
         reset_to = self._offsets.take_reset(*key)
         if reset_to is not None:
-            # What the pull commits is of before the reset, and does not count.
+            # The offset that the pull commits is from before the reset, and is ignored.
             return self._answer_reset(pull, reset_to)
         if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
             end = self._store.max_offset(header.topic, header.queue_id)
@@ -169,7 +169,7 @@ class PullHandler:
         return _answer(pull, plan, code)
 
     def _corrected(self, header: PullMessageRequestHeader, plan: GetPlan) -> GetPlan:
-        """Lead a client whose offset lies beyond the end to where its group goes on."""
+        """Replace the next offset of a client beyond the queue's end by that of its group."""
         if plan.status is not GetStatus.OFFSET_OVERFLOW_BADLY:
             return plan
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -177,7 +177,7 @@ class PullHandler:
         return plan._replace(next_offset=self._offsets.where_to_go_on(*key, bounds))
 
     async def _read_later(self, pull: Pull, asked: Asked) -> RemotingCommand:
-        """Answer with what must be read from the disk, or looked into."""
+        """Read from disk, and return the answer."""
         header, began_ms = pull.header, steady_ms()
         try:
             if pull.filter is None:
@@ -196,11 +196,11 @@ class PullHandler:
             self._count(header, found, steady_ms() - began_ms, is_cold=True)
             return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
-        # Not held: the client asks again, and what it asks for is in memory then.
+        # Not held: the client pulls again, and then finds the messages in memory.
         return _answer(pull, plan, _code(plan.status, header.queue_offset))
 
     def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
-        """Tell the client to go on at the offset that an operator set for its group."""
+        """Return an answer that moves the client to the offset set by an administrator."""
         key = (pull.header.topic, pull.header.queue_id)
         bounds = (self._store.min_offset(*key), self._store.max_offset(*key))
         self._offsets.note_pulled(pull.header.consumer_group, *key, reset_to)
@@ -211,7 +211,7 @@ class PullHandler:
         header, subscription = pull.header, pull.subscription
         return Asked(
             header.queue_offset,
-            # One message at least, as Java does, so that a group that asks for none moves on.
+            # At least one message, as in Java, so that a group that asks for none makes progress.
             max(1, min(header.max_msg_nums, self._config.now.pull_messages_max)),
             self._config.now.pull_bytes_max,
             partial(matches_code, subscription) if subscription.code_set else None,
@@ -225,7 +225,7 @@ class PullHandler:
         *,
         is_cold: bool = False,
     ) -> None:
-        """Count messages that are handed out; what is in memory takes no time worth a clock."""
+        """Count the messages returned; reads from memory count as taking no time."""
         where = (header.consumer_group, header.topic, header.queue_id)
         count, size_bytes = found.plan.count, len(found.body)
         self._stats.on_get(*where, count, size_bytes, took_ms)
@@ -233,7 +233,7 @@ class PullHandler:
             self._stats.on_cold_get(*where, count, size_bytes)
 
     def _hold(self, pull: Pull) -> bool:
-        """Hold the request if it asks for that and there is room, and return whether it is held."""
+        """Hold the request if it asks for that and there is room; return whether it is held."""
         header, request = pull.header, pull.request
         if not header.sys_flag & PULL_SUSPEND or request.is_oneway:
             return False
@@ -247,13 +247,13 @@ class PullHandler:
             0 if pull.filter is None else pull.filter.cost(_PROPERTIES_SIZE_USUAL),
         )
         if is_held:
-            # A body means nothing here, but would be kept for as long as the pull is.
+            # The body has no meaning, and would take memory for as long as the pull is held.
             request.command.body = b""
         return is_held
 
 
 class _Held:
-    """A pull that this handler holds; see `HeldPull`."""
+    """A pull held by the general path; see `HeldPull`."""
 
     __slots__ = ("_handler", "_header", "_request")
 
@@ -277,7 +277,7 @@ class _Held:
 
 
 def _code(status: GetStatus, queue_offset: int) -> ResponseCode:
-    """Return what a read that found nothing means to the client."""
+    """Return the response code for a read without messages."""
     if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
         # From the start of an empty queue there is nothing to correct.
         return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
@@ -295,7 +295,7 @@ _CODES: Final = {
 
 
 def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -> RemotingCommand:
-    """Return the answer with its header, which clients read with each of the four codes."""
+    """Return the answer with its header, which clients read for each of the four codes."""
     fields = answer_fields(plan, pull.topic.topic_sys_flag, pull.group.group_sys_flag)
     return RemotingCommand(
         code,
@@ -309,7 +309,7 @@ def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") ->
 
 
 def answer_fields(plan: GetPlan, topic_sys_flag: int, group_sys_flag: int) -> dict[str, str]:
-    """Return the header of an answer."""
+    """Return the header fields of an answer."""
     return {
         "suggestWhichBrokerId": _MASTER,
         "nextBeginOffset": str(plan.next_offset),

@@ -1,20 +1,20 @@
-"""Whether a pull may be served, and which messages of the queue its group wants.
+"""Permission checks of pulls, and the choice of a pull's subscription and filter.
 
-The checks come in Java's order, each with Java's code:
+The checks run in Java's order, each with Java's response code:
 
     16  the broker is not readable (forbiddenType 1)
-    16  the group or the topic is the broker's own (3); not in Java, see `reserved.py`
-    26  the group does not exist and may not be made
+    16  the group or the topic is reserved for the broker (3); not in Java, see `reserved.py`
+    26  the group does not exist and may not be created
     16  the group may not consume (2)
     17  the topic does not exist
     16  the topic is not readable (3)
     29  the queue does not exist
-    23  with its own subscription: it does not parse
-    24  without: no member of the group is connected, or it did not subscribe to the topic
-    16  the group reads as broadcast, which it may not (4), or may not read this topic (5)
-    25  the subscription known here is older than the client's
-    27  it filters by properties, and its group's filter does not compile, or is not known
-    28  the filter known here is older than the client's
+    23  the pull carries a subscription of its own, which does not parse
+    24  it carries none, and no member of the group is connected or subscribes to the topic
+    16  the group is broadcasting, which it may not (4), or may not read this topic (5)
+    25  the broker's subscription is older than the client's
+    27  it filters by properties, and its group's filter does not compile or is not registered
+    28  the registered filter is older than the client's
     1   it filters by properties, which is off (`enablePropertyFilter`)
 
 Source: PullMessageProcessor.java, apache/rocketmq 5.5.0.
@@ -54,10 +54,10 @@ from kourou.remoting.network import format_address
 
 @dataclass(slots=True)
 class Pull:
-    """A pull that may be served: the request, and what it is about.
+    """A permitted pull, with the objects needed to serve it.
 
     Attributes:
-        filter: which messages it wants by their properties; None where tags tell.
+        filter: filter by properties; None if tags are sufficient.
     """
 
     request: Request
@@ -69,14 +69,14 @@ class Pull:
 
 
 class PlainPull(NamedTuple):
-    """What a pull asks, without where it is: the same from one pull of a queue to the next.
+    """A pull's request without its offset: the same for successive pulls of a queue.
 
     Attributes:
-        max_messages: as asked for.
-        suspend_ms: how long it asks to be held if it finds nothing; 0 not at all.
-        is_committing: it stores an offset beside.
-        has_subscription: it carries its own, and not that of its group's heartbeats.
-        wants_all: by its own subscription.
+        max_messages: as requested.
+        suspend_ms: time for which it may be held if it finds nothing; 0 for none.
+        is_committing: it commits an offset.
+        has_subscription: it carries a subscription, used instead of that of its group's heartbeats.
+        wants_all: its own subscription accepts all messages.
     """
 
     group: str
@@ -91,7 +91,7 @@ class PlainPull(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What a pull that may be served is about."""
+    """Topic and group of a permitted pull."""
 
     topic: TopicConfig
     group: SubscriptionGroup
@@ -115,7 +115,7 @@ class PullChecks:
         self._filters = filters
 
     def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:
-        """Return the pull, or why it is refused."""
+        """Return the permitted pull, or the answer that refuses it."""
         command = request.command
         host = request.remote_address[0]
         group = self._group(command, header, host)
@@ -144,14 +144,14 @@ class PullChecks:
             if isinstance(found, RemotingCommand):
                 return found
             wanted = found
-        self._groups.get_or_create(group.group_name, host)  # now that the pull is served
+        self._groups.get_or_create(group.group_name, host)  # only after all checks have passed
         return Pull(request, header, topic, group, subscription, wanted)
 
     def passes(self, asked: PlainPull) -> Passed | None:
-        """Return the topic and group of a pull that `check` lets pass and that wants all messages.
+        """Return topic and group of a pull that `check` would permit without a filter.
 
-        None where `check` must say what is the case. About 1 us. For groups and topics that are not
-        reserved: whoever asks has seen to that.
+        None if `check` must decide. This takes about 1 us. The caller has made sure that neither
+        the group nor the topic is reserved.
         """
         group = self._groups.get(asked.group)
         topic = self._topics.get(asked.topic)
@@ -184,7 +184,7 @@ class PullChecks:
     def _group(
         self, command: RemotingCommand, header: PullMessageRequestHeader, host: str
     ) -> SubscriptionGroup | RemotingCommand:
-        """Return the group that pulls, which may have to be made, or why the pull is refused."""
+        """Return the group of the pull, which may not exist yet, or the refusal."""
         if not self._config.now.is_readable:
             return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
         reserved = why_reserved(header.consumer_group, header.topic)
@@ -205,18 +205,18 @@ class PullChecks:
         header: PullMessageRequestHeader,
         subscription: SubscriptionData,
     ) -> MessageFilter | RemotingCommand:
-        """Return what filters by properties for the pull, or why it is refused."""
+        """Return the pull's filter by properties, or the refusal."""
         has_own = header.sys_flag & PULL_SUBSCRIPTION
         known = None if has_own else self._filters.get(header.topic, header.consumer_group)
         if not has_own and known is None:
             text = (
-                f"no filter of group {header.consumer_group} for topic {header.topic} is known "
-                f"here: {subscription.sub_string!r} may be wrong"
+                f"no filter of group {header.consumer_group} for topic {header.topic} is "
+                f"registered: {subscription.sub_string!r} may be invalid"
             )
             return _refuse(command, ResponseCode.FILTER_DATA_NOT_EXIST, text)
         if known is not None and known.client_version < header.sub_version:
             text = (
-                f"the filter of group {header.consumer_group} known here is of version "
+                f"the registered filter of group {header.consumer_group} has version "
                 f"{known.client_version}, older than the client's {header.sub_version}"
             )
             return _refuse(command, ResponseCode.FILTER_DATA_NOT_LATEST, text)
@@ -230,14 +230,14 @@ class PullChecks:
         try:
             own = compile_expression(subscription.expression_type, subscription.sub_string)
         except FilterSyntaxError as error:
-            # Java takes all messages then.
+            # Java delivers all messages then.
             return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         return MessageFilter(own, None, of_real_topic)
 
     def _of_real_topic(
         self, header: PullMessageRequestHeader
     ) -> Callable[[str], Compiled | None] | None:
-        """Return what tells the filter of a message that is tried again, where that is on."""
+        """Return a function from a retried message's first topic to its filter, if that is on."""
         group = header.consumer_group
         if not self._config.now.filter_support_retry or header.topic != retry_topic(group):
             return None
@@ -251,7 +251,7 @@ class PullChecks:
     def _subscription(
         self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup
     ) -> SubscriptionData | RemotingCommand:
-        """Return what the group wants of the topic, or why the pull is refused."""
+        """Return the group's subscription to the topic, or the refusal."""
         if header.sys_flag & PULL_SUBSCRIPTION:
             return _own_subscription(command, header)
         name = group.group_name
@@ -271,7 +271,7 @@ class PullChecks:
             return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
         if subscription.sub_version < header.sub_version:
             text = (
-                f"the subscription of group {name} known here is of version "
+                f"the registered subscription of group {name} has version "
                 f"{subscription.sub_version}, older than the client's {header.sub_version}"
             )
             return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
@@ -281,7 +281,7 @@ class PullChecks:
 def _own_subscription(
     command: RemotingCommand, header: PullMessageRequestHeader
 ) -> SubscriptionData | RemotingCommand:
-    """Return the subscription that the request carries, or why it is refused."""
+    """Return the subscription that the request carries, or the refusal."""
     if not is_tag_expression(header.expression_type):
         if not header.subscription:
             text = f"the {header.expression_type} expression is empty"
@@ -298,7 +298,7 @@ def _own_subscription(
 def _refuse(
     command: RemotingCommand, code: ResponseCode, text: str, forbidden_type: int | None = None
 ) -> RemotingCommand:
-    """Return a refusal; `forbidden_type` tells who forbids it, with code 16."""
+    """Return a refusal; `forbidden_type` is RocketMQ's number for the reason of a code 16."""
     refusal = response(command, code, text)
     if forbidden_type is not None:
         refusal.ext_fields["forbiddenType"] = str(forbidden_type)

@@ -1,12 +1,12 @@
-"""Requests that look something up in the store: offsets of a queue, and a message by its id.
+"""Queries of the store: offsets of a queue, and a message by its id.
 
-    29  SEARCH_OFFSET_BY_TIMESTAMP   the first queue offset stored at or after a time
-    30  GET_MAX_OFFSET               behind the last message that consumers can see
-    31  GET_MIN_OFFSET               the oldest message that is still stored
-    32  GET_EARLIEST_MSG_STORETIME   when that was stored; -1 for an empty queue
-    33  VIEW_MESSAGE_BY_ID           the record at a physical offset
+    29  SEARCH_OFFSET_BY_TIMESTAMP   first queue offset stored at or after a time
+    30  GET_MAX_OFFSET               offset after the last visible message
+    31  GET_MIN_OFFSET               offset of the oldest stored message
+    32  GET_EARLIEST_MSG_STORETIME   store time of that message; -1 for an empty queue
+    33  VIEW_MESSAGE_BY_ID           record at a physical offset
 
-As in Java, a topic or queue that does not exist is an empty one.
+As in Java, a topic or queue that does not exist is treated as empty.
 
 Source: AdminBrokerProcessor.java, QueryMessageProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -41,22 +41,22 @@ _HALF_TOPICS: Final = (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC)
 
 
 class QueryHandlers:
-    """Serves the look-ups of consumers and administrators."""
+    """Serves queries of consumers and administrators."""
 
     def __init__(self, store: MessageStore, offload: Offload, later: LaterReplies) -> None:
-        """Look things up in `store`.
+        """Query `store`.
 
         Args:
             store: read only.
-            offload: takes what reads the log off the loop, since that may be cold.
-            later: answers when it has been read.
+            offload: runs reads of the log off the event loop, since they may block on the disk.
+            later: answers after such reads.
         """
         self._store = store
         self._offload = offload
         self._later = later
 
     def on_search_offset_by_timestamp(self, request: Request) -> None:
-        """Serve 29: some twenty small reads of the queue and the log."""
+        """Serve 29; takes about twenty small reads of the queue and the log."""
         header = request.command.header(SearchOffsetRequestHeader)
 
         async def serve() -> RemotingCommand:
@@ -96,9 +96,10 @@ class QueryHandlers:
         self._later.answer(request, serve)
 
     def on_view_message_by_id(self, request: Request) -> None:
-        """Serve 33. The record is answered as it is stored, once consumers may see it.
+        """Serve 33: answer the stored record once it is visible to consumers.
 
-        A half message is shown only to who names its topic, as tools do: it may never be committed.
+        A half message may never be committed. So it is returned only to a client that names its
+        topic, as tools do.
         """
         header = request.command.header(ViewMessageRequestHeader)
         offset = header.offset

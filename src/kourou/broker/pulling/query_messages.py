@@ -1,7 +1,7 @@
 """QUERY_MESSAGE (12): the newest messages with a key, a unique id or a tag.
 
-Where Java hands out whatever has the key's hash, and leaves it to its client to look, only messages
-that have the very key, and whose store time is in the span, are answered here.
+Java returns all messages with the key's hash, and leaves the comparison to its client. Here only
+messages with exactly that key, and a store time in the requested span, are returned.
 
 Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, apache/rocketmq 5.5.0.
 """
@@ -23,12 +23,12 @@ from kourou.store.index.index_query import TAIL_BYTES_MAX, KeyQuery
 from kourou.store.message_store import MessageStore
 
 SEARCHES_MAX: Final = 4
-"""Searches at once; one more is refused, so that they cannot take all threads that read."""
+"""Limit on concurrent searches; more are refused, so that they cannot use up the read threads."""
 MESSAGES_MAX: Final = 64
-"""Messages of one answer (Java's maxMsgsNumBatch)."""
+"""Limit on messages of one answer (Java's maxMsgsNumBatch)."""
 UNIQUE_MESSAGES_MAX: Final = 32
-"""Messages with one unique id (Java's defaultQueryMaxNum): a send that was tried again stores it
-again."""
+"""Limit on messages with one unique id (Java's defaultQueryMaxNum); a send that is retried may be
+stored more than once."""
 
 _NO_INDEX: Final = QueryMessageResponseHeader(0, 0)
 _KINDS: Final = {kind.value: kind for kind in KeyKind}
@@ -43,10 +43,10 @@ class MessageQueryHandler:
         """Search in `store`.
 
         Args:
-            topics: which there are.
+            topics: the existing topics.
             store: read only.
-            offload: takes the search off the loop.
-            later: answers when it is done.
+            offload: runs the search off the event loop.
+            later: answers after the search.
         """
         self._topics = topics
         self._store = store
@@ -55,7 +55,7 @@ class MessageQueryHandler:
         self._searches = 0
 
     def on_query_message(self, request: Request) -> RemotingCommand | None:
-        """Answer the records of the messages, oldest first; 22 if there is none."""
+        """Answer with the records of the messages, oldest first; with 22 if there are none."""
         command = request.command
         header = command.header(QueryMessageRequestHeader)
         if self._store.index is None:
@@ -87,7 +87,7 @@ class MessageQueryHandler:
 
 
 def _query(header: QueryMessageRequestHeader) -> KeyQuery:
-    """Return what is asked for; whatever type Java does not know is a key to it."""
+    """Return the query; as in Java, an unknown index type is a key."""
     kind = _KINDS.get(header.index_type or "", KeyKind.KEY)
     messages_max = min(header.max_num, MESSAGES_MAX)
     if header.is_unique_key:
@@ -98,5 +98,5 @@ def _query(header: QueryMessageRequestHeader) -> KeyQuery:
 
 
 def _none(command: RemotingCommand, text: str) -> RemotingCommand:
-    """Return the answer that nothing was found, with the header that clients read nevertheless."""
+    """Return the answer for no messages, with the header that clients read nevertheless."""
     return response(command, ResponseCode.QUERY_NOT_FOUND, text, _NO_INDEX)

@@ -1,13 +1,13 @@
-"""Groups that read far behind the end of the log: told of, and stopped if that is asked.
+"""Detection of groups that read far behind the end of the log; they can be stopped.
 
-Who reads what was written long ago reads from the device, and takes its time from all others. With
-`disable_consume_if_consumer_read_slowly`, a group with live members that has more than
-`consumer_fallbehind_threshold_bytes` of the log before it, in any of its queues, is stopped: its
-`consume_enable` is false, which its members see as a refused pull, until an administrator sets it
-(`kourou group update GROUP consume_enable=true`).
+Old messages must be read from disk, which slows down all other clients. With
+`disable_consume_if_consumer_read_slowly`, a group with live members is stopped if more than
+`consumer_fallbehind_threshold_bytes` of the log follow its position in any of its queues. Its
+`consume_enable` is then false, so that pulls of its members are refused until an administrator
+changes it (`kourou group update GROUP consume_enable=true`).
 
-Java measures the distance at each pull. Here it is looked at with the check itself, from where the
-group stands: that costs pulls nothing, and notices members that pull no more.
+Java measures the distance at each pull. Here a periodic check derives it from the offsets of the
+group. That costs pulls nothing, and detects members that no longer pull.
 
 Source: BrokerController.protectBroker, SubscriptionGroupManager.disableConsume.
 """
@@ -30,11 +30,11 @@ from kourou.store.formats import QueueEntry
 log = logging.getLogger(__name__)
 
 SLOW_CHECK_INTERVAL_MS: Final = 180_000
-"""How often groups are looked at; Java's."""
+"""Interval of the check; the same as in Java."""
 
 
 class LogDistances(Protocol):
-    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+    """The parts of `kourou.store.message_store.MessageStore` that are used here."""
 
     @property
     def min_position(self) -> int: ...
@@ -48,15 +48,15 @@ class LogDistances(Protocol):
 
 
 class SlowConsumers:
-    """Looks at how far groups are behind.
+    """Measures how far groups are behind the end of the log.
 
     Args:
-        config: whether they are stopped, and beyond what.
-        groups: what they may do.
-        clients: who is connected.
-        offsets: where they stand.
-        store: how much of the log is before them.
-        offload: takes the reads of queues off the loop.
+        config: whether groups are stopped, and from what distance on.
+        groups: receive the change.
+        clients: the connected members.
+        offsets: the positions of groups.
+        store: gives positions in the log.
+        offload: runs reads of queues off the event loop.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class SlowConsumers:
         self._offload = offload
 
     async def check(self) -> None:
-        """Stop the groups that are too far behind, durably; do nothing where that is off.
+        """Stop the groups that are too far behind, durably; no effect if the option is off.
 
         Raises:
-            OSError: a group is stopped, but would not be after a restart.
+            OSError: a group is stopped, but the change is not durable.
         """
         if not self._config.now.disable_consume_if_consumer_read_slowly:
             return
@@ -99,7 +99,7 @@ class SlowConsumers:
         await self._groups.persist()
 
     async def behind_bytes(self, group: str) -> int:
-        """Return how much of the log lies before the group, in the queue where that is most."""
+        """Return the bytes from the group's position to the log's end, for its slowest queue."""
         places = [
             (topic, queue_id, max(committed, self._offsets.pulled(group, topic, queue_id) or 0))
             for topic in self._offsets.topics_of(group)
@@ -117,6 +117,6 @@ class SlowConsumers:
         if offset >= store.max_offset(topic, queue_id):
             return 0
         entry = store.entry(topic, queue_id, offset)
-        # An entry that is gone was of a record that expired: all that is left lies before it.
+        # The record of a missing entry has expired, so all that is left of the log follows it.
         at = store.min_position if entry is None else entry.physical_offset
         return max(0, store.visible_position - at)
